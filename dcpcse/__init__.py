@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dcpcse.api.compare import compare
     from dcpcse.api.evaluate import evaluate
     from dcpcse.api.load import load
+    from dcpcse.api.mine import mine
     from dcpcse.api.pretrain import PretrainingResult, pretrain
     from dcpcse.api.train import TrainingResult, train
     from dcpcse.api.trainer import Trainer, TrainingArguments
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dcpcse.inference.adapters import Adapters
     from dcpcse.inference.file_encoding import encode_file
     from dcpcse.inference.index.sentence_index import SentenceIndex
+    from dcpcse.inference.mining.result import MiningResult
     from dcpcse.inference.simcse import SimCSE
     from dcpcse.inference.similarity import similarity
     from dcpcse.interop.convert import import_checkpoint
@@ -38,6 +40,7 @@ __all__ = [
     "Comparison",
     "EvaluationResult",
     "MTEBEncoder",
+    "MiningResult",
     "OnnxEncoder",
     "PretrainingResult",
     "SentenceEncoder",
@@ -55,6 +58,7 @@ __all__ = [
     "export",
     "import_checkpoint",
     "load",
+    "mine",
     "pretrain",
     "similarity",
     "train",
@@ -66,6 +70,7 @@ _LAZY_IMPORTS = {
     "Comparison": "analysis.model_comparison",
     "EvaluationResult": "evaluation.evaluation_result",
     "MTEBEncoder": "evaluation.mteb_encoder",
+    "MiningResult": "inference.mining.result",
     "OnnxEncoder": "interop.onnx_encoder",
     "PretrainingResult": "api.pretrain",
     "SentenceEncoder": "encoders.sentence_encoder",
@@ -81,6 +86,7 @@ _LAZY_IMPORTS = {
     "export": "interop.export",
     "import_checkpoint": "interop.convert",
     "load": "api.load",
+    "mine": "api.mine",
     "pretrain": "api.pretrain",
     "similarity": "inference.similarity",
     "train": "api.train",

@@ -21,6 +21,7 @@ from dcpcse.cli.commands.export import export_parser
 from dcpcse.cli.commands.hub import card_parser, pull_parser, push_parser
 from dcpcse.cli.commands.import_ import import_parser
 from dcpcse.cli.commands.info import info_parser
+from dcpcse.cli.commands.mine import mine_parser
 from dcpcse.cli.commands.plot import PLOTS, plot_parser
 from dcpcse.cli.commands.predict import predict_parser
 from dcpcse.cli.commands.pretrain import pretrain_parser
@@ -147,6 +148,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "export": ("export", export_parser),
     "import": ("import", import_parser),
     "info": ("import", info_parser),
+    "mine": ("mine", mine_parser),
     "similarity": ("search", similarity_parser),
     "search": ("search", lookup_parser),
     "card": ("hub", card_parser),

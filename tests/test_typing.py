@@ -45,6 +45,10 @@ print(evaluation, evaluation.to_pandas().columns)
 dcpcse.evaluate("bert-base-uncased", ["STSBenchmark"])
 dcpcse.evaluate(lambda texts: np.zeros((len(texts), 3)), pairs)
 
+mined = dcpcse.mine(model, [("Rain fell.", "It rained.")], output="mined.csv", guide=lambda texts: vectors)
+assert_type(mined, dcpcse.MiningResult)
+print(mined, mined.rows, mined.statistics["negative"]["mean"])
+
 comparison = dcpcse.compare([model, result.model], pairs=pairs)
 assert_type(comparison, dcpcse.Comparison)
 print(comparison, comparison.to_pandas().columns)

@@ -105,6 +105,7 @@ def _options() -> tuple[set[str], dict[str, set[str]]]:
 
     from dcpcse.evaluation.arguments import EvaluationArguments
     from dcpcse.inference.arguments import PublishedEvaluationArguments
+    from dcpcse.inference.mining.arguments import MiningArguments
     from dcpcse.methods import METHODS, arguments_class
     from dcpcse.pretraining.arguments import PretrainingArguments
     from dcpcse.training.arguments import DataArguments, TrainingArguments
@@ -119,6 +120,7 @@ def _options() -> tuple[set[str], dict[str, set[str]]]:
         EvaluationArguments,
         PublishedEvaluationArguments,
         PretrainingArguments,
+        MiningArguments,
     ):
         for one in fields(kind):
             if "bool" in str(one.type):

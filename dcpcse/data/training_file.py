@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.data.arrow_cache import cache_folder, cache_key, memory_map, read_summary, write_cache
+from dcpcse.data.arrow_cache import BATCH_ROWS, cache_folder, cache_key, memory_map, read_summary, write_cache
 from dcpcse.data.columns import Columns
 from dcpcse.data.duplicates import DuplicateCounts
 from dcpcse.data.readers import DataSource, read_table, reader_of, unreadable
@@ -93,6 +93,11 @@ class TrainingData:
     def roles(self) -> Columns:
         """The columns of the dataset, with the summary of the labels that methods need."""
         return Columns(self.dataset.column_names, self.classes, self.scores)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the cells of each row; few rows are in memory at once."""
+        for batch in self.dataset.with_format("arrow").iter(batch_size=BATCH_ROWS):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return the row number, the location and the sentences of each of the given rows of the dataset.

@@ -72,6 +72,14 @@ def with_options(name: str, content: str | bytes, given: str, file: str = "run.y
     return Case(name, f"train {file} {TRAIN}", given, files={file: content})
 
 
+def mining(
+    name: str, options: str, given: str, files: Mapping[str, str] | None = None, pairs: str = "two.csv"
+) -> Case:
+    """A call of `dcpcse mine` for the two pairs of two.csv."""
+    two = {"two.csv": "anchor,positive\nRain fell.,It rained.\nA cat sleeps.,The cat is asleep.\n"}
+    return Case(f"mine: {name}", f"mine bert {pairs} --pooler avg {options}".strip(), given, {**two, **(files or {})})
+
+
 # What is done to folders
 
 
@@ -1182,6 +1190,32 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "search: more than there can be",
             "search bert A --sentences corpus.txt --top_k 99999999999999999999",
             "--top_k",
+        ),
+        mining("no output", "", "--output"),
+        mining("another format", "--output mined.json", "mined.json"),
+        mining("the output exists", "--output old.csv", "old.csv", {"old.csv": "a,b\nc,d\n"}),
+        mining("no such pairs", "--output mined.csv", "nowhere.csv", pairs="nowhere.csv"),
+        mining("hard negatives already", "--output mined.csv", "pairs.csv", pairs="pairs.csv"),
+        mining("no such corpus", "--output mined.csv --corpus nowhere.txt", "nowhere.txt"),
+        mining("a folder without an index", "--output mined.csv --corpus sts", "--corpus sts"),
+        mining("no negatives", "--output mined.csv --num_negatives 0", "--num_negatives 0"),
+        mining("too few ranks", "--output mined.csv --range_min 99 --num_negatives 5", "--range_max 100"),
+        mining("a negative rank", "--output mined.csv --range_min -1", "--range_min -1"),
+        mining("a margin of 3", "--output mined.csv --absolute_margin 3", "--absolute_margin 3"),
+        mining("a margin of 200 %", "--output mined.csv --relative_margin 2", "--relative_margin 2"),
+        mining("a cosine of 2", "--output mined.csv --max_similarity 2", "--max_similarity 2"),
+        mining("a way to sample", "--output mined.csv --sampling bottom", "--sampling bottom"),
+        mining("a layout", "--output mined.csv --output_format list", "--output_format list"),
+        mining("a seed of nothing random", "--output mined.csv --seed 3", "--seed"),
+        mining("a margin of no guide", "--output mined.csv --guide_margin 0.1", "--guide_margin"),
+        mining("a pooler of no guide", "--output mined.csv --guide_pooler avg", "--guide_pooler"),
+        mining("no such guide", "--output mined.csv --guide ./nowhere", "./nowhere"),
+        mining("nothing is so dissimilar", "--output mined.csv --max_similarity -1", "two.csv"),
+        mining(
+            "a negative that no cell can have",
+            "--output mined.csv --corpus long.txt",
+            "mined.csv",
+            {"long.txt": "a" * 2**20 + "a\n"},
         ),
         Case("reproduce: seeds backwards", "reproduce dcpcse --seeds 9..0 --dry_run", "--seeds 9..0"),
         Case("reproduce: no such data", "reproduce dcpcse --unsup_file nowhere.txt", "nowhere.txt"),

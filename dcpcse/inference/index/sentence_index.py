@@ -21,7 +21,7 @@ from dcpcse.inference.index.index_folder import read_index, require_place, write
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import encoder, matrix, number, path, strings, truth_value, whole_number
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.npy import open_array
 
@@ -171,7 +171,7 @@ class SentenceIndex:
     @property
     def described(self) -> str:
         """The number of sentences, with a warning if the search is approximate."""
-        found = f"{len(self):,} sentences in the index"
+        found = f"{plural(len(self), 'sentence')} in the index"
         if self._ivf is None:
             return found
         cells = f"{self.num_cells_in_search} of its {self.num_cells} cells"

@@ -1,0 +1,109 @@
+"""`dcpcse.mine`: add hard negatives from a corpus to pairs."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcpcse.api.evaluate import AnyEncoder
+from dcpcse.api.words import python_words
+from dcpcse.inference.mining.arguments import MiningArguments
+from dcpcse.utils.arguments import known_arguments, path, truth_value, whole_number
+
+if TYPE_CHECKING:
+    from dcpcse.inference.mining.result import MiningResult
+
+
+@known_arguments
+@python_words()
+def mine(
+    model: AnyEncoder,
+    pairs: Any,
+    *,
+    output: str | Path,
+    corpus: Any = None,
+    num_negatives: int = 1,
+    output_format: str = "n-tuple",
+    range_min: int = 0,
+    range_max: int = 100,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    max_similarity: float | None = None,
+    guide: AnyEncoder | None = None,
+    guide_margin: float = 0.0,
+    sampling: str = "top",
+    seed: int | None = None,
+    backend: str = "auto",
+    batch_size: int = 128,
+    cache_dir: str | Path | None = None,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> "MiningResult":
+    """Mine hard negatives for pairs from a corpus, and write them to a training file, as `dcpcse mine` does.
+
+    A candidate is a text of the corpus that differs from the anchor and from all positives of equal anchors. Texts
+    that differ only in blanks are equal. Candidates that are too similar to the anchor by a limit are skipped; the
+    others are ranked by their similarity (cosine) to the anchor, and the negatives are chosen from a range of ranks.
+    Equal anchors get the same negatives.
+
+    model: a model of `dcpcse.load`, a name that it loads, or anything else that `dcpcse.evaluate` takes. pairs: a
+    training file or an object with its rows, with the columns anchor and positive. output: a .csv or .tsv file; it is
+    written at the end, atomically. overwrite: replace this file. corpus: a file, a list or another object of texts (of
+    several columns all texts count), or the folder of an index of the same model; by default the positives.
+
+    num_negatives: number of negatives per pair. output_format: "n-tuple" writes a row for each pair with enough
+    negatives, in the columns anchor, positive and negative, or negative_1, negative_2, ...; "triplet" writes a row for
+    each negative. range_min, range_max: ranks, from 0 and without `range_max`. max_similarity: largest cosine of a
+    negative to the anchor. absolute_margin, relative_margin: the cosine of a negative is at most p - absolute_margin
+    and p - relative_margin * abs(p), where p is that of the anchor's least similar positive. guide: a second encoder;
+    candidates are left out if it finds them more similar to the anchor than the least similar positive, less
+    guide_margin. sampling: "top", the first candidates in range, or "random", any of them. seed: of random sampling,
+    42 by default. backend: as in `SentenceIndex`; all but "ivf" are exact. cache_dir: folder for downloads and for
+    the rows that were read.
+
+    Returns the number of rows, what was left out, and statistics of the similarities. Raises UserError if an argument
+    or the data are not valid, and if no pair has enough negatives.
+    """
+    # Imported here, because this takes seconds.
+    from dcpcse.data.in_memory import load_training_data
+    from dcpcse.inference.index.sentence_index import require_backend
+    from dcpcse.inference.mining.mine import mine_negatives, open_corpus
+    from dcpcse.utils.files import require_output
+
+    args = MiningArguments(
+        output=os.fspath(path("output", output)),
+        num_negatives=num_negatives,
+        output_format=output_format,
+        range_min=range_min,
+        range_max=range_max,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        max_similarity=max_similarity,
+        guide=None if guide is None else "the given encoder",
+        guide_margin=guide_margin,
+        sampling=sampling,
+        seed=seed,
+        backend=backend,
+        overwrite=overwrite,
+    )
+    whole_number("batch_size", batch_size, 1)
+    truth_value("show_progress", show_progress)
+    require_output(Path(args.output), "--output", args.overwrite)
+    require_backend(args.backend)
+    cache = None if cache_dir is None else str(path("cache_dir", cache_dir))
+    return mine_negatives(
+        args,
+        load_training_data(pairs, cache, name="pairs"),
+        open_corpus(corpus, cache, "corpus"),
+        partial(_encoder, model, cache),
+        None if guide is None else partial(_encoder, guide, cache),
+        batch_size=batch_size,
+        show_progress=show_progress,
+    )
+
+
+def _encoder(model: AnyEncoder, cache_dir: str | None) -> Any:
+    from dcpcse.api.load import load
+    from dcpcse.evaluation.foreign_encoder import as_encoder
+
+    return load(model, cache_dir=cache_dir) if isinstance(model, str | os.PathLike) else as_encoder(model)

@@ -1,0 +1,108 @@
+"""Options of `dcpcse mine`."""
+
+from dataclasses import dataclass
+
+from dcpcse.data.columns import ROLES
+from dcpcse.encoders.pooling import POOLERS, UNTRAINED
+from dcpcse.inference.index.backends import BACKENDS
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import (
+    Need,
+    option,
+    require,
+    require_choices,
+    require_effect,
+    require_kinds,
+    require_seed,
+)
+
+_GUIDE = Need("--guide", lambda args: args.guide is not None)
+
+
+@dataclass
+class MiningArguments:
+    """Options of `dcpcse mine`: which texts of a corpus are hard negatives, and the file of the mined rows."""
+
+    _argument_group_name = "mining"
+
+    output: str | None = option(None, "Output file: OUT.csv or OUT.tsv (required).")
+    corpus: str | None = option(
+        None,
+        "Texts from which negatives are chosen: a text file, a training file (all its columns of sentences), or an "
+        "index folder of dcpcse search. Default: the positives of the pairs.",
+    )
+    num_negatives: int = option(1, "Number of negatives of each pair.")
+    output_format: str = option(
+        "n-tuple",
+        "n-tuple: a row for each pair with all its negatives; pairs with fewer negatives are left out. triplet: a row "
+        "for each negative; pairs with fewer negatives have fewer rows.",
+        choices=["n-tuple", "triplet"],
+    )
+    range_min: int = option(0, "Number of the most similar candidates that are skipped.")
+    range_max: int = option(100, "Number of the most similar candidates, with those skipped, that are considered.")
+    absolute_margin: float | None = option(
+        None, "Candidates must be less similar to the anchor than its positives by this difference of cosines."
+    )
+    relative_margin: float | None = option(
+        None,
+        "Candidates must be less similar to the anchor than its positives by this share of the positives' cosine.",
+    )
+    max_similarity: float | None = option(None, "Largest cosine of an anchor and its negatives.")
+    guide: str | None = option(
+        None,
+        "Second encoder: leave out candidates that it finds more similar to the anchor than the positives. Output "
+        "folder of train.py, Hugging Face folder or hub id.",
+    )
+    guide_pooler: str | None = option(
+        None,
+        "Sentence representation of --guide (default: as recorded in its folder, otherwise cls).",
+        choices=[*POOLERS, *UNTRAINED],
+        needs=_GUIDE,
+    )
+    guide_margin: float = option(
+        0.0,
+        "By the second encoder, candidates must be less similar to the anchor than the positives by this difference "
+        "of cosines.",
+        needs=_GUIDE,
+    )
+    sampling: str = option(
+        "top",
+        "top: the most similar candidates; random: a random choice of those in range.",
+        choices=["top", "random"],
+    )
+    seed: int | None = option(
+        None,
+        "With random sampling: seed (default: 42).",
+        needs=Need("--sampling random", lambda args: args.sampling == "random"),
+    )
+    backend: str = option(
+        "auto",
+        "How the corpus is searched, as in dcpcse search: auto, numpy and faiss are exact, ivf may miss candidates.",
+        choices=list(BACKENDS),
+    )
+    overwrite: bool = option(False, "Replace an existing output.")
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        require_choices(self)
+        require_seed("seed", self.seed)
+        require(self.num_negatives >= 1, "--num_negatives", self.num_negatives, "at least 1")
+        require(self.range_min >= 0, "--range_min", self.range_min, "at least 0")
+        least = self.range_min + self.num_negatives
+        bound = f"at least {least}, which is --range_min {self.range_min} and --num_negatives {self.num_negatives}"
+        require(self.range_max >= least, "--range_max", self.range_max, bound)
+        for name, most in (("absolute_margin", 2), ("relative_margin", 1), ("guide_margin", 2), ("max_similarity", 1)):
+            given = getattr(self, name)
+            require(given is None or -most <= given <= most, f"--{name}", given, f"between {-most} and {most}")
+        require_effect(self, None)
+        if not self.output:
+            raise UserError("--output is missing; give OUT.csv or OUT.tsv")
+        if not self.output.lower().endswith((".csv", ".tsv")):
+            raise UserError(f"--output {self.output}: must end in .csv or .tsv")
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of the output."""
+        if self.num_negatives == 1 or self.output_format == "triplet":
+            return [*ROLES]
+        return [*ROLES[:2], *(f"{ROLES[2]}_{number}" for number in range(1, self.num_negatives + 1))]

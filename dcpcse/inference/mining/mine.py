@@ -1,0 +1,246 @@
+"""Mine hard negatives from a corpus, and write them with their pairs to a training file."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, compress, islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from senteval.lines import single_blanks
+from tqdm.auto import tqdm
+
+from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.table_file import write_table
+from dcpcse.data.training_file import TrainingData
+from dcpcse.inference.index.index_folder import is_index_folder
+from dcpcse.inference.index.sentence_index import Hit, SentenceIndex
+from dcpcse.inference.mining.arguments import MiningArguments
+from dcpcse.inference.mining.pairs import AnchorChunk, DistinctTexts, Pairs
+from dcpcse.inference.mining.result import MiningResult, Negatives, OutputRows
+from dcpcse.inference.mining.similarities import Encoding, Similarities, StoredVectors
+from dcpcse.utils.arguments import encoder
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.files import require_output, staging_folder
+
+ANCHORS = 256
+"""Number of anchors whose candidates are in memory at once."""
+
+SPARE = 16
+"""Number of texts that are searched beyond the candidates, as some are the anchor, its positives or duplicates."""
+
+SEED = 42
+"""The seed of random sampling, unless another one is given."""
+
+
+def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> TrainingData | Path | None:
+    """Return the texts of a file or a Python object, or the folder of an index; None stays None.
+
+    name: of the corpus in messages. Raises UserError if the texts cannot be read, or if a folder contains no index.
+    """
+    if corpus is None:
+        return None
+    if isinstance(corpus, str | PathLike) and os.path.isdir(corpus):
+        if not is_index_folder(corpus):
+            raise UserError(f"{name} {corpus} is a folder without an index; give a file, or an index of dcpcse search")
+        return Path(corpus)
+    return load_training_data(corpus, cache_dir, name=name)
+
+
+def mine_negatives(
+    args: MiningArguments,
+    pairs: TrainingData,
+    corpus: TrainingData | Path | None,
+    load_model: Callable[[], Any],
+    load_guide: Callable[[], Any] | None = None,
+    *,
+    batch_size: int = 128,
+    show_progress: bool = False,
+) -> MiningResult:
+    """Mine negatives for pairs, and write them to `args.output`.
+
+    pairs: anchors and positives. corpus: texts, the folder of an index, or None for the positives. load_model,
+    load_guide: functions that return objects with `encode(sentences, batch_size=...)`; they are called after all other
+    input was checked. Raises UserError for pairs with other columns, for an index of another model, if the output
+    exists or cannot be written, and if no pair gets enough negatives.
+    """
+    output = Path(args.output)
+    require_output(output, "--output", args.overwrite)
+    numbered = Pairs.of(pairs)
+    encode = Encoding(encoder(load_model()), batch_size)
+    guide_encode = load_guide and Encoding(encoder(load_guide()), batch_size)
+    with staging_folder(output) as part:
+        index = _open_index(args.backend, corpus, numbered, encode, part / "corpus", show_progress)
+        miner = _Miner(args, numbered, index, encode, guide_encode, part, is_corpus_of_positives=corpus is None)
+        with tqdm(total=len(numbered.anchors), desc="mine", mininterval=1, disable=not show_progress) as bar:
+            negatives = miner.mine(bar.update)
+        rows = _rows_of_output(args, numbered, negatives)
+        require_output(output, "--output", args.overwrite)  # it may have been written in the meantime
+        write_table(output, args.columns, _texts(numbered, rows, negatives, index))
+    result = MiningResult.of(args, numbered, negatives, rows, index.described)
+    for line in result.lines:
+        notify(line)
+    return result
+
+
+def _open_index(
+    backend: str,
+    corpus: TrainingData | Path | None,
+    pairs: Pairs,
+    encode: Encoding,
+    folder: Path,
+    show_progress: bool,
+) -> SentenceIndex:
+    """Load the index of a corpus, or build it in a folder. Without a corpus, row i is positive i."""
+    if isinstance(corpus, Path):
+        return SentenceIndex.load(corpus, encode.model, backend)
+    texts = pairs.positives
+    if corpus is not None:
+        sentences = len(corpus.roles.sentences)
+        texts = DistinctTexts(chain.from_iterable(row[:sentences] for row in corpus.rows())).texts
+    options = {"batch_size": encode.batch_size, "backend": backend, "show_progress": show_progress}
+    return SentenceIndex.build(encode.model, texts, folder, **options)
+
+
+class _Miner:
+    """What `mine_negatives` needs to choose the negatives of each anchor."""
+
+    def __init__(
+        self,
+        args: MiningArguments,
+        pairs: Pairs,
+        index: SentenceIndex,
+        encode: Encoding,
+        guide_encode: Encoding | None,
+        folder: Path,
+        *,
+        is_corpus_of_positives: bool,
+    ) -> None:
+        def stored(encode: Encoding, name: str, of_corpus: bool) -> StoredVectors:
+            text = index.sentence if of_corpus else pairs.positives.__getitem__
+            return StoredVectors(encode, text, len(index) if of_corpus else len(pairs.positives), folder / name)
+
+        self.args, self.pairs, self.index = args, pairs, index
+        positives = index.vectors if is_corpus_of_positives else stored(encode, "positives", of_corpus=False)
+        self.similarities = Similarities(encode, positives, index.vectors)
+        self.guide: Similarities | None = None
+        if guide_encode:
+            by_guide = stored(guide_encode, "guide_corpus", of_corpus=True)
+            positives = (
+                by_guide if is_corpus_of_positives else stored(guide_encode, "guide_positives", of_corpus=False)
+            )
+            self.guide = Similarities(guide_encode, positives, by_guide)
+
+    def mine(self, advance: Callable[[int], Any]) -> Negatives:
+        """Choose the negatives of all anchors. advance: called with the number of anchors that are finished."""
+        shape = (len(self.pairs.anchors), self.args.num_negatives)
+        rows, similarities = np.full(shape, -1), np.full(shape, np.nan)
+        of_pairs, candidates, kept = np.empty(len(self.pairs.anchor_of)), 0, 0
+        for chunk in self.pairs.chunks(ANCHORS):
+            vectors = self.similarities.encode(chunk.texts)
+            of_pairs[chunk.rows] = self.similarities.of_pairs(chunk, vectors)
+            limits = self._limits(chunk.lowest(of_pairs[chunk.rows]))
+            found = self._candidates(vectors, limits, chunk.excluded())
+            candidates += sum(map(len, found))
+            if self.guide:
+                found = self._without_false_negatives(self.guide, chunk, found)
+            kept += sum(map(len, found))
+            for anchor, own in zip(chunk.numbers, found, strict=True):
+                chosen = self._sample(anchor, own)
+                rows[anchor, : len(chosen)] = [hit.row for hit in chosen]
+                similarities[anchor, : len(chosen)] = [hit.score for hit in chosen]
+            advance(len(chunk.numbers))
+        return Negatives(rows, similarities, of_pairs, candidates, candidates - kept)
+
+    def _limits(self, positives: np.ndarray) -> np.ndarray | None:
+        """Return the largest cosine that a negative of each anchor may have, if there are limits.
+
+        positives: the cosine of each anchor to its least similar positive.
+        """
+        args, limits = self.args, []
+        if args.max_similarity is not None:
+            limits.append(np.full(len(positives), args.max_similarity))
+        if args.absolute_margin is not None:
+            limits.append(positives - args.absolute_margin)
+        if args.relative_margin is not None:
+            limits.append(positives - np.abs(positives) * args.relative_margin)
+        return np.min(limits, axis=0) if limits else None
+
+    def _candidates(
+        self, vectors: np.ndarray, limits: np.ndarray | None, excluded: Sequence[set[str]]
+    ) -> list[list[Hit]]:
+        """Return the texts in the range of ranks of each anchor, best first.
+
+        vectors: those of the anchors (n, H). Ranks count different texts that are within the limits and not excluded.
+        """
+        found: list[list[Hit]] = [[]] * len(vectors)
+        left, top_k = np.arange(len(vectors)), self.args.range_max + SPARE
+        while len(left):
+            own_limits = None if limits is None else limits[left]
+            hits, again = self.index.search_vectors(vectors[left], top_k, limits=own_limits), []
+            for anchor, own in zip(left.tolist(), hits, strict=True):
+                ranked = list(islice(_distinct(own, excluded[anchor]), self.args.range_max))
+                found[anchor] = ranked[self.args.range_min :]
+                if len(ranked) < self.args.range_max and len(own) == top_k:
+                    again.append(anchor)
+            left, top_k = np.array(again, np.int64), 2 * top_k
+        return found
+
+    def _without_false_negatives(
+        self, guide: Similarities, chunk: AnchorChunk, found: Sequence[Sequence[Hit]]
+    ) -> list[list[Hit]]:
+        """Return the candidates that are less similar to the anchor than its positives according to the guide."""
+        vectors = guide.encode(chunk.texts)
+        limits = chunk.lowest(guide.of_pairs(chunk, vectors)) - self.args.guide_margin
+        cosines = guide.of_candidates(vectors, [[hit.row for hit in own] for own in found])
+        kept = [of_anchor <= limit for of_anchor, limit in zip(cosines, limits, strict=True)]
+        return [list(compress(own, keep)) for own, keep in zip(found, kept, strict=True)]
+
+    def _sample(self, anchor: int, candidates: Sequence[Hit]) -> Sequence[Hit]:
+        count = self.args.num_negatives
+        if self.args.sampling == "top" or len(candidates) <= count:
+            return candidates[:count]
+        # A generator for each anchor, so that the choice does not depend on other anchors.
+        random = np.random.default_rng([SEED if self.args.seed is None else self.args.seed, anchor])
+        return [candidates[i] for i in np.sort(random.choice(len(candidates), count, replace=False))]
+
+
+def _distinct(hits: Sequence[Hit], excluded: set[str]) -> Iterator[Hit]:
+    """Yield the first hit of each text that is not excluded; texts that differ only in blanks are equal."""
+    seen = set(excluded)
+    for hit in hits:
+        text = single_blanks(hit.sentence)
+        if text not in seen:
+            seen.add(text)
+            yield hit
+
+
+def _rows_of_output(args: MiningArguments, pairs: Pairs, negatives: Negatives) -> OutputRows:
+    """Choose the rows of the output. Raises UserError if there are none."""
+    counts, places = negatives.counts[pairs.anchor_of], np.arange(args.num_negatives)
+    if args.output_format == "triplet":
+        of_row, place = np.nonzero(places < counts[:, None])
+        rows = OutputRows(of_row, place[:, None])
+    else:
+        complete = np.flatnonzero(counts == args.num_negatives)
+        rows = OutputRows(complete, np.tile(places, (len(complete), 1)))
+    if not len(rows.pairs):
+        needed = plural(rows.places.shape[1], "negative")
+        raise UserError(
+            f"no pair of {pairs.data.name} has {needed} in the corpus that the options allow; give a larger corpus, "
+            "fewer --num_negatives, smaller margins or a larger --max_similarity"
+        )
+    return rows
+
+
+def _texts(pairs: Pairs, rows: OutputRows, negatives: Negatives, index: SentenceIndex) -> Iterator[list[str]]:
+    """Yield the texts of the rows of the output."""
+    left = zip(rows.pairs.tolist(), rows.places, strict=True)
+    pair, places = next(left)
+    for number, texts in enumerate(pairs.data.rows()):
+        while pair == number:
+            own = negatives.rows[pairs.anchor_of[number], places]
+            yield [*texts, *map(index.sentence, own.tolist())]
+            pair, places = next(left, (-1, places))

@@ -1,0 +1,101 @@
+"""Number the anchors and the positives of pairs, and the texts of a corpus, so that equal texts are one text."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from senteval.lines import single_blanks
+
+from dcpcse.data.training_file import TrainingData
+from dcpcse.utils.errors import UserError
+
+
+class DistinctTexts:
+    """Texts of which no two differ only in blanks, numbered from 0 in the order of their first occurrence."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+        for text in texts:
+            self.number(text)
+
+    def number(self, text: str) -> int:
+        """Return the number of a text, which is added if it is new."""
+        number = self._numbers.setdefault(single_blanks(text), len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return number
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The N pairs of a training file, with their A distinct anchors and P distinct positives.
+
+    anchor_of, positive_of: the number (N,) of the anchor and of the positive of each pair. order: the pairs (N,),
+    sorted by anchor. bounds: those of anchor a are `order[bounds[a]:bounds[a + 1]]`, (A + 1,).
+    """
+
+    data: TrainingData
+    anchors: list[str]
+    positives: list[str]
+    anchor_of: np.ndarray
+    positive_of: np.ndarray
+    order: np.ndarray
+    bounds: np.ndarray
+
+    @classmethod
+    def of(cls, data: TrainingData) -> "Pairs":
+        """Number the texts of training data. Raises UserError unless its columns are anchor and positive."""
+        if tuple(data.roles) != ("anchor", "positive"):
+            raise UserError(
+                f"{data.name} has the columns {list(data.columns)}, read as {', '.join(data.roles)}; give pairs: two "
+                "columns, anchor and positive"
+            )
+        anchors, positives = DistinctTexts(), DistinctTexts()
+        numbers = np.empty((len(data.dataset), 2), np.int64)
+        for row, (anchor, positive) in enumerate(data.rows()):
+            numbers[row] = anchors.number(anchor), positives.number(positive)
+        anchor_of, positive_of = np.ascontiguousarray(numbers.T)
+        order = np.argsort(anchor_of, kind="stable")
+        bounds = np.searchsorted(anchor_of[order], np.arange(len(anchors.texts) + 1))
+        return cls(data, anchors.texts, positives.texts, anchor_of, positive_of, order, bounds)
+
+    def chunks(self, size: int) -> Iterator["AnchorChunk"]:
+        """Yield the anchors in chunks of `size`, with their pairs."""
+        for first in range(0, len(self.anchors), size):
+            yield AnchorChunk(self, range(first, min(first + size, len(self.anchors))))
+
+
+@dataclass(frozen=True)
+class AnchorChunk:
+    """Consecutive anchors, by their numbers, with their M pairs."""
+
+    pairs: Pairs
+    numbers: range
+
+    @property
+    def texts(self) -> list[str]:
+        """The anchors."""
+        return self.pairs.anchors[self.numbers.start : self.numbers.stop]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The pairs (M,) of the anchors, sorted by anchor."""
+        return self.pairs.order[self.pairs.bounds[self.numbers.start] : self.pairs.bounds[self.numbers.stop]]
+
+    def lowest(self, values: np.ndarray) -> np.ndarray:
+        """Return the lowest of the values (M,) of the pairs of each anchor, (number of anchors,)."""
+        bounds = self.pairs.bounds[self.numbers.start : self.numbers.stop]
+        return np.minimum.reduceat(values, bounds - bounds[0])
+
+    def excluded(self) -> list[set[str]]:
+        """Return, for each anchor, the texts that are not its negatives, with normalised blanks.
+
+        These are the anchor, all its positives and the blank text.
+        """
+        found = []
+        for number in self.numbers:
+            rows = self.pairs.order[self.pairs.bounds[number] : self.pairs.bounds[number + 1]]
+            positives = (self.pairs.positives[i] for i in self.pairs.positive_of[rows].tolist())
+            found.append({"", *map(single_blanks, (self.pairs.anchors[number], *positives))})
+        return found

@@ -1,0 +1,118 @@
+"""The result of mining: the rows of the output, what was left out, and statistics of the similarities."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from prettytable import PrettyTable
+
+from dcpcse.inference.mining.arguments import MiningArguments
+from dcpcse.inference.mining.pairs import Pairs
+from dcpcse.utils.errors import plural
+
+QUANTILES = {"minimum": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "maximum": 1.0}
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """The negatives of A anchors.
+
+    rows, similarities: numbers in the index, and cosines to the anchor, (A, n); -1 and NaN where an anchor has fewer
+    than n negatives. of_pairs: the cosines (N,) of the pairs. candidates: the number of texts in the range of ranks.
+    rejected: the number of these that the guide left out.
+    """
+
+    rows: np.ndarray
+    similarities: np.ndarray
+    of_pairs: np.ndarray
+    candidates: int
+    rejected: int
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The number of negatives (A,) of each anchor."""
+        return (self.rows >= 0).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class OutputRows:
+    """The R rows of the output: the pair (R,) of each, in ascending order, and its m negatives (R, m).
+
+    places: the places of the negatives in `Negatives`, which are at least 0 and below `num_negatives`.
+    """
+
+    pairs: np.ndarray
+    places: np.ndarray
+
+
+@dataclass(frozen=True)
+class MiningResult:
+    """The result of `dcpcse.mine`; printed, it is a table of the similarities.
+
+    output: the file. rows: the number of its rows. pairs: the number of pairs that were given. incomplete: the number
+    of pairs with at least one negative, but fewer than `num_negatives`. without: the number of pairs without a
+    negative. candidates: the number of texts within the limits and the range of ranks, over all anchors. rejected: the
+    number of these that the guide left out. statistics: for the rows of the file, mean, standard deviation and
+    quantiles of the cosines of anchors and positives (`positive`), of anchors and negatives (`negative`) and of the
+    difference of the two (`difference`), by name, with their number (`count`).
+    """
+
+    output: Path
+    rows: int
+    pairs: int
+    incomplete: int
+    without: int
+    candidates: int
+    rejected: int
+    statistics: dict[str, dict[str, float]]
+    lines: tuple[str, ...] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, args: MiningArguments, pairs: Pairs, negatives: Negatives, rows: OutputRows, corpus: str
+    ) -> "MiningResult":
+        """Count and measure what was written to `args.output`. corpus: a description of the corpus."""
+        counts = negatives.counts[pairs.anchor_of]
+        incomplete = int(((counts > 0) & (counts < args.num_negatives)).sum())
+        without = int((counts == 0).sum())
+        positive = negatives.of_pairs[rows.pairs]
+        negative = negatives.similarities[pairs.anchor_of[rows.pairs][:, None], rows.places]
+        similarities = {
+            "positive": negatives.of_pairs[np.unique(rows.pairs)],
+            "negative": negative.ravel(),
+            "difference": (positive[:, None] - negative).ravel(),
+        }
+        lines = [f"{plural(len(counts), 'pair')} with {plural(len(pairs.anchors), 'anchor')}; {corpus}"]
+        if args.guide is not None:
+            share = f"{negatives.rejected:,} of {plural(negatives.candidates, 'candidate')}"
+            lines.append(f"the guide left out {share} as possible positives")
+        lines.append(f"wrote {plural(len(rows.pairs), 'row')} to {args.output}")
+        if incomplete:
+            fate = "have fewer rows" if args.output_format == "triplet" else "are left out"
+            lines.append(f"{plural(incomplete, 'pair')} with fewer than {args.num_negatives} negatives {fate}")
+        if without:
+            lines.append(f"{plural(without, 'pair')} without a negative are left out")
+        return cls(
+            output=Path(args.output),
+            rows=len(rows.pairs),
+            pairs=len(counts),
+            incomplete=incomplete,
+            without=without,
+            candidates=negatives.candidates,
+            rejected=negatives.rejected,
+            statistics={name: _statistics(values) for name, values in similarities.items()},
+            lines=tuple(lines),
+        )
+
+    def __str__(self) -> str:
+        table = PrettyTable(["cosine to the anchor", *self.statistics], align="r")
+        table.align["cosine to the anchor"] = "l"
+        for name in next(iter(self.statistics.values())):
+            form = ",.0f" if name == "count" else ".4f"
+            table.add_row([name, *(format(values[name], form) for values in self.statistics.values())])
+        return str(table)
+
+
+def _statistics(values: np.ndarray) -> dict[str, float]:
+    quantiles = dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values())).tolist(), strict=True))
+    return {"count": len(values), "mean": float(values.mean()), "deviation": float(values.std()), **quantiles}

@@ -1,0 +1,313 @@
+"""Mined negatives are those of a float64 loop and of sentence-transformers, and the file is read as it was meant."""
+
+import csv
+import functools
+import itertools
+import math
+import re
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import util as st
+
+import dcpcse
+from dcpcse.data.readers import MAX_CELL
+from dcpcse.data.table_file import write_table
+from dcpcse.data.training_file import load_training_file
+from dcpcse.inference.index.sentence_index import SentenceIndex
+from dcpcse.inference.mining import mine, similarities
+from dcpcse.utils.errors import UserError
+
+WIDTH = 16
+TEXTS = [f"text {i}" for i in range(150)]
+
+
+class Lookup:
+    """An encoder with a random vector for each number in a text; those of near numbers are similar.
+
+    The methods after `encode` are those that sentence-transformers' mining calls.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, seed: int = 0) -> None:
+        self.vectors = np.random.default_rng(seed).standard_normal((400, WIDTH)).astype(np.float32)
+        for i in range(1, 400):
+            self.vectors[i] = 0.6 * self.vectors[i - 1] + 0.4 * self.vectors[i]
+        self.encoded: list[str] = []
+
+    def vector(self, text: str) -> np.ndarray:
+        return self.vectors[int(re.search(r"\d+", text)[0])]
+
+    def encode(self, sentences, batch_size=32):
+        self.encoded += sentences
+        return np.stack([self.vector(text) for text in sentences])
+
+    def encode_query(self, texts, **options):
+        rows = self.encode(texts).astype(np.float64)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    encode_document = encode_query
+
+    def similarity(self, a, b):
+        return torch.as_tensor(a) @ torch.as_tensor(b).T
+
+    def similarity_pairwise(self, a, b):
+        return (torch.as_tensor(a) * torch.as_tensor(b)).sum(dim=1)
+
+
+def made_pairs(count: int) -> list[tuple[str, str]]:
+    """Pairs of anchors and positives; an anchor may have several positives, and a pair may recur."""
+    numbers, steps = np.random.default_rng(0).integers([[0], [0]], [[60], [5]], (2, count))
+    return [(f"anchor {200 + i}", f"text {i + step}") for i, step in zip(numbers, steps, strict=True)]
+
+
+def rows_of(path) -> list[list[str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture
+def mined(tmp_path):
+    """mined(pairs, model, **options) → rows of the file without its header; `mined.result` is the last result."""
+    numbers = itertools.count()
+
+    def run(pairs, model=None, **options) -> list[list[str]]:
+        output = tmp_path / f"mined-{next(numbers)}.csv"
+        options = {"cache_dir": tmp_path / "cache", "show_progress": False, **options}
+        run.result = dcpcse.mine(model or Lookup(), pairs, output=output, **options)
+        assert run.result.rows == len(rows_of(output)) - 1
+        return rows_of(output)[1:]
+
+    return run
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(mine, "ANCHORS", 7)
+    monkeypatch.setattr(mine, "SPARE", 2)
+    monkeypatch.setattr(similarities, "BLOCK", 5)
+
+
+@functools.cache
+def cosine(model, text, other) -> float:
+    a, b = model.vector(text).tolist(), model.vector(other).tolist()
+    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+
+def naive(pairs, corpus, model, *, low=0, high=100, absolute=None, relative=None, most=None, guide=None, by=0.0):
+    """Anchor → its candidates in range, by loops over all texts and all pairs in float64."""
+    candidates = {}
+    for anchor in dict(pairs):
+        own = {positive for other, positive in pairs if other == anchor}
+        lowest = min(cosine(model, anchor, text) for text in own)
+        limit = min(
+            math.inf if most is None else most,
+            math.inf if absolute is None else lowest - absolute,
+            math.inf if relative is None else lowest - abs(lowest) * relative,
+        )
+        ranked = [(cosine(model, anchor, text), text) for text in dict.fromkeys(corpus) if text not in {anchor, *own}]
+        ranked = sorted(((score, text) for score, text in ranked if score <= limit), key=lambda one: -one[0])
+        found = [text for _, text in ranked[low:high]]
+        if guide is not None:
+            limit = min(cosine(guide, anchor, text) for text in own) - by
+            found = [text for text in found if cosine(guide, anchor, text) <= limit]
+        candidates[anchor] = found
+    return candidates
+
+
+OPTIONS = {
+    "no limits": {},
+    "ranks": {"range_min": 3, "range_max": 9},
+    "a negative margin": {"absolute_margin": -0.05},
+    "an absolute margin": {"absolute_margin": 0.1},
+    "a relative margin": {"relative_margin": 0.3, "range_min": 2},
+    "a maximum": {"max_similarity": 0.3, "range_max": 20},
+    "all limits": {"max_similarity": 0.5, "absolute_margin": 0.02, "relative_margin": 0.1},
+}
+OF_THE_LOOP = {"range_min": "low", "range_max": "high", "absolute_margin": "absolute", "relative_margin": "relative"}
+OF_THE_LOOP |= {"max_similarity": "most", "guide": "guide", "guide_margin": "by"}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.parametrize(("with_guide", "own_corpus"), [(False, True), (True, False), (True, True)])
+def test_negatives_are_those_of_a_loop_over_all_texts(own_corpus, with_guide, case, mined, small_chunks):
+    pairs, model, options = made_pairs(70), Lookup(), OPTIONS[case]
+    if with_guide:
+        options = {**options, "guide": Lookup(seed=1), "guide_margin": -0.1}
+    corpus, meaning = TEXTS if own_corpus else None, {OF_THE_LOOP[name]: value for name, value in options.items()}
+    expected = naive(pairs, corpus or [positive for _, positive in pairs], model, **meaning)
+    counts = [len(expected[anchor]) for anchor, _ in pairs]
+    for count, output_format in ((1, "n-tuple"), (4, "n-tuple"), (4, "triplet")):
+        found = mined(
+            *(pairs, model),
+            **{"num_negatives": count, "output_format": output_format, "corpus": corpus, **options},
+            backend="faiss" if own_corpus else "numpy",
+        )
+        if output_format == "triplet":
+            assert found == [[*pair, text] for pair in pairs for text in expected[pair[0]][:count]]
+        else:
+            assert found == [[*pair, *expected[pair[0]][:count]] for pair in pairs if len(expected[pair[0]]) >= count]
+        assert mined.result.without == counts.count(0)
+        assert mined.result.incomplete == sum(0 < one < count for one in counts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"range_min": 4, "range_max": 30},
+        {"absolute_margin": 0.1},
+        {"relative_margin": 0.05, "range_min": 3},
+        {"max_score": 0.4, "absolute_margin": 0.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("own_corpus", [True, False])
+def test_negatives_are_those_of_sentence_transformers(own_corpus, options, mined):
+    """Its search is as wide as the corpus, since it counts ranks before the limits; its rows are ordered by anchor."""
+    pairs, model = list(dict.fromkeys(made_pairs(60))), Lookup()
+    data = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
+    theirs = {"range_max": len(TEXTS), "corpus": TEXTS if own_corpus else None, "num_negatives": 3, **options}
+    ours = {"max_similarity" if name == "max_score" else name: value for name, value in theirs.items()}
+    for output_format in ("n-tuple", "triplet"):
+        reference = st.mine_hard_negatives(data, model, output_format=output_format, verbose=False, **theirs)
+        found = mined(pairs, model, output_format=output_format, **ours)
+        assert sorted(found) == sorted([*row.values()] for row in reference)
+        assert len(found) > 20
+
+
+def test_texts_that_differ_only_in_blanks_are_one_text(mined):
+    """Neither the anchor, nor a positive of an equal anchor, nor a text twice is a negative."""
+    pairs = [("anchor 1", "text 2"), ("anchor  1", "text 3"), ("anchor 300", "text 7")]
+    corpus = ["anchor\t1", "text  2", "text   3", "text 4", "text   4", "text 5", "text\u00a05", "text 6"]
+    found = mined(pairs, corpus=corpus, num_negatives=3)
+    assert [tuple(row[:2]) for row in found] == pairs
+    assert found[0][2:] == found[1][2:] and sorted(found[0][2:]) == ["text 4", "text 5", "text 6"]
+    triplets = mined(pairs, corpus=corpus, num_negatives=7, output_format="triplet")
+    assert [text for *_, text in triplets[:6]] == found[0][2:] * 2
+    assert {" ".join(text.split()) for *_, text in triplets[6:]} == {"anchor 1", *(f"text {i}" for i in range(2, 7))}
+    assert (mined.result.rows, mined.result.incomplete, mined.result.without) == (12, 3, 0)
+
+
+def test_random_negatives_are_in_range_and_depend_on_nothing_but_the_seed(mined, monkeypatch):
+    pairs, options = made_pairs(70), {"range_min": 2, "range_max": 8, "corpus": TEXTS}
+    in_range = naive(pairs, TEXTS, Lookup(), low=2, high=8)
+    found = mined(pairs, sampling="random", num_negatives=3, **options)
+    by_anchor = {anchor: negatives for anchor, _, *negatives in found}
+    assert found == [[*pair, *by_anchor[pair[0]]] for pair in pairs]
+    ranks = [[in_range[anchor].index(text) for text in negatives] for anchor, negatives in by_anchor.items()]
+    assert all(own == sorted(own) for own in ranks)
+    assert min(np.bincount(np.ravel(ranks), minlength=6)) > len(by_anchor) / 4  # one half is expected
+    assert mined(pairs, sampling="random", num_negatives=3, seed=7, **options) != found
+    monkeypatch.setattr(mine, "ANCHORS", 5)
+    assert mined(pairs, sampling="random", num_negatives=3, seed=42, **options) == found
+    whole = [mined(pairs, sampling=sampling, num_negatives=6, **options) for sampling in ("random", "top")]
+    assert whole[0] == whole[1]
+
+
+@pytest.mark.parametrize("backend", ["auto", "ivf"])
+def test_an_index_folder_is_a_corpus(backend, tiny, sentences, mined, tmp_path, small_chunks):
+    """The index has every text three times, so that only a wider search finds enough different ones."""
+    model = dcpcse.load(tiny("bert"), pooler="avg")
+    texts = [f"{sentence} {i}" for sentence in sentences for i in range(3)]
+    pairs = [(f"{sentence} 7", f"{sentence} 1") for sentence in sentences]
+    cells = {"backend": "ivf", "num_cells": 4, "num_cells_in_search": 4} if backend == "ivf" else {}
+    index = SentenceIndex.build(model, texts, **cells)
+    for blanks in ("  ", " \t "):
+        index.add([text.replace(" ", blanks) for text in texts])
+    index.save(tmp_path / "index")
+    options = {"num_negatives": 6, "range_max": 6}
+    found = mined(pairs, model, corpus=tmp_path / "index", backend=backend, **options)
+    assert len(found) == len(pairs)
+    assert [[" ".join(text.split()) for text in row] for row in found] == mined(pairs, model, corpus=texts, **options)
+    with pytest.raises(UserError, match="was built with a different model"):
+        mined(pairs, dcpcse.load(tiny("bert"), pooler="max"), corpus=tmp_path / "index")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"corpus .*other is a folder without an index"):
+        mined(pairs, model, corpus=tmp_path / "other")
+
+
+def test_the_guide_encodes_only_candidates_and_each_of_them_once(mined, small_chunks):
+    pairs, guide = made_pairs(70), Lookup(seed=1)
+    mined(pairs, corpus=TEXTS, guide=guide, range_max=3)
+    candidates = {text for own in naive(pairs, TEXTS, Lookup(), high=3).values() for text in own}
+    positives = {positive for _, positive in pairs}
+    assert sorted(guide.encoded) == sorted([*candidates, *positives, *dict(pairs)])
+    assert mined.result.candidates == 3 * len(dict(pairs))
+    assert 0 < mined.result.rejected < mined.result.candidates
+
+
+def test_the_statistics_are_those_of_the_rows_in_the_file(mined):
+    pairs, model = list(dict.fromkeys(made_pairs(70))), Lookup()
+    found = mined(pairs, model, num_negatives=3, output_format="triplet", max_similarity=-0.3)
+    written = [tuple(row[:2]) for row in found]
+    kept = [pair for pair in pairs if pair in written]
+    assert len(kept) == mined.result.pairs - mined.result.without < len(pairs)
+    negative = np.array([cosine(model, anchor, text) for anchor, _, text in found])
+    expected = {
+        "positive": np.array([cosine(model, *pair) for pair in kept]),
+        "negative": negative,
+        "difference": np.array([cosine(model, *pair) for pair in written]) - negative,
+    }
+    for name, values in expected.items():
+        quantiles = np.percentile(values, [0, 25, 50, 75, 100])
+        measured = [*mined.result.statistics[name].values()]
+        np.testing.assert_allclose(measured, [len(values), values.mean(), values.std(), *quantiles], atol=1e-6)
+        assert f"{values.mean():.4f}" in str(mined.result)
+
+
+def test_an_existing_file_is_replaced_on_request_only_and_a_failure_leaves_it(tmp_path):
+    output, pairs = tmp_path / "out.csv", made_pairs(20)
+    run = functools.partial(dcpcse.mine, output=output, cache_dir=tmp_path / "cache", show_progress=False)
+    output.write_text("mine")
+
+    def fails(texts):
+        raise RuntimeError("of the encoder")
+
+    with pytest.raises(UserError, match=r"out\.csv exists; .*overwrite=True"):
+        run(Lookup(), pairs)
+    with pytest.raises(RuntimeError, match="of the encoder"):
+        run(fails, pairs, overwrite=True)
+    with pytest.raises(UserError, match=r"no pair of pairs .* has 4 negatives"):
+        run(Lookup(), pairs, overwrite=True, corpus=TEXTS[:3], num_negatives=4)
+    assert output.read_text() == "mine"
+    run(Lookup(), pairs, overwrite=True)
+    assert rows_of(output)[0] == ["anchor", "positive", "negative"]
+    assert {path.name for path in tmp_path.iterdir()} == {"out.csv", "cache"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "columns"),
+    [
+        ("a.csv", {"num_negatives": 2}, ("anchor", "positive", "negative_1", "negative_2")),
+        ("a.csv", {"num_negatives": 2, "output_format": "triplet"}, ("anchor", "positive", "negative")),
+        ("a.TSV", {}, ("anchor", "positive", "negative")),
+        ("of-tsv.csv", {}, ("anchor", "positive", "negative")),
+    ],
+)
+def test_the_file_is_read_as_a_training_file(name, options, columns, tmp_path):
+    pairs = [('anchor 1, "quoted"', "text\t2"), ("anchor 3 'x'", 'text 4,"'), ("anchor; 5", '"text 6"')]
+    result = dcpcse.mine(Lookup(), pairs, output=tmp_path / name, cache_dir=tmp_path, show_progress=False, **options)
+    read = load_training_file(tmp_path / name, tmp_path)
+    assert tuple(read.roles) == columns and read.dropped == 0
+    assert len(read.dataset) == result.rows
+    assert list(dict.fromkeys(zip(read.dataset["anchor"], read.dataset["positive"], strict=True))) == pairs
+    assert {text for column in columns[2:] for text in read.dataset[column]} <= {text for _, text in pairs}
+
+
+def test_a_text_that_readers_refuse_is_not_written(tmp_path):
+    with pytest.raises(UserError, match="1,048,577 characters"):
+        write_table(tmp_path / "a.csv", ["anchor", "positive"], [["a", "b"], ["c", "d" * (MAX_CELL + 1)]])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "columns"),
+    [(["a", "b"], "anchor"), ([("a", "b", "c")], "negative"), ([("a", "b", 1.5)], "score")],
+)
+def test_data_that_are_not_pairs_are_refused(pairs, columns, tmp_path):
+    with pytest.raises(UserError, match=rf"pairs .* has the columns .*{columns}; give pairs: two columns"):
+        dcpcse.mine(Lookup(), pairs, output=tmp_path / "out.csv", cache_dir=tmp_path, show_progress=False)

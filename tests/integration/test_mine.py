@@ -1,0 +1,77 @@
+"""`dcpcse mine`: its file trains, its lines count what was left out, and it equals `dcpcse.mine`."""
+
+import pytest
+
+import dcpcse
+from dcpcse.cli.commands.mine import mine_command
+
+
+@pytest.fixture(scope="module")
+def pairs(sentences, tmp_path_factory) -> str:
+    """Twelve pairs; the first and the last have the same anchor."""
+    rows = [(sentence, f"{sentence} 1") for sentence in (*sentences[:11], sentences[0])]
+    path = tmp_path_factory.mktemp("data") / "pairs.csv"
+    path.write_text("anchor,positive\n" + "".join(f'"{a}","{b}"\n' for a, b in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_the_file_is_that_of_python_and_trains(tiny, pairs, train, train_txt, tool, tmp_path):
+    output = tmp_path / "mined.csv"
+    words = (
+        "--num_negatives 3 --guide_margin -0.5 --guide_pooler max --sampling random --seed 3 --device cpu --pooler avg"
+    )
+    outcome = tool(
+        mine_command,
+        [
+            tiny("bert"),
+            pairs,
+            "--corpus",
+            train_txt,
+            "--output",
+            str(output),
+            "--guide",
+            tiny("roberta"),
+            *words.split(),
+        ],
+    )
+    assert outcome.code == 0, outcome.err
+    result = dcpcse.mine(
+        dcpcse.load(tiny("bert"), pooler="avg"),
+        pairs,
+        corpus=train_txt,
+        output=tmp_path / "python.csv",
+        num_negatives=3,
+        guide=dcpcse.load(tiny("roberta"), pooler="max"),
+        guide_margin=-0.5,
+        sampling="random",
+        seed=3,
+        show_progress=False,
+    )
+    assert output.read_bytes() == result.output.read_bytes()
+    assert outcome.out == f"{result}\n"
+    assert f"wrote {result.rows} rows to {output}" in outcome.said
+    assert "12 pairs with 11 anchors; 40 sentences in the index" in outcome.said
+    run = train(tiny("bert"), str(output), max_steps=2)
+    assert len(run.logged("loss")) == 2
+    (batch, *_) = run.batches
+    assert batch["input_ids"].shape[1] == 5  # anchor, positive and three negatives
+
+
+@pytest.mark.parametrize("output_format", ["n-tuple", "triplet"])
+def test_what_is_left_out_is_counted(output_format, tiny, pairs, tool, tmp_path):
+    words = ["--output", str(tmp_path / "mined.csv"), "--num_negatives", "4", "--output_format", output_format]
+    words += ["--relative_margin", "0.05", "--pooler", "avg", "--device", "cpu"]
+    result = dcpcse.mine(
+        dcpcse.load(tiny("bert"), pooler="avg"),
+        pairs,
+        output=tmp_path / "python.csv",
+        num_negatives=4,
+        output_format=output_format,
+        relative_margin=0.05,
+        show_progress=False,
+    )
+    said = tool(mine_command, [tiny("bert"), pairs, *words]).said
+    assert result.incomplete > 0 and result.without > 0
+    fate = "are left out" if output_format == "n-tuple" else "have fewer rows"
+    assert f"{result.incomplete} pairs with fewer than 4 negatives {fate}" in said
+    assert f"{result.without} pair" in said and "without a negative are left out" in said
