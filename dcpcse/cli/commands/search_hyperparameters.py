@@ -59,7 +59,7 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
 
     require_training_file(model, data)
     fill_defaults(model, None)
-    columns, _ = read_table(DataSource(Path(data.train_file)))
+    columns = read_table(DataSource(Path(data.train_file)))[0].names
     load_dev_tasks(data)
     measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}
     words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
