@@ -1,6 +1,7 @@
 """Tiny encoders and tokenizers built in memory, tiny evaluation data, and the real ones where they are."""
 
 import ctypes
+import functools
 import gc
 import hashlib
 import importlib.util
@@ -10,6 +11,7 @@ import string
 import sys
 import tarfile
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,13 +22,16 @@ from hub_server import serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
+from dcpcse.methods import plugins
 from dcpcse.pretraining.vocabulary import BERT_SPECIAL, ROBERTA_SPECIAL, ROLES
+from dcpcse.utils import environment
 from dcpcse.utils.embedded import embedded_encoder
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+STSB = "downstream/STS/STSBenchmark"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 SENTENCES = [
@@ -69,10 +74,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_waiting_for_disks():
-    """What tests write need not survive a power failure; fsync took half of the time of saving a checkpoint."""
+def no_waiting():
+    """Of every training, for a disk, since nothing has to survive a power failure, and for what remains the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        patch.setattr(plugins, "entry_points", functools.cache(plugins.entry_points))
+        patch.setattr(environment, "git_commit", functools.cache(environment.git_commit))
         yield
 
 
@@ -80,6 +87,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Every training collects garbage as it begins; what is imported by now need not be looked through each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Nor what the tests of a file have imported: torch.compile alone makes each collection 0.2 s longer."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
@@ -217,7 +233,7 @@ def sts_data(tmp_path_factory) -> str:
     """A SentEval/data folder with a few pairs for every task and split (not the official counts)."""
     root = tmp_path_factory.mktemp("senteval")
     pairs = [(SENTENCES[i], SENTENCES[(i * 5 + 1) % 12], round(5 * ((i * 7) % 12) / 12, 2)) for i in range(12)]
-    stsb = root / "downstream/STS/STSBenchmark"
+    stsb = root / STSB
     sick = root / "downstream/SICK"
     for folder in (stsb, sick):
         folder.mkdir(parents=True)
@@ -229,6 +245,18 @@ def sts_data(tmp_path_factory) -> str:
         header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
         (sick / f"{name}.txt").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     return str(root)
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory) -> str:
+    """The first sentences, triplets and pairs of data/sample, laid out in the same way."""
+    source, target = ROOT / "data/sample", tmp_path_factory.mktemp("sample")
+    sizes = {"sentences.txt": 400, "triplets.csv": 200} | {f"{STSB}/sts-{split}.csv": 40 for split in ("dev", "test")}
+    for name, size in sizes.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        lines = (source / name).read_text(encoding="utf-8").splitlines(keepends=True)[:size]
+        (target / name).write_text("".join(lines), encoding="utf-8")
+    return str(target)
 
 
 @pytest.fixture(scope="session")

@@ -24,37 +24,42 @@ for words in json.loads(sys.argv[1]):
             runpy.run_path(words[0], run_name="__main__")
         except SystemExit as end:
             code = end.code
-    said.append((code, out.getvalue(), err.getvalue()))
-print(json.dumps([said, list(sys.modules)]))
+    said.append((code, out.getvalue(), err.getvalue(), list(sys.modules)))
+print(json.dumps(said))
 """
 
 
 class Said(NamedTuple):
-    """How a call of a script ended, and its output."""
+    """How a call of a script ended, its output, and the names of all modules that it and those before it imported."""
 
     code: int | None
     out: str
     err: str
+    imported: set[str]
 
 
-def call(*calls: Sequence[str]) -> tuple[list[Said], set[str]]:
-    """Run scripts one after another in one fresh process: their ends, and the names of all modules they imported."""
+def call(*calls: Sequence[str]) -> list[Said]:
+    """Run scripts one after another in one fresh process."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(calls)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    said, modules = json.loads(done.stdout)
-    return [Said(*one) for one in said], set(modules)
+    return [Said(*said, set(modules)) for *said, modules in json.loads(done.stdout)]
 
 
-def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_training_arguments():
+def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_training_arguments(tmp_path):
     words = ["train.py", "--model_name_or_path", "x", "--temp", "-1"]
-    (shown, wrong), imported = call(["train.py", "--help"], words)
+    script = tmp_path / "work.py"
+    script.write_text("import dcpcse.training.run, optuna", encoding="utf-8")
+    shown, wrong, worked = call(["train.py", "--help"], words, [str(script)])
     assert shown.code == 0
     assert "--pre_seq_len" in shown.out
     assert wrong.code == 2
     assert "error: --temp -1.0: must be a positive number" in wrong.err
-    assert "dcpcse.training.arguments" in imported
-    assert not imported & OF_THE_WORK
-    assert not imported & {"dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
+    assert "dcpcse.training.arguments" in wrong.imported
+    assert not wrong.imported & OF_THE_WORK
+    assert not wrong.imported & {"dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
+    # This test sees what the work imports.
+    assert worked.imported >= (OF_THE_WORK - OF_SCORES) | OF_TRAINING_ARGUMENTS
+    assert not worked.imported & OF_SCORES, "these are for whoever scores: a training should not wait for them"
 
 
 REFUSED = {
@@ -68,14 +73,14 @@ REFUSED = {
 
 def test_evaluation_reads_its_options_without_torch():
     calls = [["evaluation.py", "--model_name_or_path", "x", *words] for words in REFUSED.values()]
-    (shown, *refused), imported = call(["evaluation.py", "--help"], *calls)
+    shown, *refused = call(["evaluation.py", "--help"], *calls)
     assert shown.code == 0
     assert "STSBenchmark-geometry" in shown.out
     for message, wrong in zip(REFUSED, refused, strict=True):
         assert wrong.code == 2
         assert message in wrong.err
-    assert "dcpcse.evaluation.arguments" in imported
-    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
+    assert "dcpcse.evaluation.arguments" in refused[-1].imported
+    assert not refused[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
 def test_the_other_commands_import_nothing_of_their_work(tmp_path):
@@ -89,10 +94,11 @@ def test_the_other_commands_import_nothing_of_their_work(tmp_path):
         "from dcpcse.cli.commands.export import export_parser\nexport_parser()"
     )
     script.write_text(lines, encoding="utf-8")
-    (done,), imported = call([str(script)])
+    (done,) = call([str(script)])
     assert done.code == 0
-    assert {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosine_by_score"} <= imported
-    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio"})
+    modules = {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosine_by_score"}
+    assert modules <= done.imported
+    assert not done.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio"})
 
 
 def test_runs_are_listed_and_compared_without_torch(tmp_path):
@@ -104,18 +110,10 @@ def test_runs_are_listed_and_compared_without_torch(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.yaml").write_text("seed: 1\n", encoding="utf-8")
     words = ([str(tmp_path)], ["--compare", str(tmp_path / "a"), str(tmp_path / "b")])
-    done, imported = call(*([str(script), *one] for one in words))
+    done = call(*([str(script), *one] for one in words))
     assert not [one for one in done if one.code], done
-    assert "dcpcse.training.run_history" in imported
-    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
-
-
-def test_this_test_sees_what_the_work_imports(tmp_path):
-    script = tmp_path / "work.py"
-    script.write_text("import dcpcse.training.run, optuna", encoding="utf-8")
-    _, imported = call([str(script)])
-    assert imported >= (OF_THE_WORK - OF_SCORES) | OF_TRAINING_ARGUMENTS
-    assert not imported & OF_SCORES, "these are for whoever scores: a training should not wait for them"
+    assert "dcpcse.training.run_history" in done[-1].imported
+    assert not done[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback():

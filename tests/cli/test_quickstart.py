@@ -18,25 +18,6 @@ from dcpcse.cli.main import main
 from dcpcse.experiments.sample_scores import SampleReport, SampleScores, build_untouched
 from dcpcse.training.trainer import Trainer
 
-PAIRS = "downstream/STS/STSBenchmark"
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory) -> Path:
-    """The first sentences, triplets and pairs of the sample, laid out as data/sample."""
-    folder = tmp_path_factory.mktemp("few")
-    (folder / PAIRS).mkdir(parents=True)
-    for name, count in {"sentences.txt": 200, "triplets.csv": 100}.items():
-        copy_lines(quickstart.SAMPLE / name, folder / name, count)
-    for split in ("dev", "test"):
-        copy_lines(quickstart.SAMPLE / PAIRS / f"sts-{split}.csv", folder / PAIRS / f"sts-{split}.csv", 40)
-    return folder
-
-
-def copy_lines(source: Path, target: Path, count: int) -> None:
-    lines = source.read_text(encoding="utf-8").splitlines()[:count]
-    target.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
 
 @pytest.fixture
 def short(monkeypatch):
@@ -63,8 +44,8 @@ def table(shown: str) -> dict[str, list[str]]:
     return {cells[1].strip(): [cell.strip() for cell in cells[2:5]] for cells in rows}
 
 
-def test_without_options_it_trains_the_embedded_encoder_offline(embedded, few, short, no_network, tmp_path, capsys):
-    assert main(["quickstart", "--data", str(few), "--output_dir", str(tmp_path / "out")]) == 0
+def test_without_options_it_trains_the_embedded_encoder_offline(embedded, sample, short, no_network, tmp_path, capsys):
+    assert main(["quickstart", "--data", sample, "--output_dir", str(tmp_path / "out")]) == 0
     rows = table(capsys.readouterr().out)
     best = next(name for name in rows if name.startswith("untouched best of 15 poolers: "))
     names = ["[CLS]", "mean", "static average", "static average without biased tokens"]
@@ -75,12 +56,12 @@ def test_without_options_it_trains_the_embedded_encoder_offline(embedded, few, s
 
 
 @pytest.mark.parametrize("options", [[], ["--supervised", "--seed", "3"]], ids=["unsupervised", "supervised"])
-def test_it_trains_measures_and_says_what_won(options, tiny, few, short, tmp_path, capsys):
-    words = ["--base", tiny("roberta"), "--data", str(few), "--output_dir", str(tmp_path / "out"), *options]
+def test_it_trains_measures_and_says_what_won(options, tiny, sample, short, tmp_path, capsys):
+    words = ["--base", tiny("roberta"), "--data", sample, "--output_dir", str(tmp_path / "out"), *options]
     assert main(["quickstart", *words]) == 0
     shown = capsys.readouterr().out
     rows = table(shown)
-    pairs = senteval.load_pairs("STSBenchmark", few, "test", official=False)[0]
+    pairs = senteval.load_pairs("STSBenchmark", sample, "test", official=False)[0]
     models = {"trained [CLS]": dcpcse.load(tmp_path / "out"), "trained mean": dcpcse.load(tmp_path / "out/mean")}
     models["untouched mean"] = dcpcse.load(tiny("roberta"), pooler="avg")
     models["prompts trained for [CLS], mean"] = dcpcse.load(tmp_path / "out")
@@ -110,14 +91,14 @@ def test_the_trainings_give_their_learning_rate_and_batch():
     assert "per_device_train_batch_size" in quickstart.COMMON
 
 
-def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, few, short, tmp_path, monkeypatch, capfd):
+def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, sample, short, tmp_path, monkeypatch, capfd):
     step = Trainer.training_step
 
     def interrupted(*args, **kwargs):
         signal.raise_signal(signal.SIGINT)
         return step(*args, **kwargs)
 
-    words = ["quickstart", "--base", tiny("bert"), "--data", str(few), "--output_dir", str(tmp_path / "out")]
+    words = ["quickstart", "--base", tiny("bert"), "--data", sample, "--output_dir", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", interrupted)
         assert main(words) == 130
@@ -198,9 +179,9 @@ def test_a_wrong_option_is_one_line(capsys):
         (["sample"], [], "encoder does not exist, since it is part of a clone only; give an encoder as --base"),
     ],
 )
-def test_an_installed_package_says_what_to_give(there, given, asked, few, tmp_path, monkeypatch, capsys):
+def test_an_installed_package_says_what_to_give(there, given, asked, sample, tmp_path, monkeypatch, capsys):
     for name in there:
-        shutil.copytree(few, tmp_path / name)
+        shutil.copytree(sample, tmp_path / name)
     monkeypatch.setattr(quickstart, "SAMPLE", tmp_path / "sample")
     monkeypatch.setattr("dcpcse.utils.embedded.EMBEDDED_ENCODER", tmp_path / "encoder")
     monkeypatch.chdir(tmp_path)
@@ -209,12 +190,12 @@ def test_an_installed_package_says_what_to_give(there, given, asked, few, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
 
 
-def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(few, tiny, tmp_path, monkeypatch, capsys):
+def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(sample, tiny, tmp_path, monkeypatch, capsys):
     folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-50])
     monkeypatch.setattr("dcpcse.utils.embedded.EMBEDDED_ENCODER", folder)
-    assert main(["quickstart", "--data", str(few), "--output_dir", str(tmp_path / "out")]) == 2
+    assert main(["quickstart", "--data", sample, "--output_dir", str(tmp_path / "out")]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(said) == 1
     assert str(folder) in said[0]
@@ -225,8 +206,8 @@ def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(few, tiny
     ("given", "said"),
     [("./nowhere", "does not exist; check the path, or give a hub id"), (__file__, "is a file; give the folder that")],
 )
-def test_a_base_that_is_no_folder_is_named_by_its_option(given, said, few, tmp_path, monkeypatch, capsys):
+def test_a_base_that_is_no_folder_is_named_by_its_option(given, said, sample, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["quickstart", "--base", given, "--data", str(few)]) == 2
+    assert main(["quickstart", "--base", given, "--data", sample]) == 2
     assert capsys.readouterr().err.startswith(f"error: --base {given} {said}")
     assert not list(tmp_path.iterdir())

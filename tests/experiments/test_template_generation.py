@@ -61,8 +61,8 @@ def enumerated(model, tokenizer, texts, longest):
 def test_a_wide_beam_finds_the_fillings_that_enumeration_finds(folder):
     model, tokenizer = load_t5(folder)
     texts = [f"<extra_id_0> {one.word} <extra_id_1> {one.definition}" for one in EXAMPLES]
-    found = fill_gaps(model, tokenizer, texts, beams=400)
-    best = enumerated(model, tokenizer, texts, longest=3)
+    found = fill_gaps(model, tokenizer, texts, beams=100)
+    best = enumerated(model, tokenizer, texts, longest=2)
     by_filling = {filling: score for score, *filling in ((s, (a, b)) for s, a, b in found) for filling in [filling[0]]}
     for score, first, second in best[:10]:
         assert by_filling[first, second] == pytest.approx(score, rel=1e-5)
@@ -73,8 +73,8 @@ def test_examples_are_scored_together(folder):
     """Padding of shorter examples and their number: a sum over texts, each alone."""
     model, tokenizer = load_t5(folder)
     texts = [f"<extra_id_0> {one.word} <extra_id_1> {one.definition}" for one in EXAMPLES]
-    together = {(a, b): score for score, a, b in fill_gaps(model, tokenizer, texts, beams=300)}
-    alone = [{(a, b): score for score, a, b in fill_gaps(model, tokenizer, [text], beams=300)} for text in texts]
+    together = {(a, b): score for score, a, b in fill_gaps(model, tokenizer, texts, beams=60)}
+    alone = [{(a, b): score for score, a, b in fill_gaps(model, tokenizer, [text], beams=60)} for text in texts]
     shared = set(together).intersection(*alone)
     assert len(shared) > 5
     for filling in shared:

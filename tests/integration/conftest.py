@@ -19,7 +19,7 @@ def train(tmp_path_factory) -> Launcher:
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory) -> Iterator[Pairs]:
-    """pairs(script, *argv) → how the program ended as two processes."""
+    """pairs(script, *argv) → how the program ended as two processes; pairs.alone(script, *argv): as one."""
     made = Pairs(lambda: tmp_path_factory.mktemp("pair"))
     yield made
     made.close()

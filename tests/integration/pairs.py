@@ -1,9 +1,10 @@
-"""Programs that run as two processes each, forked from this one, which has imported everything already.
+"""Programs that run as one or two processes each, forked from this one, which has imported everything already.
 
 `runs.Pairs` starts this file, writes one request a line to it, and reads one answer a line, both JSON. Starting Python
 and importing torch takes far longer than the programs themselves.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -60,14 +61,15 @@ def execute(words: Sequence[str]) -> int:
     return 0
 
 
-def fork(words: Sequence[str], environment: Mapping[str, str], hit: Sequence[int] | None, said: Path) -> int:
-    """The process id of a child that runs a program; what it says goes to <said>.out and <said>.err."""
+def fork(words: Sequence[str], cwd: str, environment: Mapping[str, str], hit: Sequence[int] | None, said: Path) -> int:
+    """The process id of a child that runs a program in a folder; what it says goes to <said>.out and <said>.err."""
     child = os.fork()
     if child:
         return child
     code = 99
     try:
         os.environ.update(environment)
+        os.chdir(cwd)
         for stream, path in enumerate((Path(os.devnull), said.with_suffix(".out"), said.with_suffix(".err"))):
             with path.open("wb" if stream else "rb") as file:
                 os.dup2(file.fileno(), stream)
@@ -80,17 +82,17 @@ def fork(words: Sequence[str], environment: Mapping[str, str], hit: Sequence[int
         os._exit(code)
 
 
-def pair(words: Sequence[str], machines: int, hits: Sequence[Any], ends: bool, folder: str) -> list[int]:
-    """Exit codes of both ranks, negative for a signal, once both have ended; the arguments are those of `Pairs`."""
+def launch(words: Sequence[str], cwd: str, machines: int, hits: Sequence[Any], ends: bool, folder: str) -> list[int]:
+    """Exit codes of all ranks, negative for a signal, once all have ended; the arguments are those of `Pairs`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2 // machines}
-    children, codes = {}, [0, 0]
-    for rank in range(2):
-        own = {**shared, "RANK": rank, "LOCAL_RANK": rank % (2 // machines)}
+    children, codes = {}, [0] * len(hits)
+    for rank, hit in enumerate(hits):
+        own = {**shared, "RANK": rank, "LOCAL_RANK": rank % (2 // machines)} if len(hits) == 2 else {}
         environment = {name: str(value) for name, value in own.items()}
-        children[fork(words, environment, hits[rank], Path(folder) / f"rank{rank}")] = rank
+        children[fork(words, cwd, environment, hit, Path(folder) / f"rank{rank}")] = rank
     while children:
         child, status = os.wait()
         rank = children.pop(child)
@@ -105,8 +107,10 @@ def pair(words: Sequence[str], machines: int, hits: Sequence[Any], ends: bool, f
 def main() -> None:
     """Answer requests until the end of the input."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.collect()
+    gc.freeze()  # a training collects garbage, and would look through and copy all that is imported
     for line in sys.stdin:
-        print(json.dumps(pair(**json.loads(line))), flush=True)
+        print(json.dumps(launch(**json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Pair:
-    """How a program ended that ran as two processes: exit codes and texts of rank 0 and rank 1."""
+    """How a program ended that ran as one or two processes: exit code and texts of each."""
 
     codes: list[int]
     out: list[str]
@@ -202,9 +202,9 @@ class Pair:
 
 
 class Pairs:
-    """Runs programs as two processes each, as torchrun does, without starting Python and importing torch each time.
+    """Runs programs as one or two processes without starting Python and importing torch each time.
 
-    A process that has imported everything (pairs.py) starts with the first program, and forks two of itself for each.
+    A process that has imported everything (pairs.py) starts with the first program, and forks itself for each.
     """
 
     def __init__(self, fresh: Callable[[], Path]) -> None:
@@ -220,18 +220,25 @@ class Pairs:
         hit: tuple[int, int, int] | None = None,
         ends: bool = True,
     ) -> Pair:
-        """Run a Python file and wait for it.
+        """Run a Python file as two processes, as torchrun does, and wait for it.
 
         machines: 2 numbers the processes as on two machines. hit: (rank, signal, step) sends a signal to a process in
         the middle of a step of its training. ends: the failure of one process ends the other by a SIGTERM, as
         torchrun does it; otherwise nobody does.
         """
-        folder = self.fresh()
         hits = [hit[1:] if hit and hit[0] == rank else None for rank in range(2)]
-        words = [str(ROOT / script), *map(str, argv)]
-        request = {"words": words, "machines": machines, "hits": hits, "ends": ends, "folder": str(folder)}
-        codes = self._ask(request)
-        texts = [[(folder / f"rank{r}.{end}").read_text(encoding="utf-8") for r in range(2)] for end in ("out", "err")]
+        return self._run([script, *argv], hits, machines=machines, ends=ends)
+
+    def alone(self, script: str | Path, *argv: Any, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+        """Run a Python file as one process and wait for it."""
+        done = self._run([script, *argv], [None], cwd=cwd)
+        return subprocess.CompletedProcess([script, *argv], done.codes[0], done.stdout, done.stderr)
+
+    def _run(self, words: Sequence[Any], hits: Sequence[Any], *, cwd: Path = ROOT, **how: Any) -> Pair:
+        folder, (script, *argv), ranks = self.fresh(), words, range(len(hits))
+        places = {"words": [str(ROOT / script), *map(str, argv)], "cwd": str(cwd), "folder": str(folder)}
+        codes = self._ask({**places, "hits": hits, "machines": 1, "ends": True, **how})
+        texts = [[(folder / f"rank{r}.{end}").read_text(encoding="utf-8") for r in ranks] for end in ("out", "err")]
         return Pair(codes, *texts)
 
     def _ask(self, request: Mapping[str, Any]) -> list[int]:
@@ -247,7 +254,7 @@ class Pairs:
             answer = self.forking.stdout.readline()
         finally:
             late.cancel()
-        assert answer, "a pair of processes did not end within 300 seconds, or the process that forks them has ended"
+        assert answer, "a program did not end within 300 seconds, or the process that forks them has ended"
         return json.loads(answer)
 
     def close(self) -> None:

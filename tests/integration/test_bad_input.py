@@ -92,10 +92,13 @@ def laid_out(desk, monkeypatch) -> Iterator:
 
 
 @pytest.mark.parametrize("key", CASES)
-def test_a_mistake_ends_in_one_line_and_changes_nothing(key, desk, laid_out, messages, tmp_path, capfd):
+def test_a_mistake_ends_in_one_line_and_changes_nothing(key, desk, laid_out, messages, tmp_path, capfd, request):
     _, case = CASES[key]
     before = laid_out(case)
-    code, said = (in_own_process if case.program else in_this_process)(case, desk, str(tmp_path), capfd)
+    if case.program:
+        code, said = in_own_process(case, desk, str(tmp_path), request)
+    else:
+        code, said = in_this_process(case, str(tmp_path), capfd)
     assert code == 2, said
     (message,) = re.findall(r"^error: (.*)$", said, flags=re.MULTILINE)
     lines = [line for line in said.splitlines() if line and not PROGRESS.match(line)]
@@ -111,19 +114,24 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(key, desk, laid_out, mes
     assert messages[key] == neutral
 
 
-def in_this_process(case: Case, desk: Path, cache: str, capfd) -> tuple[int, str]:
+def in_this_process(case: Case, cache: str, capfd) -> tuple[int, str]:
     capfd.readouterr()
     code = main(case.words(cache))
     return code, capfd.readouterr().err
 
 
-def in_own_process(case: Case, desk: Path, cache: str, capfd) -> tuple[int, str]:
-    name, *rest = case.words(cache)
-    script = [str(ROOT / case.program), *rest] if case.program.endswith(".py") else ["-m", case.program, name, *rest]
-    with pytest.MonkeyPatch.context() as patch:
-        for variable, value in case.environment.items():
-            patch.setenv(variable, value)
-        done = launch(*script, cwd=desk)
+def in_own_process(case: Case, desk: Path, cache: str, request) -> tuple[int, str]:
+    """A forked process, or one that reads the variables of the case as it starts."""
+    words = case.words(cache)
+    script = [case.program, *words[1:]] if case.program.endswith(".py") else ["dcpcse/__main__.py", *words]
+    script[0] = ROOT / script[0]
+    if case.environment:
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in case.environment.items():
+                patch.setenv(variable, value)
+            done = launch(*script, cwd=desk)
+    else:
+        done = request.getfixturevalue("pairs").alone(*script, cwd=desk)
     return done.returncode, done.stderr
 
 

@@ -344,8 +344,8 @@ def test_one_of_several_processes_speaks_and_counts_all_negatives(with_dropout):
 
 
 @pytest.fixture(scope="module")
-def published_run(train, tiny, train_csv, sts_data, tmp_path_factory):
-    """The published script for supervised training on two processes, on a tiny encoder without dropout.
+def published_run(train, tiny, train_csv, sts_data, tmp_path_factory, pairs):
+    """The command of the published script for supervised training on two processes, on an encoder without dropout.
 
     24 rows: two steps of 2 × 5 and one of 2 × 2.
     """
@@ -360,8 +360,8 @@ def published_run(train, tiny, train_csv, sts_data, tmp_path_factory):
         **{"do_train": True, "do_eval": True, "fp16": True},
         **{"eval_data_dir": sts_data, "custom_eval_data": True, "cache_dir": train.cache_dir, "max_grad_norm": 0},
     }
-    done = launch("train.py", *words(options), "--optim", "sgd", processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs("train.py", *words(options), "--optim", "sgd")
+    assert done.codes == [0, 0], done.stderr
     return folder, options, done.stderr
 
 

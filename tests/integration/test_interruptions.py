@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import assert_same_weights, comparable, files, launch, resumed_steps, wait_for
+from runs import assert_same_weights, comparable, files, resumed_steps, wait_for
 from transformers import TrainerCallback
 
 from dcpcse.cli.commands.train import train_command
@@ -521,9 +521,9 @@ def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attemp
     assert not (tmp_path / "out").exists()
 
 
-def test_a_few_kills_at_random_moments_lose_nothing():
+def test_a_few_kills_at_random_moments_lose_nothing(pairs):
     """200 of them, by the same script, stand in docs/results.md."""
-    done = launch("tests/stress/kills.py", "--runs", 1, "--kills", 3)
+    done = pairs.alone("tests/stress/kills.py", "--runs", 1, "--kills", 3)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 kills in 1 runs" in done.stdout
     assert "0 problems" in done.stdout

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def test_the_file_is_short_and_takes_nothing_but_what_the_guide_names():
     assert imported == {"dcpcse.methods", "dcpcse.losses"}
 
 
-def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, sentences, tool):
+def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, sentences, tool, pairs):
     (_, _, *train_words), (_, _, *evaluate_words) = (shlex.split(line) for line in COMMANDS)
     record = Run(desk / "result/triplet")
     with watching(record):
@@ -55,9 +54,10 @@ def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, 
     del METHODS["triplet"]
     assert tool(evaluate_command, evaluate_words).code == 0
     program = "import dcpcse, sys, json; print(json.dumps(dcpcse.load(sys.argv[1]).encode(sys.argv[2:]).tolist()))"
-    command = [sys.executable, "-c", program, str(desk / "result/triplet"), *sentences]
-    elsewhere = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    np.testing.assert_allclose(json.loads(elsewhere.splitlines()[-1]), vectors, atol=1e-6)
+    (desk / "program.py").write_text(program, encoding="utf-8")
+    elsewhere = pairs.alone(desk / "program.py", desk / "result/triplet", *sentences)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    np.testing.assert_allclose(json.loads(elsewhere.stdout.splitlines()[-1]), vectors, atol=1e-6)
 
 
 def assert_is_what_the_guide_says(record: Run) -> None:

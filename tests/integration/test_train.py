@@ -16,7 +16,6 @@ from runs import (
     cls_by_cache,
     contrastive_loss,
     files,
-    launch,
     weights,
     words,
 )
@@ -470,11 +469,12 @@ def test_bf16_works_on_a_cpu_and_leaves_the_weights_in_float32(tiny, train, trai
 @pytest.mark.parametrize("of", [{}, {"prompt_form": "vectors"}, {"method": "simcse"}], ids=str)
 def test_a_compiled_step_is_one_graph_and_trains_the_same(of, tiny, train, train_txt):
     options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True, **of}
-    plain = train(tiny("bert"), train_txt, **options)
+    encoder = tiny("bert", num_hidden_layers=1)  # tracing a layer takes a second
+    plain = train(encoder, train_txt, **options)
     torch._dynamo.reset()
     try:
         torch._dynamo.utils.counters.clear()
-        compiled = train(tiny("bert"), train_txt, torch_compile=True, torch_compile_backend="eager", **options)
+        compiled = train(encoder, train_txt, torch_compile=True, torch_compile_backend="eager", **options)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
         assert not torch._dynamo.utils.counters["graph_break"]
     finally:
@@ -631,15 +631,15 @@ def test_views_of_a_sentence_differ_by_dropout_alone(tiny, train, train_txt):
     assert prompts_only.logged("loss")[0] != still.logged("loss")[0]
 
 
-def test_train_and_evaluation_run_as_programs(tiny, train, train_txt, sts_data, tmp_path):
+def test_train_and_evaluation_run_as_programs(tiny, train, train_txt, sts_data, tmp_path, pairs):
     """The program trains what a run in this process does, which justifies testing in process."""
     here = train(tiny("bert"), train_txt, do_mlm=True)
-    trained = launch("train.py", *train.argv(tiny("bert"), train_txt, tmp_path / "out", do_mlm=True))
+    trained = pairs.alone("train.py", *train.argv(tiny("bert"), train_txt, tmp_path / "out", do_mlm=True))
     assert trained.returncode == 0, trained.stderr
     assert "negatives per anchor: 3" in trained.stderr
     assert_same_weights(here.folder, tmp_path / "out", atol=1e-5)  # after 4 steps at 0.03
     options = {"mode": "dev", "data_dir": sts_data, "custom_data": True}
-    measured = launch("evaluation.py", *words({"model_name_or_path": tmp_path / "out", **options}))
+    measured = pairs.alone("evaluation.py", *words({"model_name_or_path": tmp_path / "out", **options}))
     assert measured.returncode == 0, measured.stderr
     assert measured.stdout.startswith("------ dev ------\n+")
 
