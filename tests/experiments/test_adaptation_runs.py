@@ -55,10 +55,10 @@ def pairs(count, seed=0):
 def few(monkeypatch):
     """few(n): n settings in place of all."""
 
-    every = tried.PROMPTS
+    every = tried.SETTINGS
 
     def first(count):
-        monkeypatch.setattr(tried, "PROMPTS", every[:count])
+        monkeypatch.setattr(tried, "SETTINGS", every[:count])
 
     first(3)
     return first
@@ -216,7 +216,8 @@ def test_the_page_lists_the_settings_in_their_order():
     page = (ROOT / "docs/adapt.md").read_text(encoding="utf-8")
     names = ("learning_rate", "pre_seq_len", "temp")
     rows = [re.search(rf"^\| `--{name}` \| (.+) \|$", page, re.MULTILINE)[1].split(" | ") for name in names]
-    assert [tuple(map(float, one)) for one in zip(*rows, strict=True)] == list(tried.PROMPTS)
+    expected = [tuple(setting[name] for name in names) for setting in tried.SETTINGS]
+    assert [tuple(map(float, one)) for one in zip(*rows, strict=True)] == expected
     assert f"at most {tried.STEPS} steps of {tried.BATCH_SIZE} examples" in page
     assert f"After every {tried.STEPS_PER_EVALUATION} steps" in page
 

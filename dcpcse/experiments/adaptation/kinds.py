@@ -1,12 +1,13 @@
 """The kinds of data that an encoder is adapted to: how each is measured, and what it is trained with."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dcpcse.data.labels import LABEL, SCORE
 from dcpcse.data.training_file import TrainingData
 from dcpcse.experiments.adaptation.measures import Columns, Measure, correlation, own_class, own_positive, precision
+from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError
 
 CLASS = "class"
@@ -23,7 +24,7 @@ class DataKind:
 
     name: str
     measure: Callable[[str, Columns], Measure] | None
-    options: Mapping[str, Any] = field(default_factory=lambda: {"method": "dcpcse"})
+    options: Mapping[str, Any]
     contrastive: bool = True
     prepared: Callable[[Columns], Columns] = lambda columns: columns
 
@@ -36,9 +37,11 @@ def _scaled(columns: Columns) -> Columns:
     return {**columns, SCORE: [(score - lowest) / (highest - lowest) for score in columns[SCORE]]}
 
 
-SENTENCES = DataKind("sentences", None)
-PAIRS = DataKind("pairs", own_positive)
-CLASSES = DataKind("sentences with classes", own_class)
+_DISTINCT: Mapping[str, Any] = {"method": "dcpcse", "batch_sampler": NO_DUPLICATES}
+SENTENCES = DataKind("sentences", None, _DISTINCT)
+PAIRS = DataKind("pairs", own_positive, _DISTINCT)
+# Rows of one class may be in one batch: the loss leaves them out of the negatives.
+CLASSES = DataKind("sentences with classes", own_class, {"method": "dcpcse"})
 _REGRESSION: Mapping[str, Any] = {"options": {"method": "sbert"}, "contrastive": False, "prepared": _scaled}
 SCORED_PAIRS = DataKind("scored pairs", correlation, **_REGRESSION)
 BINARY_PAIRS = DataKind("pairs with the scores 0 and 1", precision, **_REGRESSION)

@@ -149,7 +149,7 @@ class _Search:
         self.request, self.parts, self.untouched, self.settings = request, parts, untouched, settings
         self.budget, self.record = budget, record
         self.shared = shared_options(
-            parts.kind, parts.sizes["train"], representation_of(untouched), {**request.given, "seed": request.seed}
+            parts.kind, parts.train, representation_of(untouched), {**request.given, "seed": request.seed}
         )
 
     def run(self) -> Adaptation:

@@ -3,8 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.sampling import distinct_rows
+from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.adaptation.kinds import DataKind
+from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 
@@ -15,25 +19,28 @@ STEPS, STEPS_PER_EVALUATION = 60, 15
 
 BATCH_SIZE = 32
 
-DEEP: Options = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
-"""Prompts that leave the positions of the encoder as they are."""
 
-PROMPTS = (
-    # learning rate, prompt length, temperature of the contrastive loss
-    (1e-2, 16, 0.1),
-    (3e-2, 16, 0.2),
-    (3e-3, 16, 0.2),
-    (3e-2, 16, 0.05),
-    (1e-2, 4, 0.2),
-    (1e-2, 16, 0.05),
-    (3e-2, 4, 0.1),
-    (1e-2, 16, 0.2),
-    (3e-2, 16, 0.1),
-    (3e-3, 4, 0.1),
-    (3e-3, 16, 0.05),
-    (3e-3, 16, 0.1),
+def _prompts(learning_rate: float, length: int, temperature: float) -> Options:
+    """Return a setting of deep prompts that leave the positions of the encoder as they are."""
+    kept = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
+    return {**kept, "learning_rate": learning_rate, "pre_seq_len": length, "temp": temperature}
+
+
+SETTINGS = (
+    _prompts(1e-2, 16, 0.1),
+    _prompts(3e-2, 16, 0.2),
+    _prompts(3e-3, 16, 0.2),
+    _prompts(3e-2, 16, 0.05),
+    _prompts(1e-2, 4, 0.2),
+    _prompts(1e-2, 16, 0.05),
+    _prompts(3e-2, 4, 0.1),
+    _prompts(1e-2, 16, 0.2),
+    _prompts(3e-2, 16, 0.1),
+    _prompts(3e-3, 4, 0.1),
+    _prompts(3e-3, 16, 0.05),
+    _prompts(3e-3, 16, 0.1),
 )
-"""The settings in the order in which they are tried: each one differs from those before in as much as it can."""
+"""The settings in the order in which they are tried: the first ones differ in as much as they can."""
 
 MEASURING: Options = {
     **{"eval_strategy": "steps", "save_strategy": "best", "save_only_model": True, "save_total_limit": 1},
@@ -68,19 +75,18 @@ def require_free(given: Options) -> None:
 def settings_of(kind: DataKind, given: Options) -> list[dict[str, Any]]:
     """Return the settings to try for a kind of data, in their order, as options of train.py.
 
-    given: options that are the same in all settings; the settings vary the others. Raises UserError if these leave no
-    setting.
+    given: options that are the same in all settings; the settings vary the others. Raises UserError if no setting has
+    the given tuning.
     """
-    found: list[dict[str, Any]] = []
-    for rate, length, temperature in PROMPTS:
-        varied = {**DEEP, "learning_rate": rate, "pre_seq_len": length}
-        varied |= {"temp": temperature} if kind.contrastive else {}
-        if given.get("tuning", varied["tuning"]) == varied["tuning"]:
-            setting = {name: value for name, value in varied.items() if name not in given}
-            found += [setting] if setting not in found else []
-    if not found:
-        raise UserError(f"--tuning {given['tuning']}: dcpcse adapt tries deep only; leave it out, or use train.py")
-    return found
+    tunings = dict.fromkeys(setting["tuning"] for setting in SETTINGS)
+    if given.get("tuning", next(iter(tunings))) not in tunings:
+        raise UserError(
+            f"--tuning {given['tuning']}: dcpcse adapt tries {', '.join(tunings)} only; leave it out, or use train.py"
+        )
+    fixed = {*given, *(() if kind.contrastive else ("temp",))} - {"tuning"}
+    chosen = [setting for setting in SETTINGS if given.get("tuning", setting["tuning"]) == setting["tuning"]]
+    varied = [{name: value for name, value in setting.items() if name not in fixed} for setting in chosen]
+    return [setting for place, setting in enumerate(varied) if setting not in varied[:place]]
 
 
 def described(setting: Options, settings: Sequence[Options]) -> str:
@@ -89,18 +95,28 @@ def described(setting: Options, settings: Sequence[Options]) -> str:
     return ", ".join(f"{name} {value}" for name, value in (varied or setting).items())
 
 
-def shared_options(kind: DataKind, rows: int, representation: Options, given: Options) -> dict[str, Any]:
+def shared_options(kind: DataKind, train: TrainingData, representation: Options, given: Options) -> dict[str, Any]:
     """Return the options of train.py that all settings share.
 
-    rows: number of rows to train on. representation: what keeps that of the encoder. given: those that the user
-    chooses, which override the others.
+    train: the rows to train on. representation: what keeps that of the encoder. given: those that the user chooses,
+    which override the others. Raises UserError if no two rows can be in one batch.
     """
     lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
     return {
         **kind.options,
         **representation,
         **lengths,
-        "per_device_train_batch_size": min(BATCH_SIZE, rows),
+        "per_device_train_batch_size": _batch_size(kind, train),
         **given,
         "do_train": True,
     }
+
+
+def _batch_size(kind: DataKind, train: TrainingData) -> int:
+    """Return the number of rows of a batch: fewer than `BATCH_SIZE` if there are not so many that may be in one."""
+    if kind.options.get("batch_sampler") != NO_DUPLICATES:
+        return min(BATCH_SIZE, len(train.dataset))
+    rows = len(distinct_rows(IndexedDataset(train.dataset), BATCH_SIZE))
+    if rows < 2:
+        raise UserError(f"{train.name}: all rows share a text, so that none has negatives; give rows with other texts")
+    return rows

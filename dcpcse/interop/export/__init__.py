@@ -52,9 +52,7 @@ class ExportFormat:
 
 
 EXPORT_FORMATS = {
-    "peft": ExportFormat(
-        "peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",), merges=False
-    ),
+    "peft": ExportFormat("peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",), merges=False),
     "sentence-transformers": ExportFormat(
         "sentence_transformers", "a folder for SentenceTransformer", "st", ("sentence_transformers",)
     ),
