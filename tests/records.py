@@ -120,6 +120,7 @@ def make_records(root: Path) -> dict[str, Record]:
         (folder / "run.yaml").write_text(options, encoding="utf-8")
         (folder / "trainer_state.json").write_text(json.dumps(STATE), encoding="utf-8")
         (folder / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
+        (folder / "gain.json").write_text(json.dumps(GAINS), encoding="utf-8")
         shutil.copytree(folder, other := root / f"other-of-{folder.name}")
         compare = ["--compare", str(folder), str(other), "--json", str(root / "c.json"), "--overwrite"]
         runs = lambda _, words=compare: find_command("runs")(words)  # noqa: E731
@@ -284,12 +285,19 @@ def make_records(root: Path) -> dict[str, Record]:
 
 
 ACCURACY = {"masked_accuracy": 30.5, "bits_per_character": 1.5}
+GAINS = [
+    {"data": "a.tsv", "sha256": SHA, "metric": "spearman", "representation": "mean pooling", "untouched": 70.5}
+    | {"outcomes": [0.5, -0.5], "trained": 71.5, "interval": [-1.0, 3.0], "chose": False},
+    {"data": "b.tsv", "sha256": SHA, "metric": "accuracy", "representation": "pooler avg", "untouched": 50.0}
+    | {"outcomes": [1, 0], "trained": None, "interval": None},
+]
 RUN_FILES = {
     "run options": "run.yaml",
     "metrics": "metrics.jsonl",
     "environment": "environment.json",
     "trainer state": "trainer_state.json",
     "scores of a run": "scores.json",
+    "gains of a run": "gain.json",
 }
 CELLS = np.array([0, 1, 0, 1], dtype=np.int32)
 

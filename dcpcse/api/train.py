@@ -24,7 +24,7 @@ from dcpcse.methods.registry import Builder
 from dcpcse.training.options import python_options, resolve_options, training_option_parser
 from dcpcse.training.output_folder import resume_hint
 from dcpcse.training.run import Inputs, run_training
-from dcpcse.training.run_history import read_run
+from dcpcse.training.run_history import Gain, read_run
 from dcpcse.training.trainer import Trainer, require_callbacks
 from dcpcse.training.validate_arguments import require_valid
 from dcpcse.utils.arguments import path, string
@@ -50,7 +50,9 @@ class TrainingResult:
 
     folder: the output folder of the run, as train.py leaves it; `dcpcse.load(folder)` loads the model. trainer: the
     `dcpcse.Trainer` of the run. history: the logged values, one dict per log entry with its `step`, as in
-    metrics.jsonl; a value that is not finite is None.
+    metrics.jsonl; a value that is not finite is None. gains: for `eval_pairs` and for `eval_labels`, the scores × 100
+    of the untouched encoder and of the trained model, and the 95 % interval of their difference
+    (`dcpcse.training.run_history.Gain`).
     """
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
@@ -58,6 +60,7 @@ class TrainingResult:
         self.folder = folder
         self._run = read_run(folder)
         self.history: list[dict[str, Any]] = [dict(line) for line in self._run.metrics]
+        self.gains: list[Gain] = [*self._run.gains]
 
     @property
     def model(self) -> SentenceEncoder:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch.distributed as dist
 
-from dcpcse.utils.distributed import cpu_group, is_main_process, world_size
+from dcpcse.utils.distributed import broadcast, cpu_group, is_main_process, world_size
 
 EncodeFunction = Callable[..., np.ndarray]
 """A function that returns the embeddings (n, H) of n sentences and accepts named options."""
@@ -26,14 +26,14 @@ def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]
     if not is_main_process():
         return _encode_shares(encode)
     result = work(lambda sentences, **options: _encode_distributed(encode, sentences, options))
-    _broadcast({"result": result})
+    broadcast({"result": result})
     return result
 
 
 def _encode_distributed(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
     if len(sentences) < world_size():
         return encode(sentences, **options)
-    _broadcast({"sentences": sentences, "options": options})
+    broadcast({"sentences": sentences, "options": options})
     own = _encode_share(encode, sentences, options)
     shares: list[Any] = [None] * world_size()
     dist.gather_object(own, shares, group=cpu_group())
@@ -45,7 +45,7 @@ def _encode_distributed(encode: EncodeFunction, sentences: list[str], options: d
 
 def _encode_shares(encode: EncodeFunction) -> Any:
     """Encode this process's shares of sentences until the first process sends the result; return that result."""
-    while "result" not in (message := _broadcast(None)):
+    while "result" not in (message := broadcast(None)):
         dist.gather_object(_encode_share(encode, message["sentences"], message["options"]), group=cpu_group())
     return message["result"]
 
@@ -60,10 +60,3 @@ def _encode_share(encode: EncodeFunction, sentences: list[str], options: dict[st
         return encode(share, **options)
     finally:
         logger.setLevel(level)
-
-
-def _broadcast(content: Any) -> Any:
-    """Return the content that the first process passes, in all processes."""
-    box = [content]
-    dist.broadcast_object_list(box, group=cpu_group())
-    return box[0]

@@ -5,6 +5,7 @@ No model is loaded, and torch is not imported. Whether a frozen encoder has the 
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,8 @@ def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
             name: {"best": of.best, "best_step": of.best_step, "last": of.last} for name, of in run.dev_scores.items()
         }
         steps = {"steps_done": run.steps_done, "steps_planned": run.steps_planned, "finished": run.finished}
-        scores["run"] = {**steps, "dev": dev}
+        gains = {"gains": [asdict(gain) for gain in run.gains]} if run.gains else {}
+        scores["run"] = {**steps, "dev": dev, **gains}
     reports = {path.name: report for path, report in find_scores(folder, on_problem).items()}
     reports |= {f"../{path.name}": report for path, report in _scores_above(folder).items()}
     if reports:

@@ -1,16 +1,19 @@
 """Load the evaluation data that a run measures during training, and settle the metric of its best checkpoint."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
-from senteval.labels import LoadedLabels
-from senteval.pairs import LoadedPairs
+from senteval.labels import LabelsTask, LoadedLabels
+from senteval.pairs import LoadedPairs, PairsTask
 
 from dcpcse.evaluation.evaluator import OWN_METRICS
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.errors import UserError
+
+OwnTask = PairsTask | LabelsTask
+"""Evaluation data of the user's own."""
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
@@ -18,15 +21,23 @@ def dev_tasks(data: DataArguments) -> list[str]:
     return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
 
 
-def load_dev_tasks(data: DataArguments, pairs: Any = None, labels: Any = None) -> Suite:
-    """Load and check the data of the dev tasks once for the whole run, before any encoder is loaded.
+def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) -> list[OwnTask]:
+    """Read and check the own evaluation data of a run, before any encoder is loaded.
 
-    pairs, labels: own data that are Python objects; None if they are files (`--eval_pairs`, `--eval_labels`), or if
-    there are none.
+    pairs, labels: data that are Python objects; None if they are files (`--eval_pairs`, `--eval_labels`), or if there
+    are none.
     """
     pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
-    own = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
-    own += [own_labels(labels, "eval_labels")] if labels is not None else []
+    own: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
+    return [*own, *([own_labels(labels, "eval_labels")] if labels is not None else [])]
+
+
+def load_dev_tasks(data: DataArguments, own: Sequence[OwnTask] | None = None) -> Suite:
+    """Load and check the data of the dev tasks once for the whole run, before any encoder is loaded.
+
+    own: the own evaluation data; by default, those that the options name.
+    """
+    own = read_own_data(data) if own is None else own
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
     return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own)
 

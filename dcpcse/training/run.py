@@ -17,7 +17,8 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints, output_folder
 from dcpcse.training.arguments import DataArguments, TrainingArguments, default_of
-from dcpcse.training.dev_evaluation import load_dev_tasks, settle_metric
+from dcpcse.training.dev_evaluation import OwnTask, load_dev_tasks, read_own_data, settle_metric
+from dcpcse.training.gain import measure_untouched, report_gains
 from dcpcse.training.progress_bar import print_no_log
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import resolve_arguments, take_push_target, wants_dev_scores
@@ -89,8 +90,10 @@ def _train_with(
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
     _require_inputs(model_args, data_args, inputs)
-    dev = load_dev_tasks(data_args, inputs.eval_pairs, inputs.eval_labels) if wants_dev_scores(run_args) else None
-    if dev:
+    own, dev = [], None
+    if wants_dev_scores(run_args):
+        own = read_own_data(data_args, inputs.eval_pairs, inputs.eval_labels)
+        dev = load_dev_tasks(data_args, own)
         settle_metric(run_args, dev, given)
     source = data_args.train_file if inputs.train_data is None else inputs.train_data
     data = open_train_dataset(source, model_args, refresh=data_args.overwrite_cache, name="train_data")
@@ -100,7 +103,7 @@ def _train_with(
     if checkpoint:
         with _explain_removal(checkpoint, run_args):
             trainer.require_resumable(checkpoint)
-    _train_and_evaluate(trainer, checkpoint)
+    _train_and_evaluate(trainer, checkpoint, own, None if isinstance(inputs.method, Method) else model_args)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # a process that leaves the group early may abort the others
@@ -117,15 +120,23 @@ def _require_inputs(model: ModelArguments, data: DataArguments, inputs: Inputs) 
     require_dev_tasks(data)
 
 
-def _train_and_evaluate(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
-    """Train and evaluate if this is requested and not done yet."""
+def _train_and_evaluate(
+    trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, own: Sequence[OwnTask], given: ModelArguments | None
+) -> None:
+    """Train and evaluate if this is requested and not done yet, and report the gain on own data.
+
+    given: the options of the model as the user gave them; None for a built method.
+    """
     run = trainer.args
     finished = run.do_train and _is_finished(trainer)
     if run.do_train and not finished:
         _prepare(trainer, checkpoint)
+        measure_untouched(trainer, own, given)
         _train(trainer, checkpoint)
     if run.do_eval and not (finished and (Path(run.output_dir) / output_folder.EVAL_RESULTS).is_file()):
         _evaluate(trainer)
+    if run.do_train:
+        report_gains(trainer, own, finished=finished)
 
 
 def _push(folder: Path, target: PushTarget) -> None:

@@ -37,13 +37,58 @@ class DevScore:
     best_step: int
 
 
+METRIC_TITLES = {
+    "spearman": "Spearman x 100",
+    "average_precision": "average precision x 100",
+    "accuracy": "accuracy x 100",
+}
+"""Metric of own data, as in `gain.json` → its name in text."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The score × 100 of the trained model and of the untouched encoder on own evaluation data.
+
+    data: name of the file or argument. metric: spearman, average_precision or accuracy. size: number of pairs or
+    texts. representation: how the untouched encoder represents a sentence. interval: the 95 % interval of the
+    difference, which covers pairs or texts, not seeds; None if there are too few of them. chose: whether these data
+    also chose the checkpoint, which favours the trained model.
+    """
+
+    data: str
+    metric: str
+    size: int
+    representation: str
+    untouched: float
+    trained: float
+    interval: tuple[float, float] | None
+    chose: bool
+
+    @property
+    def difference(self) -> float:
+        """The score of the trained model less that of the untouched encoder."""
+        return self.trained - self.untouched
+
+    def __str__(self) -> str:
+        examples = "texts" if self.metric == "accuracy" else "pairs"
+        covers = f"there are too few {examples} for an interval"
+        if self.interval is not None:
+            low, high = self.interval
+            covers = f"95 % interval {low:+.2f} to {high:+.2f}, which covers {examples}, not seeds"
+        chose = f"; these {examples} also chose the checkpoint" if self.chose else ""
+        return (
+            f"{self.data} ({self.size:,} {examples}, {METRIC_TITLES[self.metric]}): untouched {self.untouched:.2f} "
+            f"({self.representation}), trained {self.trained:.2f}, difference {self.difference:+.2f} ({covers}){chose}"
+        )
+
+
 @dataclass(frozen=True)
 class Run:
     """The contents of a run's files; a damaged file counts as empty and has a line in `problems`.
 
     metrics: lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json. end:
     trainer_state.json in the folder of the run; None until the run has finished once. checkpoint: trainer_state.json
-    of the newest checkpoint.
+    of the newest checkpoint. gains: for each set of own evaluation data, the trained model and the untouched encoder.
     """
 
     folder: Path
@@ -53,6 +98,7 @@ class Run:
     end: Mapping[str, Any] | None
     checkpoint: Mapping[str, Any] | None
     problems: tuple[str, ...] = ()
+    gains: tuple[Gain, ...] = ()
 
     @property
     def steps_done(self) -> int:
@@ -127,6 +173,7 @@ def read_run(folder: Path) -> Run:
 
     end = attempt(run_files.read_state, folder, None)
     checkpoint = attempt(_newest_state, folder, None)
+    gains = gains_of(attempt(run_files.read_gains, folder, []))
     return Run(
         folder,
         attempt(run_files.read_options, folder, {}),
@@ -135,6 +182,22 @@ def read_run(folder: Path) -> Run:
         end,
         checkpoint,
         tuple(problems),
+        gains,
+    )
+
+
+def gains_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Gain, ...]:
+    """Return the gains in the entries of `gain.json`; those of a training that has not ended are left out."""
+    names = ("data", "metric", "representation", "untouched", "trained")
+    return tuple(
+        Gain(
+            **{name: one[name] for name in names},
+            size=len(one["outcomes"]),
+            interval=None if one.get("interval") is None else tuple(one["interval"]),
+            chose=one.get("chose", False),
+        )
+        for one in entries
+        if one.get("trained") is not None
     )
 
 

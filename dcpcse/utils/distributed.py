@@ -231,6 +231,15 @@ def all_gather_int(number: int) -> list[int]:
     return [int(number) for number in numbers]
 
 
+def broadcast(content: Any) -> Any:
+    """Return the content that the first process passes, in all processes; CPUs exchange it."""
+    if world_size() == 1:
+        return content
+    box = [content]
+    dist.broadcast_object_list(box, group=cpu_group())
+    return box[0]
+
+
 def cpu_group() -> Any:
     """Return the group of all processes for CPU tensors (gloo). The first call must be made by all processes."""
     return _cpu_group(dist.group.WORLD)

@@ -25,7 +25,10 @@ ENVIRONMENT = "environment.json"
 STATE = "trainer_state.json"
 """The file with the state of transformers' Trainer, in the folder of a finished run and in each checkpoint."""
 
-RECORDS = (METRICS, ENVIRONMENT)
+GAIN = "gain.json"
+"""The file with the scores of the untouched encoder and of the trained model on own evaluation data."""
+
+RECORDS = (METRICS, ENVIRONMENT, GAIN)
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -61,6 +64,33 @@ class EnvironmentCall(schema.Open):
     versions: dict = field(default_factory=dict)
     hardware: dict = field(default_factory=dict)
     commit: str | None = None
+
+
+@strict
+@dataclass(kw_only=True)
+class GainEntry(schema.Open):
+    """An entry of `gain.json`, for one set of own evaluation data. Scores, difference and interval are × 100.
+
+    data: name of the file or argument; sha256: of its content. metric: a key of `significance.STATISTICS`.
+    representation: how the untouched encoder represents a sentence. outcomes: what it gave on each example (cosines,
+    or 1 for correct and 0 for wrong). trained and what follows from it are None until the training has ended; interval
+    is None if there are too few examples. chose: whether these data also chose the checkpoint.
+    """
+
+    data: str
+    sha256: str = schema.sha256()
+    metric: str = schema.one_of(("spearman", "average_precision", "accuracy"))
+    representation: str
+    untouched: int | float = schema.finite()
+    outcomes: list[int | float] = schema.finite()
+    trained: int | float | None = schema.finite(default=None)
+    interval: list[int | float] | None = schema.finite(default=None)
+    chose: bool = False
+
+    def validate_interval(self) -> None:
+        """Raise ValueError unless the interval has two ends."""
+        if self.interval is not None and len(self.interval) != 2:
+            raise ValueError(f"interval is {self.interval!r:.60}; expected two numbers")
 
 
 @strict
@@ -177,6 +207,12 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
     """Return the environment of each call that trained the run, in order; [] if no environment is recorded."""
     path = Path(folder) / ENVIRONMENT
     return schema.read(list[EnvironmentCall], path) if path.is_file() else []
+
+
+def read_gains(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of a run's `gain.json`, one for each set of own data (`GainEntry`); [] without this file."""
+    path = Path(folder) / GAIN
+    return schema.read(list[GainEntry], path) if path.is_file() else []
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.interop.folder_contents import FolderFacts, describe_folder
+from dcpcse.training.run_history import Gain
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.live_runs import notify_of_running
@@ -110,6 +111,7 @@ def _score_lines(scores: Mapping[str, Any]) -> list[str]:
         lines.append(f"run: {run['steps_done']}/{planned} steps, {'finished' if run['finished'] else 'unfinished'}")
         for name, of in run["dev"].items():
             lines.append(f"dev {name}: best {of['best']:.4f} at step {of['best_step']}, last {of['last']:.4f}")
+        lines += [str(Gain(**gain)) for gain in run.get("gains", [])]
     for name, report in scores.get("evaluations", {}).items():
         shown = {f"{family} average": value for family, value in report["averages_x100"].items()}
         shown |= report["scores_x100"]

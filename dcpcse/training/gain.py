@@ -1,0 +1,186 @@
+"""Compare the trained model with the untouched encoder on the user's own evaluation data."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from senteval import Result, Suite, load_suite, settings_of_mode
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.templates import PROMPT
+from dcpcse.evaluation.evaluator import OWN_METRICS, evaluate_suite
+from dcpcse.evaluation.outcomes import ExampleOutcomes, outcomes_of_results
+from dcpcse.evaluation.significance import Outcomes, difference, resample
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import load_model
+from dcpcse.inference.st_folder import read_representation
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.training.dev_evaluation import OwnTask
+from dcpcse.training.fitting_options import fitting_options, load_options
+from dcpcse.training.run_history import gains_of
+from dcpcse.training.sharding import unsharded
+from dcpcse.training.trainer import Trainer
+from dcpcse.utils.console import notify, warn
+from dcpcse.utils.distributed import broadcast
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_atomic
+from dcpcse.utils.run_files import GAIN, read_gains
+
+Entry = dict[str, Any]
+"""An entry of `gain.json` (`dcpcse.utils.run_files.GainEntry`)."""
+
+UNTOUCHED_CLS = "pooler cls_before_pooler"
+"""The representation of an untouched encoder that has none of its own and is trained by [CLS] without a template."""
+
+FAR = 5.0
+"""Points by which an untouched encoder's mean must be ahead of its [CLS] for mean pooling to be recommended."""
+
+
+def measure_untouched(trainer: Trainer, own: Sequence[OwnTask], given: ModelArguments | None) -> None:
+    """Measure the encoder before training on own data, and record the outcomes in the folder of the run.
+
+    Data that the record contains already, as that of a resumed run does, are not measured. given: the options of the
+    model as the user gave them; None for a built method. All processes must call this function.
+    """
+    recorded = _recorded(trainer, own)
+    missing = [task for task in own if task.name not in recorded]
+    if not missing:
+        return
+    notify(f"measuring the untouched encoder on {' and '.join(task.name for task in missing)}")
+    try:
+        encoder, representation = _load_untouched(trainer)
+    except UserError as error:
+        warn(f"the untouched encoder is not measured: {error}")
+        return
+    results = _measure(encoder, _suite(missing), trainer)
+    found = {task.name: _entry(task, results, representation) for task in missing}
+    _write(trainer, [(recorded | found)[task.name] for task in own])
+    if given is not None and trainer.args.eval_on_start and representation == UNTOUCHED_CLS:
+        _advise(trainer, given, encoder, missing[0], results)
+
+
+def report_gains(trainer: Trainer, own: Sequence[OwnTask], *, finished: bool = False) -> None:
+    """Measure the trained model on own data, record its gain over the untouched encoder, and print a line for each.
+
+    Data on which the untouched encoder is not recorded are left out. finished: whether the run had ended before, so
+    that its recorded gains still hold. All processes must call this function.
+    """
+    entries = _recorded(trainer, own)
+    known = [task for task in own if task.name in entries]
+    if missing := [task for task in known if not finished or entries[task.name].get("trained") is None]:
+        with unsharded(trainer.sharded):
+            results = _measure(trainer.sentence_encoder, _suite(missing), trainer)
+        entries |= {task.name: _compared(entries[task.name], task, results, trainer) for task in missing}
+        _write(trainer, list(entries.values()))
+    for gain in gains_of(list(entries.values())):
+        notify(str(gain))
+
+
+def _recorded(trainer: Trainer, own: Sequence[OwnTask]) -> dict[str, Entry]:
+    """Return the recorded entries of these data by name, the same ones in all processes."""
+    try:
+        entries = read_gains(Path(trainer.args.output_dir)) if trainer.is_world_process_zero() else []
+    except UserError as error:
+        warn(f"{error}; it is written again")
+        entries = []
+    known = {task.name: task.content.sha256 for task in own}
+    return broadcast({entry["data"]: entry for entry in entries if known.get(entry["data"]) == entry["sha256"]})
+
+
+def _write(trainer: Trainer, entries: Sequence[Entry]) -> None:
+    if trainer.is_world_process_zero():
+        text = ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+        write_atomic(Path(trainer.args.output_dir) / GAIN, f"[\n{text}\n]\n")
+
+
+def _suite(tasks: Sequence[OwnTask]) -> Suite:
+    return load_suite([], "", settings_of_mode("dev"), tasks)
+
+
+def _measure(model: SentenceEncoder, suite: Suite, trainer: Trainer) -> Mapping[str, Result]:
+    return evaluate_suite(model, suite, batch_size=trainer.args.per_device_eval_batch_size).results
+
+
+def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
+    """Load the encoder of a run once more, with its own representation or else the one that is trained.
+
+    Returns it with a description of the representation. Raises UserError if it cannot be loaded.
+    """
+    model, options = trainer.sentence_encoder, load_options(trainer.model_options)
+    name, run = model.source.name_or_path, trainer.args
+    settings: dict[str, Any] = {"packing": run.packing, "flex_attention": run.flex_attention}
+    own = read_representation(name, options)
+    if own is None:
+        settings |= _representation(model)
+    encoder = load_model(name, EncoderArguments(device=str(run.device), **settings), options=options)
+    template = f" in the template {settings['template']}" if settings.get("template") else ""
+    return encoder, str(own) if own else f"pooler {encoder.pooling}{template}"
+
+
+def _representation(model: SentenceEncoder) -> dict[str, Any]:
+    """Return the options of evaluation.py for what a model computes without its trained parts: prompts and head."""
+    pooler = "cls_before_pooler" if model.pooling == "cls" else model.pooling
+    if model.template is None:
+        return {"pooler_type": pooler}
+    text = re.sub(rf"\s*{re.escape(PROMPT)}", "", str(model.template.template)).strip()
+    denoise = model.denoising.inference if model.pooler.needs_template else None
+    return {"pooler_type": pooler, "template": text, "final_period": model.final_period, "denoise": denoise}
+
+
+def _outcomes(task: OwnTask, results: Mapping[str, Result]) -> ExampleOutcomes:
+    return outcomes_of_results({task.name: results[task.name]}, "dev", task.name).tasks[task.name]
+
+
+def _entry(task: OwnTask, results: Mapping[str, Result], representation: str) -> Entry:
+    found = _outcomes(task, results)
+    return {
+        "data": task.name,
+        "sha256": task.content.sha256,
+        "metric": found.statistic,
+        "representation": representation,
+        "untouched": float(results[task.name].points),
+        "outcomes": np.asarray(found.values, dtype=float).tolist(),
+    }
+
+
+def _compared(entry: Entry, task: OwnTask, results: Mapping[str, Result], trainer: Trainer) -> Entry:
+    """Return the entry of own data with the score of the trained model and the interval of the difference."""
+    args = trainer.args
+    metric = (args.metric_for_best_model or "").removeprefix("eval_")
+    return {
+        **entry,
+        "trained": float(results[task.name].points),
+        "interval": _interval(entry["outcomes"], _outcomes(task, results)),
+        "chose": bool(args.load_best_model_at_end and metric == OWN_METRICS[task.family]),
+    }
+
+
+def _interval(before: Sequence[float], after: ExampleOutcomes) -> list[float] | None:
+    """Return the 95 % interval of a difference × 100 by the paired bootstrap; None if there are too few examples."""
+    gold = None if after.statistic == "accuracy" else after.gold
+    try:
+        found = difference(resample(Outcomes(after.statistic, [before, after.values], gold)), 0, 1)
+    except ValueError:
+        return None
+    return [100 * found.low, 100 * found.high]
+
+
+def _advise(
+    trainer: Trainer, given: ModelArguments, encoder: SentenceEncoder, task: OwnTask, cls: Mapping[str, Result]
+) -> None:
+    """Recommend mean pooling if the mean of the untouched encoder is far ahead of its [CLS]. cls: results of [CLS]."""
+    words = fitting_options(trainer.sentence_encoder, given, "avg")
+    if given.pooler_type is not None or not words:
+        return
+    encoder.pooling = "avg"
+    mean = _measure(encoder, _suite([task]), trainer)
+    before, after = cls[task.name].points, mean[task.name].points
+    interval = _interval(_outcomes(task, cls).values, _outcomes(task, mean))
+    if after - before >= FAR and interval is not None and interval[0] > 0:
+        notify(
+            f"before training, the mean of the tokens has {after:.2f} on {task.name} and [CLS] {before:.2f}; if the "
+            f"encoder was trained for sentences, {words} starts from that"
+        )
