@@ -73,7 +73,8 @@ class Collator(ViewCollator):
     @classmethod
     def of(cls, method, max_length: int, **options) -> "Collator":
         model, views = method.model, method.views
-        return cls(model.tokenizer, views, max_length, templates=model.templates, width=model.dimension, **options)
+        options |= {"templates": model.templates, "width": model.dimension}
+        return cls(model.tokenizer, views, max_length, guide=method.guide and method.guide.model, **options)
 
     def __call__(self, examples):
         rows = [zlib.crc32(repr(sorted(example.items())).encode()) for example in examples]

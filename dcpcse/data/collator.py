@@ -12,14 +12,19 @@ from dcpcse.data.columns import CLASS, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES
-from dcpcse.data.views import View, max_added_tokens
+from dcpcse.data.views import View, columns_of, max_added_tokens
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate, frame, sentence_ids
 from dcpcse.encoders.tokenization import pad, tokenize
+from dcpcse.utils.errors import UserError
 
 SLOTS_PREFIX = "slots_"
 """Name prefix of the tensors in a batch that contain the fields of `Slots`, the indices of template slots."""
+
+GUIDE_PREFIX = "guide_"
+"""Name prefix of the tensors in a batch that contain the tokens of the sentences for a guide."""
 
 EDITS_PREFIX = "altered_"
 """Name prefix of the tensors in a batch that contain the fields of `EmbeddingEdits`."""
@@ -43,13 +48,15 @@ class ViewCollator:
         width: int = 0,
         pad_to_max_length: bool = False,
         seed: int = 0,
+        guide: SentenceEncoder | None = None,
     ) -> None:
         """Create the collator.
 
         max_length: the maximum number of tokens of a text, including special tokens; with templates, the maximum
         number of tokens of the sentence alone. templates: the templates that the views refer to by index. width: the
         size of the embedding layer's output, which augmentations need. seed: the seed of augmentations, and of the
-        choice of a template in views with several templates.
+        choice of a template in views with several templates. guide: an encoder whose tokens of the sentences are also
+        in the batch (see `guide_inputs`).
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -64,6 +71,7 @@ class ViewCollator:
         longest += max_added_tokens(self.views, max_length - sum(self.frame))
         self.length = max_length + longest if pad_to_max_length else None
         self.seed = seed
+        self.guide = guide
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate examples (column → text) into a batch.
@@ -73,10 +81,21 @@ class ViewCollator:
         `IndexedDataset`).
         """
         batch = self._in_templates(examples) if self.templated else self._without_templates(examples)
-        return batch | _stack_labels(examples) | stack_indices(examples)
+        return batch | self._for_guide(examples) | _stack_labels(examples) | stack_indices(examples)
+
+    def _for_guide(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
+        if self.guide is None:
+            return {}
+        texts = [example[column] for example in examples for column in columns_of(self.views)]
+        tokens = self.guide.tokenize(texts, self.guide.max_tokens, ())
+        ids, mask, slots = tokens.batch(range(len(texts)), self.guide.tokenizer.pad_token_id)
+        found = {"input_ids": ids, "attention_mask": mask}
+        found |= {} if slots is None else {f"{SLOTS_PREFIX}{name}": tensor for name, tensor in vars(slots).items()}
+        return {f"{GUIDE_PREFIX}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
 
     def _without_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
-        columns = dict.fromkeys(view.column for view in self.views)
+        columns = columns_of(self.views)
         texts = [example[column] for column in columns for example in examples]
         ids, _ = tokenize(self.tokenizer, texts, self.max_length)
         start = {column: i * len(examples) for i, column in enumerate(columns)}
@@ -165,6 +184,17 @@ def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     if CLASS in examples[0]:
         return {"classes": torch.tensor([example[CLASS] for example in examples])}
     return {}
+
+
+def guide_inputs(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Slots | None]:
+    """Return the guide's token ids and mask, both (B, columns, L), and its slots (B·columns, ...), if it has any.
+
+    Raises UserError if another collator made the batch.
+    """
+    own = {name.removeprefix(GUIDE_PREFIX): t for name, t in batch.items() if name.startswith(GUIDE_PREFIX)}
+    if not own:
+        raise UserError("--guide needs the tokens that the collator of dcpcse adds; leave data_collator out")
+    return own["input_ids"], own["attention_mask"], slots_of(own)
 
 
 def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:

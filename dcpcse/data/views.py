@@ -42,6 +42,11 @@ class View:
         return Random(f"{seed} {epoch} {row} {self.name}")
 
 
+def columns_of(views: Iterable[View]) -> tuple[str, ...]:
+    """Return the columns that views read, each once."""
+    return tuple(dict.fromkeys(view.column for view in views))
+
+
 def max_added_tokens(views: Iterable[View], tokens: int) -> int:
     """Return the maximum number of tokens that augmentations add to a sentence of `tokens` tokens."""
     return max((view.augmentation.longest(tokens) - tokens for view in views if view.augmentation), default=0)

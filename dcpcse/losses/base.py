@@ -12,6 +12,7 @@ from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots
+from dcpcse.losses.guide import Guide
 from dcpcse.utils.distributed import global_mean
 from dcpcse.utils.errors import UserError
 
@@ -24,7 +25,8 @@ class EncodedBatch:
     head. pooled: view name → (B, H), before the head. Losses that encode the B·V rows a second time need the next
     three. prefix: the deep prompts of the first pass. packing: the packing of attention_mask. slots: the template
     slots, or None without templates. extras: further tensors of the batch, such as labels. precomputed: the tensors
-    that `precompute` of the same loss returned.
+    that `precompute` of the same loss returned. guide: the guide of the training, which a loss may call in
+    `precompute`; None without --guide.
     """
 
     model: SentenceEncoder
@@ -37,6 +39,7 @@ class EncodedBatch:
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     pooled: Mapping[str, Tensor] = field(default_factory=dict)
     precomputed: Mapping[str, Tensor] = field(default_factory=dict)
+    guide: Guide | None = None
 
 
 Metrics = Mapping[str, tuple[Tensor, Tensor]]

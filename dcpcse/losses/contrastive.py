@@ -54,7 +54,7 @@ class Contrastive(Loss):
         hard = negatives_in(views)
         excluded = false_negatives.masks(batch.precomputed, (self.positive, *hard))
         self.anchors = views["anchor"].detach()
-        self.metrics = cosine_metrics(views["anchor"], views[self.positive], excluded[0])
+        self.metrics = cosine_metrics(views["anchor"], views[self.positive], excluded[0]) | share_left_out(excluded)
         names = (self.positive, *hard, *self.others)
         candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
         loss = nt_xent(
@@ -76,6 +76,19 @@ class Contrastive(Loss):
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
         """Return the number of candidates per anchor, not counting the anchor's own positive."""
         return (1 + len(self.others) + len(negatives_in(views))) * batch_size - 1
+
+
+def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
+    """Return the share of negatives that are left out, as a metric; none without masks.
+
+    excluded: boolean masks (B, C) of the positives, of which one each is the anchor's own, and of hard negatives.
+    """
+    present = [mask for mask in excluded if mask is not None]
+    if not present:
+        return {}
+    sizes = sum(mask.numel() for mask in present) - len(present[0])
+    left_out = sum(mask.sum() for mask in present)
+    return {"left_out": (left_out, torch.tensor(sizes, device=left_out.device))}
 
 
 @torch.no_grad()

@@ -11,15 +11,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcpcse.losses.base import EncodedBatch
+from dcpcse.losses.functional import cosines
 from dcpcse.utils.distributed import gather_own_first
 
 CLASSES = "classes"
 """Name of the classes (B,) of the rows, as numbers, in batches and among the marks."""
 
+GUIDED = "guided_"
+"""Prefix of the names of the guide's embeddings (B, G) of the views among the marks."""
+
+RESOLUTION = 1e-5
+"""Difference by which a candidate must be nearer to the anchor than its positive; smaller ones are rounding.
+
+The guide's embeddings of one sentence in two batches differ in the last digits.
+"""
+
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Return what tells false negatives apart, by name: the classes (B,) if the rows have classes."""
-    return {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
+    """Return what tells false negatives apart, by name: the classes (B,), and the guide's embeddings of the views."""
+    found = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
+    if batch.guide is not None:
+        found |= {f"{GUIDED}{view}": vectors for view, vectors in batch.guide.vectors(batch.extras).items()}
+    return found
 
 
 def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
@@ -27,16 +40,25 @@ def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | No
 
     found: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
     masked, then those of the hard negatives. The C candidates are those of all processes, beginning with the own rows.
-    Positives of rows of the anchor's class are false negatives.
+    False negatives are the positives of rows of the anchor's class, and the candidates of every view that the guide
+    finds nearer to the anchor than its own positive (GISTEmbed).
     """
-    of_views: list[Tensor | None] = [None] * len(names)
-    if CLASSES in found:
-        (everywhere,) = gather_own_first([found[CLASSES]])
-        of_views[0] = (found[CLASSES].unsqueeze(1) == everywhere) & ~_own(len(found[CLASSES]), everywhere)
-    return of_views
+    guided = _nearer(found, names) if f"{GUIDED}anchor" in found else [None] * len(names)
+    if CLASSES not in found:
+        return guided
+    same = _same_class(found[CLASSES])
+    return [same if guided[0] is None else same | guided[0], *guided[1:]]
 
 
-def _own(anchors: int, candidates: Tensor) -> Tensor:
-    """Return a mask (B, C) that is true at the candidate of the same row as the anchor."""
-    rows = torch.arange(anchors, device=candidates.device)
-    return F.one_hot(rows, num_classes=len(candidates)).bool()
+def _same_class(classes: Tensor) -> Tensor:
+    (everywhere,) = gather_own_first([classes])
+    own = F.one_hot(torch.arange(len(classes), device=classes.device), num_classes=len(everywhere)).bool()
+    return (classes.unsqueeze(1) == everywhere) & ~own
+
+
+def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
+    anchors = found[f"{GUIDED}anchor"]
+    everywhere = gather_own_first([found[f"{GUIDED}{name}"] for name in names])
+    similarities = [cosines(anchors, candidates) for candidates in everywhere]
+    own = similarities[0].diagonal().unsqueeze(1)
+    return [similarity > own + RESOLUTION for similarity in similarities]

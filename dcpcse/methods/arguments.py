@@ -107,6 +107,13 @@ class RepresentationOptions:
         "LOGARITHM of the weight of an anchor's own hard negatives; 0 is the weight 1.",
         column="negative",
     )
+    guide: str | None = option(
+        None,
+        "Frozen encoder that finds false negatives (GISTEmbed): candidates that it finds nearer to an anchor than the "
+        "anchor's own positive are left out of the loss. A model folder, an encoder or a file of word vectors, as for "
+        "evaluation.py.",
+        column="positive",
+    )
     gather_gradient: str = option(
         "exact",
         "Gradient of the contrastive loss with several processes. exact equals one process with the joined batch; "

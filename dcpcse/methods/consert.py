@@ -109,8 +109,9 @@ class ConSERTOptions:
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
         raise UserError("--second_template: --method consert puts both copies into one template; leave it out")
-    if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and not PROTOTYPES.holds(args):
-        raise UserError("--hard_negative_weight has no effect with --method consert; leave it out")
+    for name in ("hard_negative_weight", "guide"):
+        if getattr(args, name) != DEFAULTS[name] and not PROTOTYPES.holds(args):
+            raise UserError(f"--{name} has no effect with --method consert; leave it out")
     names = ("encoder_dropout", *(tuning.dropout for tuning in TUNINGS.values() if tuning.dropout))
     rates = {name: rate for name in names if (rate := getattr(args, name))}
     for name, rate in rates.items():

@@ -70,11 +70,13 @@ class WordRepetition(Augmentation):
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    if CLASS in columns and args.neg_size != 0:
-        raise UserError(
-            "--method esimcse: the classes of the sentences in the queue are not known, so rows of one class would be "
-            "negatives of each other; give --neg_size 0"
-        )
+    unknown = {"--train_file has classes": CLASS in columns, "--guide": args.guide is not None}
+    for given, applies in unknown.items():
+        if applies and args.neg_size != 0:
+            raise UserError(
+                f"{given}: --method esimcse does not know the false negatives among the sentences in its queue; give "
+                "--neg_size 0"
+            )
     return {
         "tuning": "full",
         "pooler_type": "cls",

@@ -21,6 +21,7 @@ from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
+from dcpcse.losses.guide import Guide
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.methods.tunings import TUNINGS
@@ -65,7 +66,8 @@ class ParameterGroup:
 class Method:
     """A training method: the model, the views of an example, and the weighted loss terms by name.
 
-    groups: the parameters that have a learning rate or a warm-up of their own.
+    groups: the parameters that have a learning rate or a warm-up of their own. guide: the frozen encoder of --guide,
+    which training adds.
     """
 
     model: SentenceEncoder
@@ -73,6 +75,7 @@ class Method:
     terms: Mapping[str, Term]
     adversary: Adversary | None = None
     groups: tuple[ParameterGroup, ...] = ()
+    guide: Guide | None = None
 
     @property
     def losses(self) -> list[Loss]:

@@ -41,7 +41,7 @@ class SBERTOptions:
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Return an empty dict. Raises UserError if an option of the contrastive loss is given without --prototypes."""
-    for name in ("temp", "hard_negative_weight", "gather_gradient"):
+    for name in ("temp", "hard_negative_weight", "gather_gradient", "guide"):
         if not PROTOTYPES.holds(args) and getattr(args, name) != DEFAULTS[name]:
             raise UserError(f"--{name} has no effect: --method sbert has no contrastive loss; leave it out")
     return {}

@@ -57,6 +57,9 @@ _MAY_CHANGE = {
 A different path of the encoder is safe because the encoder is identified by its fingerprint.
 """
 
+_MAY_MOVE = ("guide",)
+"""Options that may change when a run resumes, but not be added or left out, since what they name is identified."""
+
 _MOVES_ROUNDING = (
     *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "torch_compile"),
     *("gradient_checkpointing", "activation_checkpointing", "use_cpu"),
@@ -109,7 +112,7 @@ class Checkpoint:
             was, now = (o.get(name, defaults.get(name)) for o in (before, options))
             if was == now:
                 continue
-            if name not in _MAY_CHANGE:
+            if name not in _MAY_CHANGE and (name not in _MAY_MOVE or None in (was, now)):
                 raise UserError(
                     f"{self.folder} was written with --{name} {was}, this run has --{name} {now}; {_SAME_OPTIONS}"
                 )

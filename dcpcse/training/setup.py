@@ -1,6 +1,8 @@
 """Build what a run trains: the method on its encoder, and the collator and dataset that its batches come from."""
 
 import copy
+import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
@@ -29,7 +31,14 @@ from dcpcse.encoders.backbones import (
     weight_digest,
 )
 from dcpcse.encoders.base_facts import configuration, training_configuration
+from dcpcse.encoders.fingerprint import ROUNDING_ONLY_KEYS, identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import is_trained, load_model
+from dcpcse.inference.st_folder import modules_folder
+from dcpcse.losses.guide import Guide
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
@@ -39,6 +48,7 @@ from dcpcse.training.fitting_options import advise_on_representation, fill_recip
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
 from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.option_fields import require_kinds
@@ -186,6 +196,8 @@ def build(
     else:
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)
+    if options.guide:
+        method = replace(method, guide=Guide(load_guide(options), method.views))
     require_fitting(method, columns, data_args, run)
     corpus = _read_corpus(options, data_args, data, method) if data else None
     dataset = CorruptedDataset(data.dataset, corpus) if corpus else dataset
@@ -196,6 +208,7 @@ def build(
         templates=method.model.templates,
         width=method.model.dimension,
         seed=run.seed,
+        guide=method.guide and method.guide.model,
         pad_to_max_length=data_args.pad_to_max_length,
     )
     return Setup(method, options, collator, dataset, _made_of(data, run, method, corpus) | code)
@@ -212,6 +225,21 @@ def load_encoder(args: ModelArguments) -> Backbone:
         lm_head=args.lm_head if args.do_mlm or args.org_mlp else None,
         options=options,
     )
+
+
+def load_guide(args: ModelArguments) -> SentenceEncoder:
+    """Load the encoder of --guide with its own representation; that of a plain encoder is the mean over its tokens."""
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
+    how = EncoderArguments(device="cpu", cache_dir=args.cache_dir, use_auth_token=args.use_auth_token)
+    notify(f"guide: {args.guide}")
+    try:
+        if not Path(args.guide).is_file():
+            hub.require_known(args.guide, options)
+            if not is_trained(args.guide, how) and modules_folder(args.guide, options) is None:
+                how = replace(how, pooler_type="avg")
+        return load_model(args.guide, how, options=options)
+    except UserError as error:
+        raise UserError(f"--guide: {error}") from error
 
 
 def _unchanged(backbone: Backbone) -> Backbone:
@@ -257,6 +285,9 @@ def _made_of(
         settings = [configuration(model, head=True) | training_configuration(model.config) for model in models]
         # Not in checkpoints of earlier versions, which identified the weights without their names.
         made_of["generator or LM head, with names and configuration"] = named_digest(frozen, settings)
+    if method.guide:
+        facts = {name: fact for name, fact in identity(method.guide.model).items() if name not in ROUNDING_ONLY_KEYS}
+        made_of["guide"] = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     if corpus:
         made_of["corrupted corpus"] = corpus.fingerprint
     return made_of

@@ -41,9 +41,13 @@ class TrainingStep(nn.Module):
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
         self.adversary = method.adversary
+        self.guide = method.guide
         kept = {id(tensor) for loss_fn in method.losses for tensor in loss_fn.persistent_state().values()}
         # Every process computes the same values, so DDP need not broadcast them before each pass.
         self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
+        if self.guide is not None:
+            tensors = (*self.guide.named_parameters(prefix="guide"), *self.guide.named_buffers(prefix="guide"))
+            self._ddp_params_and_buffers_to_ignore += [name for name, _ in tensors]
 
     def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
         """Return the scalar terms, by name, of a batch from `ViewCollator`.
@@ -72,7 +76,16 @@ class TrainingStep(nn.Module):
                 for vectors in self.model.pool_and_embed(ids, mask, slots, **drawn)
             )  # view → (B, H)
             return EncodedBatch(
-                self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled
+                self.model,
+                input_ids,
+                attention_mask,
+                embeddings,
+                prefix,
+                slots,
+                packing,
+                others,
+                pooled,
+                guide=self.guide,
             )
 
         edits = edits_of(others)

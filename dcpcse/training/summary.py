@@ -47,10 +47,11 @@ def _batch(trainer: Trainer) -> str:
     if negatives is None:
         return f"batch: {batch} over {plural(processes, 'process')}; the loss does not compare its examples"
     hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
-    fewer = isinstance(trainer.train_dataset, ClassPairs)
-    left_out = ", rows of the anchor's class left out" if fewer else ""
+    left_out = ", rows of the anchor's class left out" if isinstance(trainer.train_dataset, ClassPairs) else ""
+    if trainer.method.guide is not None:
+        left_out += ", candidates that the guide finds nearer left out"
     return (
-        f"negatives per anchor: {'up to ' if fewer else ''}{negatives} (batch {batch} over "
+        f"negatives per anchor: {'up to ' if left_out else ''}{negatives} (batch {batch} over "
         f"{plural(processes, 'process')}{hard}{left_out})"
     )
 

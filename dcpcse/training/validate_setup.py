@@ -125,15 +125,19 @@ def require_classes(data: TrainingData) -> None:
 
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
-    """Raise UserError if rows have classes, and a loss would contrast rows of one class."""
-    for name, term in method.terms.items():
-        known = isinstance(term.loss, PerRowLoss) or term.loss.leaves_out_false_negatives
-        if CLASS in columns and not known:
-            raise UserError(
-                f"the loss {name} of --method {method.model.method} compares rows of one class as negatives of each "
-                "other; remove the column of classes, or set leaves_out_false_negatives in the loss's class if it "
-                "leaves them out"
-            )
+    """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out."""
+    given = {"the column of classes": CLASS in columns, "--guide": method.guide is not None}
+    for what in (name for name, known in given.items() if known):
+        comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
+        for name, loss_fn in comparing.items():
+            if not loss_fn.leaves_out_false_negatives:
+                raise UserError(
+                    f"{what}: the loss {name} of --method {method.model.method} does not leave out false negatives; "
+                    f"leave out {what}, or use dcpcse.losses.false_negatives in the loss and set "
+                    "leaves_out_false_negatives"
+                )
+        if method.guide is not None and not comparing:
+            raise UserError(f"--guide has no effect: --method {method.model.method} compares no rows; leave it out")
 
 
 def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:

@@ -146,6 +146,10 @@ def require_count(name: str, value: int | None) -> None:
     require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"in 1 .. {MAX_PROMPT_SIZE:,}")
 
 
+_COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a third column of"}
+"""Column without which an option has no effect → how messages describe it, followed by --train_file."""
+
+
 def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
     """Raise UserError for an option that differs from its default and has no effect.
 
@@ -157,8 +161,7 @@ def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
             continue
         missing = [need.words for need in needs_of(one.metadata) if not need.holds(arguments)]
         if column and columns is not None and column not in columns:
-            a_column = "hard negatives, a third column of" if column == "negative" else f"a column {column} in"
-            missing.append(f"{a_column} --train_file")
+            missing.append(f"{_COLUMNS.get(column, f'a column {column} in')} --train_file")
         if missing:
             off = f" (--{one.name} False turns it off)" if value is True else ""
             raise UserError(f"--{one.name} has no effect without {missing[0]}; leave it out{off}")

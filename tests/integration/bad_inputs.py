@@ -195,6 +195,7 @@ def _link(desk: Path) -> None:
 
 
 STSB = "--task_set na --tasks STSBenchmark"
+GUIDED = "train ... --train_file pairs.csv --guide bert"
 ADAPT = "adapt bert --output_dir out"
 MINE = {"mine.csv": _pairs_of(0, 60)}
 
@@ -382,6 +383,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("masking everything", "train ... --do_mlm --mlm_probability 1.5", "--mlm_probability 1.5"),
         Case("MLM weight infinite", "train ... --do_mlm --mlm_weight inf", "--mlm_weight inf"),
+        Case("a guide that does not exist", "train ... --train_file pairs.csv --guide nowhere/guide", "nowhere/guide"),
+        Case("a guide for sentences alone", "train ... --guide bert", "pairs of sentences"),
+        Case("a guide for a loss that compares no rows", f"{GUIDED} --method sbert", "no contrastive loss"),
+        Case("a guide for copies of a sentence", f"{GUIDED} --method consert", "--guide"),
+        Case("a guide for a queue", f"{GUIDED} --method esimcse", "--neg_size 0"),
         Case("a hard negative's weight NaN", "train ... --hard_negative_weight nan", "--hard_negative_weight nan"),
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
     ),

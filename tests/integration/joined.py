@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dcpcse.data.collator import slots_of
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
+from dcpcse.losses.guide import Guide
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.step import TrainingStep
@@ -40,6 +43,8 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
     method = build_method(
         load_backbone(encoder, lm_head=case["lm_head"]), model_arguments(**case["arguments"]), case["columns"]
     )
+    if "guide" in case:
+        method = replace(method, guide=Guide(plain_encoder(load_backbone(case["guide"]), "avg"), method.views))
     step = TrainingStep(method).double().train()
     if method.model.encoder.prompt is not None:
         with torch.no_grad():

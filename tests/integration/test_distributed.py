@@ -51,6 +51,8 @@ CASES = {
         "columns": (*ROLES[:2], "class"),
         "arguments": {"method": "scpcse", "prototypes": "both"},
     },
+    "guide": {"arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5}, "guide": True},
+    "guide and classes": {"columns": (*ROLES[:2], "class"), "guide": True},
     "one row in one process": {"shares": (1, 2)},
     "mlm": {"arguments": {"do_mlm": True, "train_lm_head": True}},
     "batchnorm": {"arguments": {"batchnorm": True}},
@@ -132,6 +134,7 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
         lm_head = "checkpoint" if needs_head else None
         job["cases"][name] = {"columns": columns, "arguments": arguments, "rows": rows, "lm_head": lm_head}
         job["cases"][name]["before"] = case.get("before", 0)
+        job["cases"][name] |= {"guide": tiny("bert", seed=5, **NO_DROPOUT)} if "guide" in case else {}
         step, collate = build(encoder, job["cases"][name])
         batch = collate([*rows[0], *rows[1]])
         go_before(step, batch, case)

@@ -1,13 +1,17 @@
 """The gradient cache against the same chunks in one graph with dropout, and against one pass without, in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from method_models import Collator, stir_adapter
 from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
 from dcpcse.losses.base import with_precomputed
+from dcpcse.losses.guide import Guide
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training import gradient_cache
 from dcpcse.training.gradient_cache import CACHED, joint, per_row_losses, require_cachable, run_in_chunks
@@ -17,6 +21,7 @@ from dcpcse.utils.errors import UserError
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
     "classes": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},
+    "guide": {"method": "scpcse", "prototypes": "both", "temp": 0.5},
     "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
     "promptbert": {},
     "conpvp": {"instance_weight": 0.5},
@@ -43,6 +48,8 @@ def built(tiny, sentences, name: str, dropout: float):
     torch.manual_seed(0)
     method = build_method(backbone, fill_defaults(args, columns), columns)
     stir_adapter(method.model)
+    if name == "guide":
+        method = replace(method, guide=Guide(plain_encoder(load_backbone(tiny("roberta")), "avg"), method.views))
     steps = TrainingStep(method).double().train()
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
     rows = [{**row, "class": i // 2} for i, row in enumerate(rows)] if "class" in columns else rows
@@ -81,7 +88,7 @@ def one_graph(steps, batch, chunk, weights):
             sums[name] = sums.get(name, 0) + loss_fn.mean(encoded, sampled[name]) * count
             counts[name] = counts.get(name, 0) + count
     views = {view: torch.cat([part[view] for part in embeddings]) for view in steps.view_names}
-    encoded = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views, extras=batch)
+    encoded = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views, extras=batch, guide=steps.guide)
     terms = {name: o(with_precomputed(encoded, o)) for name, o in joint(steps.losses).items()}
     terms |= {name: sums[name] / counts[name] for name in sums}
     sum(weights[name] * term for name, term in terms.items()).backward()
