@@ -3,8 +3,8 @@
     python benchmarks/adapters.py --adapter FOLDER --text LINES.txt [--counts 1 10 100] [--sentences 400] [--rounds 5]
         [--max_seq_length 128] [--device cpu] [--processor_time] [--output_file adapters.json]
 
-FOLDER is an output folder of train.py with deep prompts. The adapters are copies of it with noise on their
-prompts, a tenth of the prompts' standard deviation. Memory is the growth of the process since the first adapter,
+FOLDER is an output folder of train.py with deep prompts or a LoRA adapter. The adapters are copies of it with noise on
+their tensors, a tenth of their standard deviation. Memory is the growth of the process since the first adapter,
 after free memory is released. The time to switch compares the first encoding of a sentence after a change of the
 adapter with the second one by the same adapter. Throughput compares three ways to encode all sentences, timed in turn:
 by one adapter; each by a random adapter, in mixed batches; and the same, one adapter after another. --processor_time
@@ -27,9 +27,10 @@ import torch
 from interleaved import in_turn, table
 
 import dcpcse
-from dcpcse.encoders.storage.manifest import PEFT_WEIGHTS, PROMPT_KEY, PROMPTS
+from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE, adapter_file, checksums, read_record, record_digest
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.devices import release_memory
+from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 OWN_MODELS = 3
@@ -59,12 +60,16 @@ def main() -> None:
 
 
 def moved(source: Path, folder: Path, seed: int) -> Path:
-    """Copy a model folder and add noise to the prompts of the copy; return the new folder."""
+    """Copy a model folder and add noise to the adapter of the copy; return the new folder."""
     shutil.copytree(source, folder)
-    (path,) = (folder / name for name in (PROMPTS, PEFT_WEIGHTS) if (folder / name).is_file())
-    prompts = load_tensors(path)[PROMPT_KEY]
-    noise = torch.randn(prompts.shape, generator=torch.Generator().manual_seed(seed))
-    save_tensors(path, {PROMPT_KEY: prompts + 0.1 * prompts.std() * noise})
+    record, random = read_record(folder), torch.Generator().manual_seed(seed)
+    path = folder / adapter_file(record)
+    tensors = load_tensors(path)
+    noise = {name: torch.randn(tensor.shape, generator=random) for name, tensor in tensors.items()}
+    save_tensors(path, {name: tensor + 0.1 * tensor.std() * noise[name] for name, tensor in tensors.items()})
+    record["sha256"] = checksums(folder, record)
+    record["record_sha256"] = record_digest(record)
+    write_json_atomic(folder / MODEL_FOLDER_FILE, record)
     return folder
 
 
@@ -93,8 +98,10 @@ def loaded(
 
 
 def own_bytes(adapters: Adapters, name: str) -> int:
-    shared = {id(parameter) for parameter in adapters[name].encoder.backbone.parameters()}
-    return sum(p.numel() * p.element_size() for p in adapters[name].parameters() if id(p) not in shared)
+    model = adapters[name]
+    own = [tensor for part in model.encoder.parts().values() for tensor in part.values()]
+    own += [] if model.head is None else list(model.head.parameters())
+    return sum(tensor.numel() * tensor.element_size() for tensor in own)
 
 
 def resident() -> int:

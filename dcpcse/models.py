@@ -11,6 +11,7 @@ from dcpcse.encoders.heads import (
     PretrainedPooler,
     TanhMLP,
 )
+from dcpcse.encoders.lora import Lora
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
@@ -27,6 +28,7 @@ __all__ = [
     "Encoder",
     "JointBatchNorm",
     "LMHead",
+    "Lora",
     "MLMTransform",
     "Pooler",
     "PretrainedPooler",

@@ -1,10 +1,10 @@
 """Load many adapters on one frozen encoder, select them by name, and encode mixed batches with them.
 
-An output folder of train.py that contains no encoder is an adapter of its base encoder: prompts, or a LoRA adapter. The
-base is loaded and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one forward
-pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`); the rows of a
-LoRA adapter, which changes the layers, have a pass of their own. Pooling, head and template denoising are applied
-separately for each adapter.
+An output folder of train.py that contains no encoder is an adapter of its base encoder: prompts, or a LoRA adapter.
+The base is loaded and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one
+forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`); the
+rows of a LoRA adapter, which changes the layers, have a pass of their own. Pooling, head and template denoising are
+applied separately for each adapter.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
-from dcpcse.methods.tunings import TUNINGS
+from dcpcse.methods.tunings import DROPOUT_OPTIONS, TUNINGS
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Need, flag, option, require
 
@@ -95,15 +95,15 @@ class ConSERTOptions:
         kinds = (self.augmentation_1, self.augmentation_2)
         rates = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
         own = TUNINGS[self.tuning].dropout
-        dropout_off = not (own and getattr(self, own)) and bool(self.no_dropout or self.encoder_dropout == 0)
+        dropout_off = not (own and getattr(self, own)) and (self.no_dropout or self.encoder_dropout == 0)
         if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and dropout_off):
             remedy = ", or train with dropout" if kinds[0] == "none" else ""
             raise UserError(
                 f"--augmentation_1 {kinds[0]} --augmentation_2 {kinds[0]}: both copies would be identical; choose a "
                 f"different augmentation for one of them{remedy}"
             )
-        dropout = {own: 0.0} if own and self.no_dropout else {}
-        return {**rates, **dropout, "contrastive_weight": 0.15 if "positive" in columns else 1.0}
+        weight = {"contrastive_weight": 0.15 if "positive" in columns else 1.0}
+        return {**rates, **weight, **({own: 0.0} if own and self.no_dropout else {})}
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
@@ -112,12 +112,10 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     for name in ("hard_negative_weight", "guide"):
         if getattr(args, name) != DEFAULTS[name] and not PROTOTYPES.holds(args):
             raise UserError(f"--{name} has no effect with --method consert; leave it out")
-    names = ("encoder_dropout", *(tuning.dropout for tuning in TUNINGS.values() if tuning.dropout))
-    rates = {name: rate for name in names if (rate := getattr(args, name))}
-    for name, rate in rates.items():
-        if args.no_dropout:
-            raise UserError(f"--no_dropout and --{name} {rate} contradict each other; leave one out")
-    return {"no_dropout": not rates}
+    given = [f"--{name} {rate}" for name in DROPOUT_OPTIONS if (rate := getattr(args, name))]
+    if args.no_dropout and given:
+        raise UserError(f"--no_dropout and {given[0]} contradict each other; leave one out")
+    return {"no_dropout": not given}
 
 
 CITATION = (
@@ -192,12 +190,11 @@ def _classification(hidden_size: int, args: ModelArguments, columns: Columns) ->
     kinds = (args.augmentation_1, args.augmentation_2)
     if "positive" not in columns:
         supervised = {"--max_square": args.max_square, "the augmentation adversarial": "adversarial" in kinds}
-        for option_name, is_set in supervised.items():
-            if is_set:
-                raise UserError(
-                    f"{option_name} needs the classification loss, but --train_file has one column of sentences; "
-                    "leave it out, or give pairs with a third column (label, or hard negatives)"
-                )
+        if needing := [name for name, is_set in supervised.items() if is_set]:
+            raise UserError(
+                f"{needing[0]} needs the classification loss, but --train_file has one column of sentences; leave it "
+                "out, or give pairs with a third column (label, or hard negatives)"
+            )
         return {}
     classes, pairs = classified_pairs("consert", columns, lambda column: _unchanged_view(kinds, column))
     return {"classification": Term(Classification(hidden_size, classes, pairs, max_square=bool(args.max_square)))}

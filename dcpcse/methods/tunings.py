@@ -51,3 +51,6 @@ TUNINGS: Mapping[str, Tuning] = {
     ),
 }
 """Value of `--tuning` → the tuning."""
+
+DROPOUT_OPTIONS = ("encoder_dropout", *(one.dropout for one in TUNINGS.values() if one.dropout))
+"""The options for rates of dropout: of the encoder, and of what a tuning adds to it."""

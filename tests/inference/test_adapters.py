@@ -18,7 +18,7 @@ from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.heads import BatchNormMLP, TanhMLP
-from dcpcse.encoders.lora import Lora, find_targets
+from dcpcse.encoders.lora import Lora, find_targets, lora_weights
 from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import Denoising
@@ -363,12 +363,13 @@ def test_a_folder_that_is_no_adapter_of_the_base_is_refused_by_name(case, folder
 
 
 def test_adapters_of_one_reduced_type_share_an_encoder_of_that_type(folders, sentences, tmp_path):
-    for i, name in enumerate(("one prompt", "SCPCSE")):
+    for i, name in enumerate(("one prompt", "SCPCSE", "LoRA")):
         in_half(folders("bert")[name], tmp_path / str(i))
-    adapters = Adapters.load({"a": tmp_path / "0", "b": tmp_path / "1"}, device="cpu")
+    adapters = Adapters.load({name: tmp_path / str(i) for i, name in enumerate("abc")}, device="cpu")
     assert adapters["a"].encoder.backbone.dtype == torch.bfloat16
-    alone = [dcpcse.load(tmp_path / str(i), device="cpu").encode(sentences[:1])[0] for i in range(2)]
-    assert np.abs(adapters.encode([sentences[0]] * 2, ["a", "b"]) - alone).max() < 0.05
+    assert {matrix.dtype for matrix in lora_weights(adapters["c"].encoder.backbone).values()} == {torch.float32}
+    alone = [dcpcse.load(tmp_path / str(i), device="cpu").encode(sentences[:1])[0] for i in range(3)]
+    assert np.abs(adapters.encode([sentences[0]] * 3, ["a", "b", "c"]) - alone).max() < 0.05
 
 
 def test_names_are_given_once_and_are_words(folders):

@@ -71,7 +71,7 @@ def encodings(encode, sentences, *, least: int = 3) -> list:
     return [partial(encode, sentences if k == 4 else long, **how) for k, how in enumerate(own)]
 
 
-@pytest.mark.parametrize("recipe", ["dcpcse", "dcpcse, vectors", "promptbert, deep", "scpcse"])
+@pytest.mark.parametrize("recipe", ["dcpcse", "dcpcse, vectors", "promptbert, deep", "scpcse", "simcse, lora"])
 def test_threads_get_the_vectors_of_their_own_options(recipe, tiny, sentences):
     model = model_of(recipe, tiny)
     require_same_as_alone(encodings(model.encode, sentences, least=model.longest_template + 3))

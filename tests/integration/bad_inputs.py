@@ -1,7 +1,8 @@
 """Mistakes that users make, as data: what is given to which command, on a desk of small files and encoders.
 
 On the desk lie the encoders bert, roberta, distilbert, deberta-v2 and mpnet, the results trained and other (deep
-prompts on bert) and tuned (SimCSE's), train.txt, pairs.csv, corpus.txt, and sts with small evaluation data.
+prompts on bert), tuned (SimCSE's) and adapted (LoRA), train.txt, pairs.csv, corpus.txt, and sts with small evaluation
+data.
 """
 
 import fcntl
@@ -120,6 +121,12 @@ def _in_prompts(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Pat
         save_file({"prompt_embeddings": change(load_file(file)["prompt_embeddings"]).contiguous()}, file)
 
     return rewrite
+
+
+def _with_prompts(folder: Path) -> None:
+    record = json.loads((folder.parent / "trained/dcpcse.json").read_text(encoding="utf-8"))
+    for name in ("prompt", "prompts_file"):
+        _in_record(name, value=record[name])(folder)
 
 
 def _without_a_layer(folder: Path) -> None:
@@ -409,6 +416,24 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("method in capitals", "train ... --method SimCSE", "SimCSE"),
         Case("pooler", "train ... --pooler_type median", "--pooler_type median"),
         Case("tuning", "train ... --tuning prompt", "--tuning prompt"),
+        Case("an adapter of no rank", "train ... --tuning lora --lora_r 0", "--lora_r 0"),
+        Case("an adapter of no effect", "train ... --tuning lora --lora_alpha 0", "--lora_alpha 0"),
+        Case("an adapter dropped out", "train ... --tuning lora --lora_dropout 1", "--lora_dropout 1"),
+        Case(
+            "an adapter of a layer that there is not",
+            "train ... --tuning lora --lora_target_modules q_proj",
+            "--lora_target_modules q_proj",
+        ),
+        Case(
+            "an adapter of embeddings",
+            "train ... --tuning lora --lora_target_modules word_embeddings",
+            "--lora_target_modules word_embeddings",
+        ),
+        Case(
+            "an adapter of all layers and one",
+            "train ... --tuning lora --lora_target_modules all-linear query",
+            "--lora_target_modules",
+        ),
         Case(
             "a template without a sentence",
             "train ... --method promptbert --template 'It means [MASK] .'",
@@ -488,6 +513,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("prompts of a tuned encoder", "train ... --method simcse --pre_seq_len 10", "--pre_seq_len"),
         Case("projection without prompts", "train ... --tuning full --prefix_projection", "--prefix_projection"),
         Case("a form of prompts without prompts", "train ... --tuning full --prompt_form vectors", "--prompt_form"),
+        Case("prompts of an adapter", "train ... --tuning lora --pre_seq_len 10", "--pre_seq_len"),
+        Case("a rank without an adapter", "train ... --lora_r 8", "--lora_r"),
+        Case("a factor without an adapter", "train ... --lora_alpha 16", "--lora_alpha"),
+        Case("layers without an adapter", "train ... --lora_target_modules query", "--lora_target_modules"),
+        Case("an adapter's dropout without it", "train ... --tuning full --lora_dropout 0.1", "--lora_dropout"),
+        Case(
+            "dropout of an adapter, and none",
+            "train ... --method consert --tuning lora --no_dropout --lora_dropout 0.1",
+            "--lora_dropout 0.1",
+        ),
         Case(
             "a learning rate for a discriminator that is not trained",
             "train ... --method d2cse --generator_name bert --discriminator_learning_rate 1e-5",
@@ -577,6 +612,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("to start from an encoder", "train ... --init_from bert", "bert"),
         Case("to start from another method's result", "train ... --init_from tuned", "tuned"),
         Case("to start from prompts of another length", "train ... --pre_seq_len 3 --init_from trained", "trained"),
+        Case("to start prompts from an adapter", "train ... --init_from adapted", "adapted"),
+        Case("to start from another rank", "train ... --tuning lora --lora_r 4 --init_from adapted", "rank 4"),
         Case("a checkpoint that does not exist", "train ... --resume_from_checkpoint nowhere", "nowhere"),
         Case("an encoder in place of a checkpoint", "train ... --resume_from_checkpoint bert", "bert"),
         Case("to go on in two ways", "train ... --resume --resume_from_checkpoint True", "--resume_from_checkpoint"),
@@ -632,6 +669,37 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "copy",
             prepare=_copied("trained", "copy", _in_record("base", "name_or_path", value="./nowhere")),
         ),
+        Case(
+            "an adapter cut short",
+            MODEL,
+            "copy/adapter_model.safetensors",
+            prepare=_copied("adapted", "copy", _cut("adapter_model.safetensors")),
+        ),
+        Case(
+            "no adapter",
+            MODEL,
+            "copy/adapter_model.safetensors",
+            prepare=_copied("adapted", "copy", _without("adapter_model.safetensors")),
+        ),
+        Case(
+            "an adapter of layers that there are not",
+            MODEL,
+            "copy",
+            prepare=_copied("adapted", "copy", _in_record("lora", "target_modules", value=["q_proj"])),
+        ),
+        Case(
+            "an adapter of no layers",
+            MODEL,
+            "copy",
+            prepare=_copied("adapted", "copy", _in_record("lora", "target_modules", value=[])),
+        ),
+        Case(
+            "an adapter, and prompts",
+            MODEL,
+            "copy",
+            prepare=_copied("adapted", "copy", _with_prompts),
+        ),
+        Case("another encoder for an adapter", f"{TRAINED} adapted --base roberta", "roberta"),
         Case("another encoder", f"{TRAINED} trained --base roberta", "roberta"),
         Case("a file for the encoder", f"{TRAINED} trained --base train.txt", "train.txt"),
         Case("an encoder for one that has its own", f"{TRAINED} tuned --base bert", "tuned"),
@@ -1240,6 +1308,14 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
     ),
     "In a process of its own": (
         Case("train.py: temperature", "train ... --temp -1", "--temp -1", program="train.py"),
+        Case(
+            "train.py: an adapter without peft",
+            "train ... --tuning lora",
+            "pip install -e .[peft]",
+            files={"sitecustomize.py": "import sys\n\nsys.modules['peft'] = None\n"},
+            program="train.py",
+            environment={"PYTHONPATH": "."},
+        ),
         Case("train.py: an option misspelt", "train ... --pre_seq_length 10", "--pre_seq_len", program="train.py"),
         Case("evaluation.py: mode", "evaluate ... --mode exam", "--mode exam", program="evaluation.py"),
         Case("evaluation.py: a file of options", "evaluate options.yaml", "options.yaml", program="evaluation.py"),

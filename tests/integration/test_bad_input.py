@@ -30,7 +30,7 @@ The messages for {count} mistakes. `tests/integration/test_bad_input.py` tries e
 fails if the page is out of date. Every mistake ends with exit code 2 and a single line on stderr, which starts with
 `error: ` (left out here) and can follow lines of progress. Files and folders remain unchanged. `--debug` shows the
 traceback. In the commands, `...` stands for other, correct options; bert, roberta, distilbert, deberta-v2 and mpnet
-are encoders; trained, tuned and other are results of train.py.
+are encoders; trained, tuned, adapted and other are results of train.py.
 """
 
 
@@ -47,7 +47,8 @@ def desk(tmp_path_factory, tiny, train_txt, train_csv, sts_data, sentences) -> P
     before = os.getcwd()
     os.chdir(desk)
     try:
-        for name, options in {"trained": "", "other": "--seed 3", "tuned": "--method simcse"}.items():
+        results = {"trained": "", "other": "--seed 3", "tuned": "--method simcse", "adapted": "--tuning lora"}
+        for name, options in results.items():
             usual = TRAIN.replace("--output_dir out", f"--output_dir {name}").split()
             assert main(["train", *usual, "--cache_dir", str(desk.parent), *options.split()]) == 0
         measured = f"--model_name_or_path trained --data_dir sts --custom_data --mode dev {STSB}".split()

@@ -64,6 +64,16 @@ def test_a_method_in_a_file_has_its_own_options_checks_and_defaults(plugin):
     assert "--sharpness" in training_parser().format_help()
 
 
+def test_a_method_without_a_tuning_needs_one_of_the_command_line(plugin):
+    """What it would train otherwise is unknown."""
+    words = ["--plugin", plugin(OWN.replace('tuning="full", ', "")), "--method", "mine"]
+    with pytest.raises(
+        UserError, match=r"--tuning is missing, and --method mine has no default; give full or deep or"
+    ):
+        fill_defaults(parsed(*words), ["anchor"])
+    assert fill_defaults(parsed(*words, "--tuning", "lora"), ["anchor"]).lora_alpha == 16
+
+
 SHARED = """
 from dataclasses import dataclass
 from dcpcse.utils.errors import UserError

@@ -31,8 +31,9 @@ TOLERANCE = 1e-4
 class ExportFormat:
     """An export format: its module in this package, its help, and its required packages with their extra in setup.py.
 
-    merges: whether a LoRA adapter is merged into the weights of the encoder. The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model;
-    `write(model, folder)`; and `read_back(model, folder, sentences)`, which returns the other library's embeddings.
+    merges: whether a LoRA adapter is merged into the weights of the encoder. The module has `obstacles(model)`, which
+    returns the reasons why the format cannot represent a model; `write(model, folder)`; and `read_back(model, folder,
+    sentences)`, which returns the other library's embeddings.
     """
 
     module: str
