@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,17 @@ from dcpcse.analysis.plots import style, token_projection
 from dcpcse.experiments.miniature import page as page_module
 from dcpcse.experiments.miniature import pictures
 from dcpcse.experiments.miniature.claims import CLAIMS
-from dcpcse.experiments.miniature.measurement import STS_TASKS, read_measurements, write_measurement
+from dcpcse.experiments.miniature.measurement import (
+    STS_TASKS,
+    Measurement,
+    gold_scores,
+    read_measurements,
+    write_measurement,
+)
 from dcpcse.experiments.miniature.page import PICTURES, claims_table, collect, write_page
+from dcpcse.experiments.miniature.search import search_record
 from dcpcse.experiments.miniature.settings import VARIANTS
+from dcpcse.experiments.miniature.units import read_trials
 from dcpcse.utils.errors import UserError
 
 MEASURED = {"dcpcse": 0.6, "simcse": 1.2, "dcpcse-length-1": 1.0, "untouched-cls": 3.0, "untouched-mean": 2.0}
@@ -132,6 +141,30 @@ def test_the_page_in_the_repository_has_the_claims_of_this_version():
     assert [row[0].removeprefix("★ ") for row in rows_of(page, "The claims")] == [claim.title for claim in CLAIMS]
     shown = set(re.findall(r"!\[.+\]\(miniature/(.+)\.png\)", page))
     assert shown <= set(PICTURES) and all((ROOT / f"docs/miniature/{name}.png").is_file() for name in shown)
+
+
+def test_the_figures_in_the_repository_are_those_of_the_stored_units(tmp_path):
+    """Whoever continues the miniature unpacks these units, whose cosines the answers are computed from."""
+    shutil.unpack_archive(ROOT / "docs/miniature/units.tar.xz", tmp_path, filter="data")
+    runs: dict[str, list[Measurement]] = {}
+    for one in read_measurements(tmp_path):
+        runs.setdefault(one.variant, []).append(one)
+    figures = json.loads((ROOT / "docs/miniature/miniature.json").read_text(encoding="utf-8"))
+    shown = {name: (of["seeds"], of["learning_rates"], of["scores"]["avg"]) for name, of in figures["variants"].items()}
+    stored = {
+        name: ([run.seed for run in of], [run.learning_rate for run in of], [run.average for run in of])
+        for name, of in runs.items()
+    }
+    assert stored == shown
+    assert figures["search"] == search_record(read_trials(tmp_path))
+
+
+def test_the_stored_cosines_give_the_scores_on_the_real_data(real_data, tmp_path):
+    shutil.unpack_archive(ROOT / "docs/miniature/units.tar.xz", tmp_path, filter="data")
+    gold = gold_scores(real_data)
+    for run in read_measurements(tmp_path)[::7]:
+        each = [stats.spearmanr(run.similarities[task], gold[task]).statistic for task in STS_TASKS]
+        assert 100 * np.mean(each) == pytest.approx(run.average, abs=0.05)
 
 
 def test_units_of_variants_that_are_gone_are_named(folder, caplog):
