@@ -26,8 +26,8 @@ MAIN_TRAINING_OPTIONS = {
         *("model_name_or_path", "preset", "method", "tuning", "pooler_type", "temp", "mlp_only_train", "template"),
         *("hard_negative_weight", "do_mlm", "init_from"),
     ),
-    "prompts": ("pre_seq_len", "prompt_dropout", "position_offset", "prefix_projection"),
-    "LoRA": ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    "prompts": ("pre_seq_len", "prompt_dropout", "position_offset"),
+    "LoRA": ("lora_r",),
     "data": ("train_file", "max_seq_length", "cache_dir"),
     "training": (
         *("num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_cache_chunk", "learning_rate"),

@@ -87,7 +87,7 @@ def find_targets(backbone: PreTrainedModel, given: Sequence[str] | None) -> tupl
     given: ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers of the LoRA
     paper. Raises UserError if an end is that of no linear layer, or if the query and value layers are not known.
     """
-    linear = [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
+    linear = _linear_layers(backbone)
     kind = backbone.config.model_type
     ends = _QUERY_AND_VALUE.get(kind) if given is None else tuple(given)
     if ends is None:
@@ -104,6 +104,11 @@ def find_targets(backbone: PreTrainedModel, given: Sequence[str] | None) -> tupl
                 f"choose from: {', '.join(_ends(linear))}, or {ALL_LINEAR}"
             )
     return _shortest(_matching(linear, ends), linear)
+
+
+def _linear_layers(backbone: nn.Module) -> list[str]:
+    """Return the names of the layers that an adapter can change. Some code does not call subclasses, but reads them."""
+    return [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
 
 
 def _ends(names: Sequence[str]) -> tuple[str, ...]:
@@ -134,10 +139,13 @@ def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
     config = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=list(lora.target_modules)
     )
-    linear = [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
+    linear = _linear_layers(backbone)
     if missing := [end for end in lora.target_modules if not _matching(linear, (end,))]:
         raise UserError(f"the encoder has no linear layer {missing[0]}, which the LoRA adapter changes")
-    return inject_adapter_in_model(config, _sharing_copy(backbone), _ADAPTER)
+    result = inject_adapter_in_model(config, _sharing_copy(backbone), _ADAPTER)
+    for matrix in lora_weights(result).values():
+        matrix.data = matrix.data.float()  # peft makes them of the type of the frozen weights
+    return result
 
 
 def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:

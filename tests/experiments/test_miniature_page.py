@@ -150,7 +150,9 @@ def test_the_figures_in_the_repository_are_those_of_the_stored_units(tmp_path):
     for one in read_measurements(tmp_path):
         runs.setdefault(one.variant, []).append(one)
     figures = json.loads((ROOT / "docs/miniature/miniature.json").read_text(encoding="utf-8"))
-    shown = {name: (of["seeds"], of["learning_rates"], of["scores"]["avg"]) for name, of in figures["variants"].items()}
+    shown = {
+        name: (of["seeds"], of["learning_rates"], of["scores"]["avg"]) for name, of in figures["variants"].items()
+    }
     stored = {
         name: ([run.seed for run in of], [run.learning_rate for run in of], [run.average for run in of])
         for name, of in runs.items()
