@@ -77,6 +77,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             data,
             method="dcpcse",
             max_steps=args.steps,
+            learning_rate=5e-5,  # these two are those of the published figures
+            per_device_train_batch_size=8,
             cache_dir=str(folder / "cache"),
             output_dir=folder / "run",
             disable_tqdm=True,
