@@ -1,8 +1,10 @@
 """Augmentations, which change a sentence at random and differently in each epoch (ConSERT, section 3.3)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +14,11 @@ class Augmentation:
     """A random change of a sentence; the base class changes nothing.
 
     The methods receive the tokens of a sentence, at least one, without special tokens, padding or template tokens.
+    whole_text: whether `edit` receives all tokens of a text instead of those that --max_seq_length leaves. If it then
+    returns more than these, as many adjacent ones are chosen at random.
     """
+
+    whole_text: ClassVar[bool] = False
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
         """Return the token ids that replace `ids`; there must be at least one."""
@@ -41,6 +47,29 @@ class TokenShuffling(Augmentation):
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
         return random.sample(list(ids), len(ids))
+
+
+@dataclass(frozen=True)
+class Crop(Augmentation):
+    """Keep a random span of adjacent tokens; `share` is the share of the text's tokens in it, rounded up.
+
+    Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022, section 3.1, "independent
+    cropping").
+    """
+
+    share: float
+    whole_text: ClassVar[bool] = True
+
+    def edit(self, ids: Sequence[int], random: Random) -> list[int]:
+        return random_span(ids, math.ceil(self.share * len(ids)), random)
+
+
+def random_span(ids: Sequence[int], length: int, random: Random) -> list[int]:
+    """Return `length` adjacent ids, or all if there are fewer; every start is equally likely."""
+    if len(ids) <= length:
+        return list(ids)
+    start = random.randrange(len(ids) - length + 1)
+    return list(ids[start : start + length])
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from dcpcse.data.augmentations import random_span
 from dcpcse.data.columns import CLASS, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
@@ -25,6 +26,9 @@ SLOTS_PREFIX = "slots_"
 
 GUIDE_PREFIX = "guide_"
 """Name prefix of the tensors in a batch that contain the tokens of the sentences for a guide."""
+
+WHOLE_TEXT = 10**6
+"""Maximum number of tokens of a text that an augmentation receives whole."""
 
 EDITS_PREFIX = "altered_"
 """Name prefix of the tensors in a batch that contain the fields of `EmbeddingEdits`."""
@@ -95,11 +99,11 @@ class ViewCollator:
         return {f"{GUIDE_PREFIX}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
 
     def _without_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
-        columns = columns_of(self.views)
-        texts = [example[column] for column in columns for example in examples]
-        ids, _ = tokenize(self.tokenizer, texts, self.max_length)
-        start = {column: i * len(examples) for i, column in enumerate(columns)}
-        rows = [ids[start[view.column] + i] for i in range(len(examples)) for view in self.views]
+        ids = {}
+        for column, limit in dict.fromkeys((view.column, self._limit(view)) for view in self.views):
+            texts = [example[column] for example in examples]
+            ids[column, limit], _ = tokenize(self.tokenizer, texts, limit)
+        rows = [ids[view.column, self._limit(view)][i] for i in range(len(examples)) for view in self.views]
         cuts: list[Tensor | None] = []
         if self.augmented:
             first, last = self.frame
@@ -115,7 +119,8 @@ class ViewCollator:
         indices = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
         blanks = [view.blank for _ in examples for view in self.views]
         leads = [self.templates[index].lead if blank else "" for index, blank in zip(indices, blanks, strict=True)]
-        contents, cuts = self._contents(texts, leads), []
+        limits = [self._limit(view) for _ in examples for view in self.views]
+        contents, cuts = self._contents(texts, list(zip(leads, limits, strict=True))), []
         if self.augmented:
             contents, cuts = self._augment(examples, contents)
         rows = [self.templates[index].wrap(content) for index, content in zip(indices, contents, strict=True)]
@@ -125,18 +130,23 @@ class ViewCollator:
         batch = self._stack([row.ids for row in rows], len(examples))
         return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
-    def _contents(self, texts: Sequence[str], leads: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of the sentences, each with its leading space or none.
+    def _contents(self, texts: Sequence[str], ways: Sequence[tuple[str, int]]) -> list[list[int]]:
+        """Return the token ids of the sentences.
 
-        A sentence is tokenised only once for all templates with the same leading space.
+        ways: the leading space of each sentence (or none) and its maximum number of tokens. A sentence is tokenised
+        only once for all templates with the same leading space.
         """
-        keys = list(zip(leads, texts, strict=True))
-        ids: dict[tuple[str, str], list[int]] = {}
-        for lead in dict.fromkeys(leads):
-            distinct = [key for key in dict.fromkeys(keys) if key[0] == lead]
-            contents, _ = sentence_ids(self.tokenizer, [text for _, text in distinct], self.max_length, lead)
+        keys = list(zip(ways, texts, strict=True))
+        ids: dict[tuple[tuple[str, int], str], list[int]] = {}
+        for way in dict.fromkeys(ways):
+            distinct = [key for key in dict.fromkeys(keys) if key[0] == way]
+            contents, _ = sentence_ids(self.tokenizer, [text for _, text in distinct], way[1], way[0])
             ids |= zip(distinct, contents, strict=True)
         return [ids[key] for key in keys]
+
+    def _limit(self, view: View) -> int:
+        """Return the maximum number of tokens of a text of a view before its augmentation."""
+        return WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.max_length
 
     def _augment(
         self, examples: Sequence[Mapping[str, Any]], contents: Sequence[list[int]]
@@ -151,6 +161,8 @@ class ViewCollator:
             if view.augmentation and ids:  # a text without tokens cannot be augmented
                 random = view.random(self.seed, example[EPOCH_KEY], example[ROW_KEY])
                 ids = view.augmentation.edit(ids, random)
+                if view.augmentation.whole_text:
+                    ids = random_span(ids, self.max_length - sum(self.frame), random)
                 cut = view.augmentation.cut(len(ids), self.width, random)
             edited.append(ids)
             cuts.append(cut)

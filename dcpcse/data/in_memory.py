@@ -54,8 +54,8 @@ def load_training_data(
     cached, summary = write_rows(cache_folder(cache_dir), source, header, complete)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)
-    places = source.places
-    return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=source.sha256, places=places)
+    of_object = {"places": source.places, "breaks": source.breaks}
+    return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=source.sha256, **of_object)
 
 
 class _TableSource(RowSource):
@@ -85,9 +85,19 @@ class _TableSource(RowSource):
         """Return the number, from 1, that each row of the dataset has in the object, whose dropped rows count."""
         import numpy as np
 
-        dropped = np.array(self._dropped_rows)
-        kept_before = dropped - 1 - np.arange(len(dropped))  # rows of the dataset before each dropped row
+        kept_before = self._kept_before()
         return {row: {"given_row": row + 1 + int(np.searchsorted(kept_before, row, "right"))} for row in rows}
+
+    def breaks(self) -> Sequence[int]:
+        """Return the rows of the dataset before which rows were dropped."""
+        return sorted(set(self._kept_before().tolist()))
+
+    def _kept_before(self) -> Any:
+        """Return the number of rows of the dataset before each dropped row, as an array."""
+        import numpy as np
+
+        dropped = np.array(self._dropped_rows)
+        return dropped - 1 - np.arange(len(dropped))
 
 
 def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:

@@ -1,5 +1,6 @@
-"""Make pairs of single sentences: the positive of a sentence is another sentence of its class."""
+"""Make pairs of single sentences: the positive is another sentence of the class, or the following line."""
 
+import hashlib
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -9,19 +10,62 @@ import numpy as np
 from dcpcse.data.columns import CLASS, ROLES, Columns
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, IndexedDataset
 from dcpcse.data.training_file import TrainingData
+from dcpcse.utils.errors import UserError
 
 ANCHOR, POSITIVE = ROLES[:2]
 
 
-def make_examples(data: TrainingData, seed: int) -> tuple[Columns, IndexedDataset]:
+def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
     """Return the columns of the examples that a method is trained on, and the examples.
 
-    They are the rows of the data; sentences with classes get positives. seed: seed of the positives.
+    They are the rows of the data; sentences with classes get positives. seed: seed of the positives. positive: what
+    the positive of a single sentence is, a value of --positive. Raises UserError if the data are not single sentences
+    and it differs from the default.
     """
     columns = data.roles
+    if positive != "dropout" and columns != (ANCHOR,):
+        raise UserError(
+            f"--positive {positive} makes pairs of single sentences, but {data.name} has the columns "
+            f"{', '.join(data.columns)}; leave it out"
+        )
+    if positive == "next":
+        return Columns((ANCHOR, POSITIVE)), NextLinePairs(data.dataset, data.breaks())
     if columns.label == CLASS:
         return Columns((ANCHOR, POSITIVE, CLASS), columns.classes), ClassPairs(data.dataset, seed)
     return columns, IndexedDataset(data.dataset)
+
+
+class NextLinePairs(IndexedDataset):
+    """A dataset of pairs of a row and the following row of the same document.
+
+    The last row of a document is a positive only. Row numbers are those of the anchors.
+    """
+
+    def __init__(self, rows: Any, breaks: Sequence[int]) -> None:
+        """Create the dataset. rows: a table with the column `anchor`. breaks: rows with which a document begins."""
+        super().__init__(rows)
+        is_last = np.zeros(len(rows), dtype=bool)
+        is_last[[*(row - 1 for row in breaks if 0 < row < len(rows)), len(rows) - 1]] = True
+        self.anchors = np.flatnonzero(~is_last).astype(np.int32)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the rows that are anchors, which follow from the ends of the documents."""
+        return hashlib.sha256(self.anchors.tobytes()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        rows = self.anchors[list(indices)].tolist()
+        texts = [example[ANCHOR] for example in self.rows.__getitems__([*rows, *(row + 1 for row in rows)])]
+        pairs = zip(rows, texts[: len(rows)], texts[len(rows) :], strict=True)
+        return [{ANCHOR: one, POSITIVE: other, ROW_KEY: row, EPOCH_KEY: self.epoch} for row, one, other in pairs]
+
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the keys (n, 2) of examples: those of their two sentences."""
+        rows, texts = self.anchors[indices], self.sentence_keys[:, 0]
+        return np.stack([texts[rows], texts[rows + 1]], axis=1)
 
 
 class ClassPairs(IndexedDataset):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,9 @@ if TYPE_CHECKING:  # imported lazily, since the import takes over a second and w
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
+
+Breaks = Callable[[], Sequence[int]]
+"""A function without arguments that returns the rows of a dataset before which a row with blank cells was dropped."""
 
 Places = Callable[[Set[int]], Mapping[int, Mapping[str, int]]]
 """A function from rows of a dataset to their locations, such as {"line": 3}; rows of unknown location are left out."""
@@ -48,7 +52,8 @@ class TrainingData:
     names of columns of sentences that contain only numbers.
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
-    places: function from rows of the dataset to their locations in the file or object; see `locate`.
+    places: function from rows of the dataset to their locations in the file or object; see `locate`. breaks: function
+    that returns the rows before which rows with blank cells were dropped, as between documents; a file is read again.
     """
 
     name: str
@@ -60,12 +65,15 @@ class TrainingData:
     unit: str
     repeats: DuplicateCounts
     places: Places = field(repr=False, compare=False)
+    breaks: Breaks = field(repr=False, compare=False)
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
     numeric: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, places: Places) -> TrainingData:
+    def of(
+        cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, places: Places, breaks: Breaks
+    ) -> TrainingData:
         """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped."""
         data = cls(
             name=name,
@@ -77,6 +85,7 @@ class TrainingData:
             unit=summary["unit"],
             repeats=DuplicateCounts.of(summary["repeats"]),
             places=places,
+            breaks=breaks,
             classes=summary["classes"],
             scores=tuple(summary["scores"]),
             numeric=tuple(summary["numeric"]),
@@ -127,8 +136,8 @@ def load_training_file(
         raise unreadable(path, error) from error
     cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
     summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path), sha256)
-    places = partial(_places_in_file, path, sha256)
-    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, places=places)
+    of_file = {"places": partial(_places_in_file, path, sha256), "breaks": partial(_breaks_in_file, path, sha256)}
+    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, **of_file)
 
 
 def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Mapping[str, int]]:
@@ -138,6 +147,18 @@ def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Map
         found = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in rows}
         return found if source.sha256 == sha256 else {}
     return {}
+
+
+def _breaks_in_file(path: Path, sha256: str) -> Sequence[int]:
+    """Raises UserError if the file has changed since it had this digest."""
+    source, found, dropped = DataSource(path), array("q"), 0
+    for row, _ in enumerate(read_table(source)[1]):
+        if source.dropped != dropped:
+            found.append(row)
+            dropped = source.dropped
+    if source.sha256 != sha256:
+        raise UserError(f"training file {path} has changed while it was read; start again")
+    return found
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:

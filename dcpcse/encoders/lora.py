@@ -107,7 +107,7 @@ def find_targets(backbone: PreTrainedModel, given: Sequence[str] | None) -> tupl
 
 
 def _linear_layers(backbone: nn.Module) -> list[str]:
-    """Return the names of the layers that an adapter can change. Some code does not call subclasses, but reads them."""
+    """Return the names of the layers that an adapter can change; code may read the weights of a subclass directly."""
     return [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
 
 

@@ -28,6 +28,7 @@ PROMPT_FORMS = ("keys_values", "vectors")
 """Keys of `dcpcse.encoders.vector_prompts.PROMPT_FORMS`, whose module imports transformers, which takes seconds."""
 PROMPT_INITS = ("template", "normal", "uniform")
 GRADIENTS = ("exact", "published")
+POSITIVES = ("dropout", "crop", "next")
 ENCODER_DTYPES = ("float32", "bfloat16")
 
 HAS_HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in POOLERS_WITH_HEAD)
@@ -45,6 +46,7 @@ INPUT_VECTORS = Need(
     voids="template",
 )
 INIT_FROM = Need("--init_from", lambda args: args.init_from is not None)
+CROPS = Need("--positive crop", lambda args: args.positive == "crop", voids="positive")
 MLM = Need("--do_mlm", lambda args: args.do_mlm)
 LM_HEAD = Need("--do_mlm or --org_mlp", lambda args: args.do_mlm or args.org_mlp)
 
@@ -139,6 +141,26 @@ class RepresentationOptions:
         require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
         weight = self.hard_negative_weight
         require(math.isfinite(weight), "--hard_negative_weight", weight, "finite")
+
+
+@dataclass
+class PositiveOptions:
+    """The positives of training data without positives."""
+
+    positive: str = option(
+        "dropout",
+        "Positive of a sentence in data of one column: dropout (the sentence itself, as the method encodes it), crop "
+        "(two random spans of a text are anchor and positive) or next (the following line of the file; blank lines "
+        "separate documents).",
+        choices=list(POSITIVES),
+    )
+    crop_share: float | None = option(
+        None, "Share of the tokens of a text in each of its two spans. Default: 0.5.", needs=CROPS
+    )
+
+    def __post_init__(self) -> None:
+        share = self.crop_share
+        require(share is None or 0 < share < 1, "--crop_share", share, "in (0, 1)")
 
 
 @dataclass
@@ -327,7 +349,13 @@ class MaskedLMOptions:
 
 @dataclass
 class ModelArguments(
-    MaskedLMOptions, LoraOptions, PromptOptions, TemplateOptions, RepresentationOptions, EncoderOptions
+    MaskedLMOptions,
+    LoraOptions,
+    PromptOptions,
+    TemplateOptions,
+    PositiveOptions,
+    RepresentationOptions,
+    EncoderOptions,
 ):
     """Options of all methods: the encoder, the representation, templates, prompts and the masked-LM loss.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from dcpcse.data.augmentations import Crop
 from dcpcse.data.columns import CLASS, LABEL, SCORE, Columns
 from dcpcse.data.tables import describe
 from dcpcse.data.views import View
@@ -345,6 +346,7 @@ def _common(args: ModelArguments) -> dict[str, Any]:
     flags += ("final_period", "denoise", "denoise_at_inference")
     denoising = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
     in_dev = {"denoise_in_dev": bool(args.denoise_at_inference)}
+    in_dev |= {"crop_share": 0.5} if args.positive == "crop" else {}
     return {**TUNINGS[args.tuning].defaults(args), **dict.fromkeys(flags, False), **denoising, **in_dev}
 
 
@@ -387,6 +389,8 @@ def build_resolved(
     columns, entry = Columns.of(columns), entry or find_method(args.method)[1]
     method = entry.build(backbone, args, columns)
     require_complete(method, args.method, columns)
+    if args.positive == "crop":
+        method = _with_crops(method, args)
     if args.no_blank_in_training:
         method = _without_blanks(method)
     if args.init_from:
@@ -404,6 +408,22 @@ def build_resolved(
     for module in (method.model, *method.losses):
         set_frozen_dtype(module, TORCH_DTYPES[args.encoder_dtype])
     return method
+
+
+def _with_crops(method: Method, args: ModelArguments) -> Method:
+    """Return the method with random spans of a text as anchor and positive.
+
+    Raises UserError if the method does not compare a text with itself, or changes it in a way of its own.
+    """
+    views = {view.name: view for view in method.views}
+    for name in ("anchor", "positive"):
+        if name not in views or views[name].column != "anchor" or views[name].augmentation:
+            raise UserError(
+                f"--positive crop: --method {args.method} does not compare two plain views of one text with these "
+                "options and data; leave it out, or choose another method, such as dcpcse or simcse"
+            )
+        views[name] = replace(views[name], augmentation=Crop(args.crop_share))
+    return replace(method, views=tuple(views.values()))
 
 
 def _without_blanks(method: Method) -> Method:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.pairing import make_examples
+from dcpcse.data.pairing import NextLinePairs, make_examples
 from dcpcse.data.tables import describe
 from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.backbones import (
@@ -174,14 +174,14 @@ def build(
 
     model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
     """
-    columns, dataset = make_examples(data, run.seed) if data else (["anchor"], None)
+    columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
     given = options
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
         options = fill_defaults(options, columns, entry)
     fill_recipe(run, recipe_of(entry, options.tuning), options)
     if data:
-        require_data(data, options, run)
+        require_data(data, len(dataset), options, run)
         require_distinct_rows(dataset, run)
     require_shardable(options, run)
     if run.gradient_cache_chunk:
@@ -211,7 +211,10 @@ def build(
         guide=method.guide and method.guide.model,
         pad_to_max_length=data_args.pad_to_max_length,
     )
-    return Setup(method, options, collator, dataset, _made_of(data, run, method, corpus) | code)
+    made_of = _made_of(data, run, method, corpus) | code
+    if isinstance(dataset, NextLinePairs):
+        made_of["documents"] = dataset.digest
+    return Setup(method, options, collator, dataset, made_of)
 
 
 def load_encoder(args: ModelArguments) -> Backbone:
@@ -255,6 +258,10 @@ def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingD
     """Return the corrupted corpus, or None if none is given. Raises UserError if it does not fit this run."""
     if getattr(args, "corrupted_corpus", None) is None:
         return None
+    if args.positive == "next":
+        raise UserError(
+            "--corrupted_corpus contains copies of sentences, not following lines; leave out --positive next"
+        )
     if any(view.augmentation for view in method.views):
         raise UserError(
             f"--corrupted_corpus: its tokens were replaced in unchanged sentences, but --method {args.method} changes "

@@ -40,9 +40,12 @@ def require_dev_tasks(data: DataArguments) -> None:
         raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
-def require_enough(data: TrainingData, run: TrainingArguments) -> None:
-    """Raise UserError if the training file has too few rows for the loss, the processes or --dataloader_drop_last."""
-    rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
+def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> None:
+    """Raise UserError if there are too few training examples for the loss, the processes or --dataloader_drop_last.
+
+    rows: number of examples, which differs from the number of rows of the data with --positive next.
+    """
+    batch = run.per_device_train_batch_size * run.world_size
     named = data.name if data.unit == "row" else f"--train_file {data.name}"
     if rows < 2:
         raise UserError(
@@ -172,9 +175,15 @@ def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
             raise UserError(f"--shard_encoder: {obstacle}, or leave --shard_encoder out")
 
 
-def require_data(data: TrainingData, model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect."""
-    require_enough(data, run)
+def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
+    """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect.
+
+    examples: number of training examples that are made of the data.
+    """
+    require_enough(data, examples, run)
+    if model.positive == "next":
+        lines = plural(len(data.dataset), data.unit)
+        notify(f"{data.name}: {examples:,} of {lines} are followed by another one of the same document")
     warn_of_duplicates(data, run)
     warn_of_columns(data)
     require_classes(data)

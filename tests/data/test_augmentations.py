@@ -6,7 +6,15 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from dcpcse.data.augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
+from dcpcse.data.augmentations import (
+    Augmentation,
+    Crop,
+    ElementDropout,
+    FeatureCutoff,
+    TokenCutoff,
+    TokenShuffling,
+    random_span,
+)
 from dcpcse.data.collator import ViewCollator, edits_of
 from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.backbones import load_backbone
@@ -195,3 +203,54 @@ def test_a_batch_of_nothing_cut_alters_nothing(tiny, sentences):
     tokenizer = load_backbone(tiny("bert")).tokenizer
     batch = ViewCollator(tokenizer, views_of(TokenShuffling()), 12, width=WIDTH)(numbered(sentences))
     assert edits_of(batch) is None
+
+
+# Crops
+
+
+@pytest.mark.parametrize(
+    ("tokens", "share", "kept"), [(1, 0.5, 1), (7, 0.5, 4), (10, 0.3, 3), (10, 0.25, 3), (3, 0.9, 3)]
+)
+def test_a_crop_is_a_span_of_the_share_rounded_up_and_every_start_is_equally_likely(tokens, share, kept):
+    ids, random = list(range(100, 100 + tokens)), Random(1)
+    starts = [0] * (tokens - kept + 1)
+    for _ in range(2000):
+        span = Crop(share).edit(ids, random)
+        start = span[0] - 100
+        assert span == ids[start : start + kept]
+        starts[start] += 1
+    expected = 2000 / len(starts)
+    assert all(abs(count - expected) < 5 * expected**0.5 for count in starts)
+    assert random_span(ids, 50, random) == ids
+
+
+@pytest.mark.parametrize("templates", [(), TEMPLATES[:1]], ids=["plain", "templates"])
+def test_crops_are_of_the_whole_text_and_no_longer_than_the_maximum(tokenizer, sentences, templates):
+    text = " ".join(sentences)
+    parsed = [TokenTemplate(Template.parse(one), tokenizer) for one in templates]
+    places = tuple(range(len(parsed)))
+    views = [View("anchor", "anchor", places, Crop(0.5)), View("positive", "anchor", places, Crop(0.5))]
+    whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if templates:
+        whole = tokenizer(parsed[0].lead + text, add_special_tokens=False)["input_ids"]
+    collate = ViewCollator(tokenizer, [*views, View("whole", "anchor", places)], 12, templates=parsed, width=WIDTH)
+    room = 12 if templates else 10
+    seen = set()
+    for epoch in range(60):
+        batch = collate(numbered([text], epoch))
+        rows = [
+            row[mask.bool()].tolist()
+            for row, mask in zip(batch["input_ids"][0], batch["attention_mask"][0], strict=True)
+        ]
+        before = next(i for i in range(len(rows[2])) if rows[2][i : i + 4] == whole[:4])
+        after = len(rows[2]) - before - room
+        spans = [row[before : len(row) - after] for row in rows]
+        assert spans[2] == whole[:room]  # a view without a crop is truncated at its end
+        for span in spans[:2]:
+            assert len(span) == room
+            seen |= {start for start in range(len(whole)) if whole[start : start + room] == span}
+        assert spans[0] != spans[1] or epoch
+    assert min(seen) < 0.2 * len(whole) and max(seen) > 0.7 * (len(whole) - room)
+    assert len(seen) > 30
+    again = collate(numbered([text], 59))
+    assert torch.equal(again["input_ids"], batch["input_ids"])

@@ -1,15 +1,17 @@
 """Positives of single sentences: drawn from the class, the same for a seed, an epoch and a row."""
 
+import json
 from collections import Counter
 
 import datasets
+import numpy as np
 import pandas as pd
 import pytest
 
 from dcpcse.data.columns import CLASS
 from dcpcse.data.in_memory import load_training_data
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY
-from dcpcse.data.pairing import ClassPairs, make_examples
+from dcpcse.data.pairing import ClassPairs, NextLinePairs, make_examples
 from dcpcse.data.training_file import load_training_file
 from dcpcse.utils.errors import UserError
 
@@ -109,3 +111,54 @@ def test_pairs_of_strings_without_names_stay_pairs(load):
 def test_a_sentence_in_two_classes_is_counted(load):
     repeats = load("text,class\na,x\nb,y\na,y\na,x\n").repeats
     assert (repeats.duplicates.lines, repeats.relabelled.lines, repeats.pairs) == ((5,), (4,), 0)
+
+
+# Following lines
+
+LINES = ["", "a", "b", "", " ", "c", "d", "e", "", "f", "\t", "g", "h", ""]
+FOLLOWING = [("a", "b"), ("c", "d"), ("d", "e"), ("g", "h")]
+NUMBERS = [2, 6, 7, 12]
+
+
+@pytest.mark.parametrize("kind", ["txt", "csv", "jsonl", "list"])
+def test_the_positive_of_a_line_is_the_following_line_of_its_document(kind, tmp_path):
+    file = tmp_path / f"lines.{kind}"
+    if kind == "list":
+        data = load_training_data([line or None for line in LINES], tmp_path / "cache")
+    else:
+        lines = {"csv": ["text", *LINES], "jsonl": [json.dumps({"s": line}) for line in LINES]}.get(kind, LINES)
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        data = load_training_file(file, tmp_path / "cache")
+        data = load_training_file(file, tmp_path / "cache")  # from the cache
+    columns, pairs = make_examples(data, 1, "next")
+    assert columns == ("anchor", "positive")
+    assert len(pairs) == len(FOLLOWING)
+    examples = pairs.__getitems__([2, 0, 1, 3])
+    assert [(one["anchor"], one["positive"]) for one in examples] == [FOLLOWING[i] for i in (2, 0, 1, 3)]
+    located = data.locate([example[ROW_KEY] for example in examples])
+    unit = "given_row" if kind == "list" else "line"
+    assert [one[unit] for one in located] == [NUMBERS[i] + (kind == "csv") for i in (2, 0, 1, 3)]
+    same = {one[ROW_KEY]: keys for one, keys in zip(examples, pairs.keys(np.array([2, 0, 1, 3]), 0), strict=True)}
+    assert len({key for keys in same.values() for key in keys}) == len({text for pair in FOLLOWING for text in pair})
+
+
+def test_a_file_without_blank_lines_is_one_document(load):
+    pairs = make_examples(load(["a", "b", "c"]), 1, "next")[1]
+    assert [tuple(pairs[i].values())[:2] for i in range(2)] == [("a", "b"), ("b", "c")]
+    assert make_examples(load(["a", "", "b", "", "c"]), 1, "next")[1].anchors.tolist() == []
+    assert NextLinePairs(load(["a", "b", "c"]).dataset, [1]).digest != pairs.digest
+
+
+def test_a_file_that_has_changed_is_not_read_for_its_documents(tmp_path):
+    (file := tmp_path / "lines.txt").write_text("a\nb\n\nc\n", encoding="utf-8")
+    data = load_training_file(file, tmp_path / "cache")
+    file.write_text("a\n\nb\nc\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"lines\.txt has changed while it was read"):
+        make_examples(data, 1, "next")
+
+
+@pytest.mark.parametrize("positive", ["crop", "next"])
+def test_only_single_sentences_get_other_positives(positive, load):
+    for rows in ([("a", "b")], [("a", 1), ("b", 1)]):
+        with pytest.raises(UserError, match=f"--positive {positive} makes pairs of single sentences, but train_data"):
+            make_examples(load(rows), 1, positive)
