@@ -17,7 +17,7 @@ from dcpcse.experiments.adaptation import settings as tried
 from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.measures import Outcome
 from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW
-from dcpcse.experiments.adaptation.trial import CUT, FINISHED, PRUNED, FinishedTrial, Watch
+from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, FinishedTrial, Watch
 from dcpcse.utils.errors import UserError
 
 pytest.importorskip("optuna")
@@ -325,6 +325,15 @@ def test_an_encoder_whose_representation_cannot_be_kept_is_refused_and_nothing_i
     with pytest.raises(UserError, match=message):
         adapt(pairs(120), encoder=st_encoder)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_training_that_fails_is_recorded_and_what_a_killed_call_left_is_removed(adapt, few, tmp_path):
+    few(1)
+    (tmp_path / "out/trials/000/checkpoint-1").mkdir(parents=True)
+    found = adapt(pairs(60), learning_rate=1e20)
+    assert (found.verdict, found.record["trials"][0]["outcome"]) == (NOT_TRIED, FAILED)
+    assert "not finite" in found.record["trials"][0]["reason"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["adapt.json"]
 
 
 def test_shuffled_pairs_are_not_called_a_gain(adapt, few):

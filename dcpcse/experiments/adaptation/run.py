@@ -154,7 +154,7 @@ class _Search:
 
     def run(self) -> Adaptation:
         """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
-        trials = self.record.folder / TRIALS
+        self._clean_up()  # a killed process may have left files
         try:
             dev = self._measure_untouched()
             self._try_settings()
@@ -171,11 +171,11 @@ class _Search:
         except BaseException:
             self._clean_up()
             raise
-        remove(trials)
+        remove(self.record.folder / TRIALS)
         return Adaptation(result["verdict"], self.record.folder, content)
 
     def _clean_up(self) -> None:
-        """Remove what the trial has written that was running, and the folder of trials if it has no others."""
+        """Remove what a trial has written that is not recorded, and the folder of trials if it has no others."""
         trials, best = self.record.folder / TRIALS, self.record.best
         for path in trials.iterdir() if trials.is_dir() else ():
             if best is None or path != _place(self.record, best):
