@@ -12,11 +12,12 @@ import pytest
 
 import dcpcse
 from dcpcse.cli.main import main
-from dcpcse.experiments.adaptation import run
+from dcpcse.experiments.adaptation import kinds, run
 from dcpcse.experiments.adaptation import settings as tried
 from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.measures import Outcome
 from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW
+from dcpcse.experiments.adaptation.settings import settings_of
 from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, FinishedTrial, Watch
 from dcpcse.utils.errors import UserError
 
@@ -222,6 +223,17 @@ def test_the_page_lists_the_settings_in_their_order():
     assert f"After every {tried.STEPS_PER_EVALUATION} steps" in page
 
 
+def test_an_option_that_is_given_is_not_varied():
+    pairs = [settings_of(kinds.PAIRS, given) for given in ({}, {"temp": 0.3}, {"temp": 0.3, "learning_rate": 0.1})]
+    assert [len(settings) for settings in pairs] == [12, 6, 2]
+    assert [setting["pre_seq_len"] for setting in pairs[-1]] == [16, 4]
+    assert len(settings_of(kinds.SCORED_PAIRS, {})) == 6
+    sentences = settings_of(kinds.SENTENCES, {})
+    assert [setting["positive"] for setting in sentences[:3]] == ["crop", "dropout", "crop"]
+    assert len(settings_of(kinds.SENTENCES, {"positive": "next"})) == 12
+    assert settings_of(kinds.PAIRS, {"tuning": "deep"}) == pairs[0]
+
+
 # Time
 
 
@@ -380,6 +392,7 @@ def test_every_kind_of_data_is_trained_on_and_measured(name, adapt, few):
     (trial,) = found.record["trials"]
     assert (found.record["kind"], trial["outcome"], list(trial["scores"])) == (kind, FINISHED, ["1"])
     assert ("temp" in trial["setting"]) == (name != "0 and 1")
+    assert (trial["setting"].get("positive") == "crop") == (name == "sentences")
 
 
 def test_the_command_prints_the_figures_and_ends_with_0_without_a_gain(tiny, few, tmp_path, capsys, caplog):

@@ -1,6 +1,6 @@
 """The kinds of data that an encoder is adapted to: how each is measured, and what it is trained with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,15 @@ class DataKind:
     """A kind of data.
 
     name: what its rows are. measure: function of the name and the columns of a part; None if rows of this kind cannot
-    be measured. options: options of train.py that select the method. contrastive: whether the loss has a temperature.
-    prepared: function of the columns that returns those to train on.
+    be measured. options: options of train.py that select the method. alternatives: further options, which the settings
+    have in turn. contrastive: whether the loss has a temperature. prepared: function of the columns that returns those
+    to train on.
     """
 
     name: str
     measure: Callable[[str, Columns], Measure] | None
     options: Mapping[str, Any]
+    alternatives: Sequence[Mapping[str, Any]] = ({},)
     contrastive: bool = True
     prepared: Callable[[Columns], Columns] = lambda columns: columns
 
@@ -38,7 +40,7 @@ def _scaled(columns: Columns) -> Columns:
 
 
 _DISTINCT: Mapping[str, Any] = {"method": "dcpcse", "batch_sampler": NO_DUPLICATES}
-SENTENCES = DataKind("sentences", None, _DISTINCT)
+SENTENCES = DataKind("sentences", None, _DISTINCT, ({"positive": "crop"}, {"positive": "dropout"}))
 PAIRS = DataKind("pairs", own_positive, _DISTINCT)
 # Rows of one class may be in one batch: the loss leaves them out of the negatives.
 CLASSES = DataKind("sentences with classes", own_class, {"method": "dcpcse"})

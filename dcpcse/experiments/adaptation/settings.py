@@ -1,9 +1,10 @@
 """The settings that an adaptation tries, and the options of train.py that all of them share."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
-from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.pairing import make_examples
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.pooling import POOLERS
@@ -85,7 +86,10 @@ def settings_of(kind: DataKind, given: Options) -> list[dict[str, Any]]:
         )
     fixed = {*given, *(() if kind.contrastive else ("temp",))} - {"tuning"}
     chosen = [setting for setting in SETTINGS if given.get("tuning", setting["tuning"]) == setting["tuning"]]
-    varied = [{name: value for name, value in setting.items() if name not in fixed} for setting in chosen]
+    whole = [
+        {**setting, **alternative} for setting, alternative in zip(chosen, cycle(kind.alternatives), strict=False)
+    ]
+    varied = [{name: value for name, value in setting.items() if name not in fixed} for setting in whole]
     return [setting for place, setting in enumerate(varied) if setting not in varied[:place]]
 
 
@@ -102,21 +106,16 @@ def shared_options(kind: DataKind, train: TrainingData, representation: Options,
     which override the others. Raises UserError if no two rows can be in one batch.
     """
     lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
-    return {
-        **kind.options,
-        **representation,
-        **lengths,
-        "per_device_train_batch_size": _batch_size(kind, train),
-        **given,
-        "do_train": True,
-    }
+    shared = {**kind.options, **representation, **lengths, **given, "do_train": True}
+    return {"per_device_train_batch_size": _batch_size(train, shared), **shared}
 
 
-def _batch_size(kind: DataKind, train: TrainingData) -> int:
+def _batch_size(train: TrainingData, shared: Options) -> int:
     """Return the number of rows of a batch: fewer than `BATCH_SIZE` if there are not so many that may be in one."""
-    if kind.options.get("batch_sampler") != NO_DUPLICATES:
-        return min(BATCH_SIZE, len(train.dataset))
-    rows = len(distinct_rows(IndexedDataset(train.dataset), BATCH_SIZE))
+    _, examples = make_examples(train, shared["seed"], shared.get("positive", "dropout"))
+    if shared.get("batch_sampler") != NO_DUPLICATES:
+        return min(BATCH_SIZE, len(examples))
+    rows = len(distinct_rows(examples, BATCH_SIZE))
     if rows < 2:
         raise UserError(f"{train.name}: all rows share a text, so that none has negatives; give rows with other texts")
     return rows
