@@ -5,6 +5,7 @@ import logging
 import re
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -215,23 +216,32 @@ def _trials(adapt, monkeypatch, scores, folder):
 
 def test_the_page_lists_the_settings_in_their_order():
     page = (ROOT / "docs/adapt.md").read_text(encoding="utf-8")
-    names = ("learning_rate", "pre_seq_len", "temp")
-    rows = [re.search(rf"^\| `--{name}` \| (.+) \|$", page, re.MULTILINE)[1].split(" | ") for name in names]
-    expected = [tuple(setting[name] for name in names) for setting in tried.SETTINGS]
-    assert [tuple(map(float, one)) for one in zip(*rows, strict=True)] == expected
+    rows = re.findall(r"^\| \d+ \| (\w+) \| ([\d.]+) \| (\d*) ?\| ([\d.]+) \|$", page, re.MULTILINE)
+    names = ("tuning", "learning_rate", "pre_seq_len", "temp")
+    assert rows == [tuple(str(setting.get(name, "")) for name in names) for setting in tried.SETTINGS]
     assert f"at most {tried.STEPS} steps of {tried.BATCH_SIZE} examples" in page
     assert f"After every {tried.STEPS_PER_EVALUATION} steps" in page
 
 
-def test_an_option_that_is_given_is_not_varied():
-    pairs = [settings_of(kinds.PAIRS, given) for given in ({}, {"temp": 0.3}, {"temp": 0.3, "learning_rate": 0.1})]
-    assert [len(settings) for settings in pairs] == [12, 6, 2]
-    assert [setting["pre_seq_len"] for setting in pairs[-1]] == [16, 4]
-    assert len(settings_of(kinds.SCORED_PAIRS, {})) == 6
+def test_an_option_that_is_given_is_not_varied_and_settings_on_which_it_has_no_effect_are_left_out(
+    monkeypatch, caplog
+):
+    def tunings(**given):
+        return Counter(setting["tuning"] for setting in settings_of(kinds.PAIRS, given))
+
+    assert tunings() == {"deep": 12, "lora": 4}
+    assert tunings(temp=0.3) == {"deep": 6, "lora": 3}
+    assert tunings(temp=0.3, learning_rate=0.1) == {"deep": 2, "lora": 1}
+    assert tunings(pre_seq_len=8) == {"deep": 9}
+    assert tunings(lora_r=4) == tunings(tuning="lora") == {"lora": 4}
+    assert len(settings_of(kinds.SCORED_PAIRS, {})) == 9
     sentences = settings_of(kinds.SENTENCES, {})
     assert [setting["positive"] for setting in sentences[:3]] == ["crop", "dropout", "crop"]
-    assert len(settings_of(kinds.SENTENCES, {"positive": "next"})) == 12
-    assert settings_of(kinds.PAIRS, {"tuning": "deep"}) == pairs[0]
+    assert len(settings_of(kinds.SENTENCES, {"positive": "next"})) == 16
+    monkeypatch.setattr(tried.importlib.util, "find_spec", lambda name: None)
+    caplog.set_level(logging.INFO, "dcpcse")
+    assert tunings() == {"deep": 12}
+    assert "--tuning lora is not tried: it requires peft" in caplog.text
 
 
 # Time
@@ -382,6 +392,15 @@ KINDS = {
     "0 and 1": ("pairs with the scores 0 and 1", [(*pair, i % 2) for i, pair in enumerate(pairs(120))], None),
     "sentences": ("sentences", [anchor for anchor, _ in pairs(30, seed=1)], [(f"new {a}", b) for a, b in pairs(30)]),
 }
+
+
+def test_a_lora_adapter_is_a_setting_too(adapt, few):
+    pytest.importorskip("peft")
+    _, data, _ = KINDS["classes"]
+    found = adapt(data, tuning="lora", max_steps=2, keep=True)
+    assert [trial["outcome"] for trial in found.record["trials"]] == [FINISHED]
+    untouched = dcpcse.load(found.record["encoder"], pooler="avg", device="cpu")
+    assert not np.allclose(found.model.encode(ANCHORS), untouched.encode(ANCHORS), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -1097,6 +1097,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("adapt: a seed of train.py", _mine("bert", "--seed 1"), "--seed", files=MINE),
         Case("adapt: a head", _mine("bert", "--pooler_type cls"), "--pooler_type cls", files=MINE),
         Case("adapt: all weights", _mine("bert", "--tuning full"), "--tuning full", files=MINE),
+        Case(
+            "adapt: options of two tunings",
+            _mine("bert", "--pre_seq_len 8 --lora_r 4"),
+            "--pre_seq_len, --lora_r",
+            files=MINE,
+        ),
         Case("encode: no places", "encode", "MODEL, FILE"),
         Case("encode: no output", "encode bert corpus.txt", "--output"),
         Case("encode: an option misspelt", "encode bert corpus.txt --outptu v.npy", "--outptu"),

@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpcse.data.labels import LABEL, SCORE
+from dcpcse.data.columns import CLASS, LABEL, SCORE
 from dcpcse.data.training_file import TrainingData
 from dcpcse.experiments.adaptation.measures import Columns, Measure, correlation, own_class, own_positive, precision
 from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError
-
-CLASS = "class"
 
 
 @dataclass(frozen=True)

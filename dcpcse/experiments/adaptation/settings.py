@@ -1,7 +1,10 @@
 """The settings that an adaptation tries, and the options of train.py that all of them share."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import cycle
+from types import SimpleNamespace
 from typing import Any
 
 from dcpcse.data.pairing import make_examples
@@ -9,9 +12,12 @@ from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.adaptation.kinds import DataKind
+from dcpcse.methods import arguments_class
+from dcpcse.methods.tunings import TUNINGS
 from dcpcse.training.arguments import NO_DUPLICATES
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, needs_of
 
 Options = Mapping[str, Any]
 """Options of train.py by name."""
@@ -27,15 +33,24 @@ def _prompts(learning_rate: float, length: int, temperature: float) -> Options:
     return {**kept, "learning_rate": learning_rate, "pre_seq_len": length, "temp": temperature}
 
 
+def _lora(learning_rate: float, temperature: float) -> Options:
+    """Return a setting of a LoRA adapter of the default rank."""
+    return {"tuning": "lora", "learning_rate": learning_rate, "temp": temperature}
+
+
 SETTINGS = (
     _prompts(1e-2, 16, 0.1),
     _prompts(3e-2, 16, 0.2),
+    _lora(1e-3, 0.1),
     _prompts(3e-3, 16, 0.2),
     _prompts(3e-2, 16, 0.05),
+    _lora(3e-3, 0.05),
     _prompts(1e-2, 4, 0.2),
     _prompts(1e-2, 16, 0.05),
+    _lora(3e-4, 0.2),
     _prompts(3e-2, 4, 0.1),
     _prompts(1e-2, 16, 0.2),
+    _lora(1e-3, 0.05),
     _prompts(3e-2, 16, 0.1),
     _prompts(3e-3, 4, 0.1),
     _prompts(3e-3, 16, 0.05),
@@ -76,26 +91,51 @@ def require_free(given: Options) -> None:
 def settings_of(kind: DataKind, given: Options) -> list[dict[str, Any]]:
     """Return the settings to try for a kind of data, in their order, as options of train.py.
 
-    given: options that are the same in all settings; the settings vary the others. Raises UserError if no setting has
-    the given tuning.
+    given: options that are the same in all settings; the settings vary the others. Settings of a tuning on which a
+    given option has no effect, or whose package is not installed, are left out. Raises UserError if none is left.
     """
-    tunings = dict.fromkeys(setting["tuning"] for setting in SETTINGS)
-    if given.get("tuning", next(iter(tunings))) not in tunings:
-        raise UserError(
-            f"--tuning {given['tuning']}: dcpcse adapt tries {', '.join(tunings)} only; leave it out, or use train.py"
-        )
+    tunings = _tunings(given)
     fixed = {*given, *(() if kind.contrastive else ("temp",))} - {"tuning"}
-    chosen = [setting for setting in SETTINGS if given.get("tuning", setting["tuning"]) == setting["tuning"]]
-    whole = [
-        {**setting, **alternative} for setting, alternative in zip(chosen, cycle(kind.alternatives), strict=False)
-    ]
+    chosen = [setting for setting in SETTINGS if setting["tuning"] in tunings]
+    whole = [{**one, **alternative} for one, alternative in zip(chosen, cycle(kind.alternatives), strict=False)]
     varied = [{name: value for name, value in setting.items() if name not in fixed} for setting in whole]
     return [setting for place, setting in enumerate(varied) if setting not in varied[:place]]
 
 
+def _tunings(given: Options) -> list[str]:
+    """Return the tunings that are tried with the given options."""
+    known = list(dict.fromkeys(setting["tuning"] for setting in SETTINGS))
+    if "tuning" in given:
+        if given["tuning"] not in known:
+            raise UserError(
+                f"--tuning {given['tuning']}: dcpcse adapt tries {' and '.join(known)}; leave it out, or use train.py"
+            )
+        return [given["tuning"]]
+    needs = {one.name: needs_of(one.metadata) for one in fields(arguments_class()) if one.name in given}
+    bound = {name: [need for need in own if need.voids == "tuning"] for name, own in needs.items()}
+    taken = [one for one in known if all(_holds(need, one) for own in bound.values() for need in own)]
+    if not taken:
+        names = ", ".join(f"--{name}" for name, own in bound.items() if own)
+        raise UserError(f"{names}: no tuning takes all of these options; leave out those of one tuning")
+    for tuning in taken:
+        if not _is_installed(tuning):
+            package = TUNINGS[tuning].package
+            notify(f"--tuning {tuning} is not tried: it requires {package}; pip install {package}")
+    return [tuning for tuning in taken if _is_installed(tuning)]
+
+
+def _holds(need: Need, tuning: str) -> bool:
+    return bool(need.holds(SimpleNamespace(tuning=tuning)))
+
+
+def _is_installed(tuning: str) -> bool:
+    package = TUNINGS[tuning].package
+    return package is None or importlib.util.find_spec(package) is not None
+
+
 def described(setting: Options, settings: Sequence[Options]) -> str:
-    """Return the options of a setting that not all settings have in common, in one line."""
-    varied = {name: value for name, value in setting.items() if any(one.get(name) != value for one in settings)}
+    """Return the options of a setting that have other values in other settings, in one line."""
+    varied = {name: value for name, value in setting.items() if any(one.get(name, value) != value for one in settings)}
     return ", ".join(f"{name} {value}" for name, value in (varied or setting).items())
 
 
