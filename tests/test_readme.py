@@ -83,7 +83,8 @@ def test_every_training_command_parses(argv, tmp_path, monkeypatch):
         options.write_text("model_name_or_path: bert-base-uncased\n", encoding="utf-8")
         argv = [str(options), *argv[1:]]
     (model, _, run), given = parse_training(argv)
-    assert fill_defaults(model, None).model_name_or_path
+    columns = ["anchor"] if model.guide is None else ["anchor", "positive"]  # the guide is for pairs
+    assert fill_defaults(model, columns).model_name_or_path
     assert run.output_dir
     assert "output_dir" in given
 

@@ -53,8 +53,8 @@ class TokenShuffling(Augmentation):
 class Crop(Augmentation):
     """Keep a random span of adjacent tokens; `share` is the share of the text's tokens in it, rounded up.
 
-    Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022, section 3.1, "independent
-    cropping").
+    Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022), which calls this
+    independent cropping.
     """
 
     share: float

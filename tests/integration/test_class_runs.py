@@ -1,9 +1,11 @@
 """Training on sentences with classes, from train.py on: what is compared, said and resumed."""
 
+import pandas
 import pytest
 import torch
-from runs import assert_same_weights, refused
+from runs import assert_a_compiled_run_trains_the_same, assert_same_weights, refused
 
+import dcpcse
 from dcpcse.cli.commands.train import train_command
 
 
@@ -43,6 +45,23 @@ def test_the_classes_of_a_file_are_said(tiny, train, tool, class_csv, tmp_path):
     assert "columns text, label (8 classes of 1 to 4 sentences)" in said
     assert f"{class_csv}: 1 of 8 classes have one sentence, which is its own positive" in said
     assert "negatives per anchor: up to 3 (batch 4 over 1 process, rows of the anchor's class left out)" in said
+
+
+def test_python_objects_with_classes_train_the_weights_of_the_file(tiny, train, class_csv, tmp_path):
+    frame = pandas.read_csv(class_csv)
+    options = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 0.03, "save_strategy": "no"}
+    quiet = {"use_cpu": True, "disable_tqdm": True, "cache_dir": train.cache_dir}
+    trained = dcpcse.train(tiny("bert"), frame, output_dir=tmp_path / "frame", **quiet, **options)
+    assert_same_weights(train(tiny("bert"), class_csv, **options).folder, trained.folder)
+    names = sorted(set(frame["label"]))
+    rows = [(text, names.index(name)) for text, name in zip(frame["text"], frame["label"], strict=True)]
+    again = dcpcse.train(tiny("bert"), rows, output_dir=tmp_path / "rows", **quiet, **options)
+    assert_same_weights(again.folder, trained.folder)
+
+
+def test_classes_guide_and_cache_in_a_compiled_step(tiny, train, class_csv):
+    options = {"guide": tiny("roberta"), "do_eh_loss": True, "max_steps": 1}
+    assert_a_compiled_run_trains_the_same(train, tiny("bert"), class_csv, **options)
 
 
 @pytest.mark.parametrize("method", ["sbert", "consert"])

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from runs import assert_same_weights, files
+from runs import assert_same_weights, files, refused
 
 from dcpcse.cli.commands.corrupt import corrupt_command
 from dcpcse.cli.commands.train import train_command
@@ -127,6 +127,16 @@ def test_a_corpus_of_another_run_is_refused(change, message, corpus, tiny, train
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("positive", ["crop", "next"])
+def test_a_corpus_has_no_other_positives(positive, corpus, tiny, train, tool, tmp_path):
+    encoder, data, folder = corpus
+    reason = "replaced in unchanged sentences" if positive == "crop" else "leave out --positive next"
+    if data.endswith(".csv"):
+        reason = f"--positive {positive} makes pairs of single sentences"
+    options = {"method": "d2cse", "corrupted_corpus": folder, "positive": positive}
+    refused(tool, train_command, train.argv(encoder, data, tmp_path / "out", **options), reason)
 
 
 @pytest.mark.parametrize("damage", ["no record", "cut off", "other shape", "not json", "no folder"])

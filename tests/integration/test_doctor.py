@@ -139,6 +139,30 @@ def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, 
     assert re.search(r"ok +words +per sentence: min 4,", shown)  # a label is no sentence of one word
 
 
+def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsys):
+    path = tmp_path / "classes.csv"
+    rows = [[f"the {i}th text", f"class {i % 3}"] for i in range(9)]
+    write(path, [*rows, ["the 0th text", "class 1"], ["a text", "alone"]], ("text", "label"))
+    code, found = doctor(path)
+    assert code == 0
+    assert found == {
+        ("warning", "relabelled"): [11],
+        ("warning", "single"): "1 of 4 classes have one sentence, which is its own positive",
+    }
+    main(["doctor", str(path)])
+    shown = capsys.readouterr().out
+    assert "columns: text (anchor), label (class)" in shown and "4 classes of 1 to 4 sentences" in shown
+    write(path, [["a b", "x"], ["c d", "y"]], ("text", "class"))
+    assert doctor(path)[0] == 3
+    write(path, [["a b", "c d", "3.5"], ["e f", "g h", "1"]], ("a", "b", "similar"))
+    code, found = doctor(path)
+    assert (code, list(found)) == (3, [("fault", "numbers")])
+    write(path, [["1", "a b"], ["2", "c d"]], ("id", "text"))
+    assert "every cell of the column 'id' is a number" in doctor(path)[1]["warning", "numbers"]
+    write(path, [["a", "b", "c", "a"], ["d", "e", "f", "g"]], ("anchor", "positive", "negative_1", "negative_2"))
+    assert doctor(path)[1]["warning", "contradictory"] == [2]
+
+
 def test_scores_are_told_and_labels_that_are_all_alike_are_a_fault(doctor, tmp_path, capsys):
     path = tmp_path / "scored.tsv"
     write(path, [["a b", "c d", "4.5"], ["e f", "g h", "0"]], ("a", "b", "score"))

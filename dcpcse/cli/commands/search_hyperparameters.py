@@ -43,7 +43,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     trials.write_best()
 
 
-def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], TrainingOptions, list[str]]:
+def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], TrainingOptions, Sequence[str]]:
     """Return the options of train.py for all trials, as arguments and by name, and the columns of the training data.
 
     Raises UserError as train.py would.
