@@ -155,8 +155,7 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
     terms = {"contrastive": contrastive, **classification, **prototypes.terms, **mlm_terms(backbone, args)}
     adversary = None
     if "adversarial" in kinds:
-        copy = kinds.index("adversarial")
-        adversarial = {pair[copy]: _unchanged_view(kinds, pair[0]) for pair in pairs}
+        adversarial = {pair[kinds.index("adversarial")]: _unchanged_view(kinds, pair[0]) for pair in pairs}
         adversary = Adversary("classification", args.noise_norm, adversarial)
     return Method(model, (*views, *prototypes.views_after(len(templates))), terms, adversary)
 
