@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_adaptation_parts import WORDS
 
 import dcpcse
 from dcpcse.cli.main import main
@@ -25,24 +26,6 @@ from dcpcse.utils.errors import UserError
 pytest.importorskip("optuna")
 
 ROOT = Path(__file__).parents[2]
-WORDS = [
-    "flute",
-    "garden",
-    "dog",
-    "grass",
-    "committee",
-    "spring",
-    "rain",
-    "train",
-    "coast",
-    "bridge",
-    "storm",
-    "village",
-    "key",
-    "onion",
-    "board",
-    "bank",
-]
 QUICK = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 16, "use_cpu": True}
 
 

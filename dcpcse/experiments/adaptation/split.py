@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from senteval.lines import single_blanks
 
 TRAIN = "train"
 """The part of the rows that are not held out."""
@@ -11,7 +12,7 @@ TRAIN = "train"
 
 def text_key(text: str) -> str:
     """Return what two spellings of the same text have in common: neither case nor white space counts."""
-    return " ".join(text.split()).casefold()
+    return single_blanks(text).casefold()
 
 
 def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
