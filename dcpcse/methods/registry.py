@@ -346,8 +346,8 @@ def _common(args: ModelArguments) -> dict[str, Any]:
     flags += ("final_period", "denoise", "denoise_at_inference")
     denoising = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
     in_dev = {"denoise_in_dev": bool(args.denoise_at_inference)}
-    in_dev |= {"crop_share": 0.5} if args.positive == "crop" else {}
-    return {**TUNINGS[args.tuning].defaults(args), **dict.fromkeys(flags, False), **denoising, **in_dev}
+    crop = {"crop_share": 0.5} if args.positive == "crop" else {}
+    return {**TUNINGS[args.tuning].defaults(args), **dict.fromkeys(flags, False), **denoising, **in_dev, **crop}
 
 
 def _require_fitting_encoder(args: ModelArguments) -> None:
