@@ -30,11 +30,11 @@ def adapt(
     """Adapt a sentence encoder to your data as `dcpcse adapt` does, and return the figures and the verdict.
 
     encoder: a sentence-transformers or Hugging Face folder or hub id, whose weights stay as they are. data: sentences,
-    pairs that belong together, also with hard negatives, sentences with classes, or pairs with scores, in any form
-    that `dcpcse.train` takes. dev, test: data to choose the setting on and to test on, in place of parts of data;
-    sentences without labels need dev. minutes: the time that the call may take. seed: of the parts, the trainings and
-    the resamples. keep: keep the adapted encoder also if it is not a gain. options: options of `dcpcse.train` that are
-    the same in all settings, such as `per_device_train_batch_size=32`.
+    pairs that belong together, also with several positives or hard negatives, sentences with classes, or pairs with
+    scores, in any form that `dcpcse.train` takes. dev, test: data to choose the setting on and to test on, in place of
+    parts of data; sentences without labels need dev. minutes: the time that the call may take. seed: of the parts, the
+    trainings and the resamples. keep: keep the adapted encoder also if it is not a gain. options: options of
+    `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
 
     output_dir: a new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
     folder of an interrupted call, which is resumed. An interruption (Ctrl-C) raises KeyboardInterrupt. After the call,

@@ -207,10 +207,11 @@ def _needs_lm_head(variant: Variant) -> bool:
 
 
 def _require_triplets(path: Path) -> None:
+    from dcpcse.data.columns import ROLES
     from dcpcse.data.training_file import load_training_file
 
     columns = load_training_file(str(path)).roles
-    if "negative" not in columns:
+    if columns != ROLES:
         raise UserError(
             f"--sup_file {path} has the columns {', '.join(columns)}; give triplets: a sentence, one that follows "
             "from it, and a hard negative"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # imported lazily, since the import takes over a second and w
     import pyarrow as pa
     from datasets import Dataset
 
-READER_VERSION = 5  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 6  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 
@@ -88,9 +88,7 @@ def _explained(folder: Path) -> Iterator[None]:
 def _write_stream(file: BinaryIO, source: RowSource, header: Header, complete: Iterator[FileRow]) -> dict[str, Any]:
     import pyarrow as pa
 
-    kind = header.target
-    repeats, tally = Duplicates(len(header.names), labelled=kind is not None), LabelCounter(kind)
-    numeric = NumericColumns(header)
+    repeats, tally, numeric = Duplicates(header.roles), LabelCounter(header.target), NumericColumns(header)
     schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcpcse.data.columns import SCORE, Header
+from dcpcse.data.columns import SCORE, Header, negatives_in
 from dcpcse.utils.option_fields import finite_number
 
 
@@ -27,7 +27,8 @@ class NumericColumns:
 
     def problem(self) -> str | None:
         """Return the problem, with a remedy, if such a column would be one of hard negatives."""
-        name = next((self.header.names[i] for i in self._places if i > 1 and self._rows), None)
+        first = len(self.header.roles) - len(negatives_in(self.header.roles))
+        name = next((self.header.names[i] for i in self._places if i >= first and self._rows), None)
         if name is None:
             return None
         remedy = "remove it"

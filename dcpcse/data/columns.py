@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from dcpcse.utils.errors import UserError
 
 ROLES = ("anchor", "positive", "negative")
-"""Roles of up to three columns of sentences. Several hard negatives are `negative_1`, `negative_2`, …"""
+"""Roles of up to three columns of sentences. Several positives are `positive_1`, `positive_2`, …, and several hard
+negatives `negative_1`, `negative_2`, …"""
 
 LABEL, SCORE, CLASS = "label", "score", "class"
 """Roles of a column that contains no sentences: relations of pairs, scores of pairs, classes of sentences."""
@@ -17,10 +18,18 @@ BINARY = ("0", "1")
 
 ALLOWED = (
     "1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; or "
-    "two sentences and a column named label or score) or more (anchor, positive, negative_1, negative_2, ...)"
+    "two sentences and a column named label or score) or more (anchor, positive_1, positive_2, ..., negative_1, "
+    "negative_2, ...; a single positive may have any name)"
 )
 
-_NEGATIVE = re.compile(r"(hard[ _-]?)?neg(ative)?[ _-]?\d*", re.IGNORECASE)
+_NAMES = {
+    "P": re.compile(r"pos(itive)?[ _-]?\d*", re.IGNORECASE),
+    "N": re.compile(r"(hard[ _-]?)?neg(ative)?[ _-]?\d*", re.IGNORECASE),
+}
+"""Letter of a name → the names of positives and of hard negatives. Any other name has the letter O."""
+
+_SEVERAL_POSITIVES = re.compile("OP{2,}N*")
+"""The letters of the names of columns with several positives; see `_letters`."""
 
 
 class Columns(tuple[str, ...]):
@@ -54,19 +63,34 @@ class Columns(tuple[str, ...]):
         return tuple(name for name in self if name != self.label)
 
     @property
+    def positives(self) -> tuple[str, ...]:
+        """The roles of the columns of positives."""
+        return positives_in(self)
+
+    @property
     def negatives(self) -> tuple[str, ...]:
         """The roles of the columns of hard negatives."""
         return negatives_in(self)
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The roles without the numbers of hard negatives."""
-        return frozenset(ROLES[2] if name in self.negatives else name for name in self)
+        """The roles without the numbers of positives and hard negatives."""
+        return frozenset(map(kind_of_role, self))
+
+
+def positives_in(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the roles of positives: `positive`, or `positive_1`, `positive_2`, …"""
+    return tuple(name for name in names if kind_of_role(name) == ROLES[1])
 
 
 def negatives_in(names: Iterable[str]) -> tuple[str, ...]:
     """Return the roles, or names of views, of hard negatives: `negative`, or `negative_1`, `negative_2`, …"""
-    return tuple(name for name in names if re.fullmatch(r"negative(_\d+)?", name))
+    return tuple(name for name in names if kind_of_role(name) == ROLES[2])
+
+
+def kind_of_role(role: str) -> str:
+    """Return a role without its number, such as `negative` of `negative_2`."""
+    return re.sub(r"^(positive|negative)_\d+$", r"\1", role)
 
 
 @dataclass(frozen=True)
@@ -94,29 +118,50 @@ def header_of(names: Sequence[str], error: Callable[[str], UserError], first: Se
     """
     _require_names(names, error)
     binary = len(names) == 3 and names[2].lower() != SCORE and tuple(first[2:]) in {(cell,) for cell in BINARY}
-    roles = (*ROLES[:2], SCORE) if binary else _roles(names)
+    if len(names) > 3 or (first and not binary):
+        _require_order(names, error)
+    roles = (*ROLES[:2], SCORE) if binary else roles_of(names)
     return Header(tuple(names), roles, binary)
 
 
 def target_of(names: Sequence[str]) -> str | None:
     """Return the role of the last of these columns if it contains no sentences by its name, else None."""
-    return Columns(_roles(names)).label
+    return Columns(roles_of(names)).label
 
 
-def is_negative(name: str) -> bool:
-    """Return whether a column has a name of hard negatives, such as negative_1, neg_2 or hard_neg."""
-    return bool(_NEGATIVE.fullmatch(name))
+def is_positive_or_negative(name: str) -> bool:
+    """Return whether a column has a name of positives or hard negatives, such as positive_1, neg_2 or hard_neg."""
+    return _letters([name]) != "O"
 
 
-def _roles(names: Sequence[str]) -> tuple[str, ...]:
+def are_known(names: Sequence[str]) -> bool:
+    """Return whether more than three columns have names of positives and hard negatives, in whatever order.
+
+    The first column may have any name, and the second as well if it is followed by hard negatives only.
+    """
+    return bool(re.fullmatch("..N+|.[PN]+", _letters(names)))
+
+
+def roles_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the roles of columns with these names, if they are columns of training data."""
     last = names[-1].lower() if names else ""
     if len(names) == 2 and last in (LABEL, CLASS):
         return (ROLES[0], CLASS)
     if len(names) == 3 and last in (LABEL, SCORE):
         return (*ROLES[:2], last)
-    if len(names) <= len(ROLES):
-        return ROLES[: len(names)]
-    return (*ROLES[:2], *(f"negative_{number}" for number in range(1, len(names) - 1)))
+    letters = _letters(names)
+    positives = letters.count("P") if _SEVERAL_POSITIVES.fullmatch(letters) else 1
+    roles = (ROLES[0], *_numbered(ROLES[1], positives), *_numbered(ROLES[2], len(names) - 1 - positives))
+    return roles[: len(names)]
+
+
+def _numbered(role: str, count: int) -> tuple[str, ...]:
+    return (role,) if count == 1 else tuple(f"{role}_{number}" for number in range(1, count + 1))
+
+
+def _letters(names: Iterable[str]) -> str:
+    """Return the letters of the names: P for positives, N for hard negatives, O for any other name."""
+    return "".join(next((one for one, known in _NAMES.items() if known.fullmatch(name)), "O") for name in names)
 
 
 def _require_names(names: Sequence[str], error: Callable[[str], UserError]) -> None:
@@ -128,11 +173,11 @@ def _require_names(names: Sequence[str], error: Callable[[str], UserError]) -> N
             f"the columns {names} have the name {repeated!r} twice; give every column a name of its own (in a file, "
             "the first row must be a header)"
         )
-    if len(names) > len(ROLES) and not all(map(is_negative, names[2:])):
+    if len(names) > len(ROLES) and not are_known(names):
         raise error(f"found {len(names)} columns {names}; keep {ALLOWED}")
     if len(names) == 1:
         return
-    target = _roles(names)[-1]
+    target = roles_of(names)[-1]
     for name in names if target not in (LABEL, SCORE, CLASS) else names[:-1]:
         if name.lower() == CLASS:
             raise error(
@@ -144,3 +189,15 @@ def _require_names(names: Sequence[str], error: Callable[[str], UserError]) -> N
                 f"the column {name!r} of {names} is not the third; put labels or scores into the third column, after "
                 "two columns of sentences, or rename a column of sentences"
             )
+
+
+def _require_order(names: Sequence[str], error: Callable[[str], UserError]) -> None:
+    """Raise `error` if a column from the third on has a name of positives, but is not one of several positives."""
+    letters = _letters(names)
+    if "P" in letters[2:] and not _SEVERAL_POSITIVES.fullmatch(letters):
+        name = names[letters.index("P", 2)]
+        raise error(
+            f"the column {name!r} of {list(names)} has a name of positives; give the anchor in the first column, then "
+            "all positives as positive_1, positive_2, ..., then hard negatives as negative_1, negative_2, ..., or "
+            "rename the column"
+        )

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import TYPE_CHECKING, Any
 
+from dcpcse.data.columns import Columns
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:  # imported lazily, because `dcpcse --help` does not need it
@@ -44,11 +45,12 @@ class Occurrences:
 class DuplicateCounts:
     """Counts of repetitions in a file.
 
-    duplicates: rows that equal an earlier row in all columns. identical: rows whose anchor equals their positive.
-    contradictory: rows whose anchor equals one of their negatives. relabelled: rows whose sentence or pair of
-    sentences occurs earlier with a different label. rows: total number of rows. pairs: number of pairs of rows with
-    the same anchor, plus number of pairs of rows with the same positive. If both rows of a pair are in one batch, each
-    is a false negative of the other. For labelled rows, which are not contrasted with each other, pairs is 0.
+    duplicates: rows that equal an earlier row in all columns. identical: rows whose anchor equals one of their
+    positives. contradictory: rows whose anchor or a positive equals one of their negatives. relabelled: rows whose
+    sentence or pair of sentences occurs earlier with a different label. rows: total number of rows. pairs: number of
+    pairs of rows with the same anchor, plus, for each text, number of pairs of rows with this text as a positive. If
+    both rows of a pair are in one batch, each is a false negative of the other; of several positives, if they are
+    drawn. For labelled rows, which are not contrasted with each other, pairs is 0.
     """
 
     duplicates: Occurrences
@@ -85,16 +87,14 @@ class DuplicateCounts:
 class Duplicates:
     """A counter of duplicate rows and uninformative pairs, filled while a file is read."""
 
-    def __init__(self, columns: int, *, labelled: bool = False) -> None:
-        """Create the counter.
-
-        columns: the number of columns (anchor, positive, hard negatives). labelled: whether the last column contains
-        labels, scores or classes.
-        """
-        self._labelled = labelled
-        # Of each row: its number, the hash of its cells, and the hash of its pair without the label or of each side.
-        self._sides = (2, 3) if columns > 1 and not labelled else ()
-        self._width = 2 + labelled + len(self._sides)
+    def __init__(self, roles: Iterable[str]) -> None:
+        """Create the counter. roles: those of the columns."""
+        columns = Columns.of(roles)
+        self._labelled = columns.label is not None
+        # Of each row: its number, the hash of its cells, and the hash of its sentences without the label or of each
+        # side, which are the anchor and the positives.
+        self._positives = 0 if self._labelled else len(columns.positives)
+        self._width = 2 + self._labelled + (1 + self._positives if self._positives else 0)
         self._hashes = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed with the counter
         weakref.finalize(self, self._hashes.close)
         self._count = 0
@@ -112,8 +112,13 @@ class Duplicates:
         hashes[:, 1] = [hash(tuple(cells)) for _, cells in rows]
         if self._labelled:
             hashes[:, 2] = [hash(tuple(cells[:-1])) for _, cells in rows]
-        for place, column in enumerate(self._sides):
-            hashes[:, column] = [hash(cells[place]) for _, cells in rows]
+        for place in range(2 if self._positives else 0):
+            hashes[:, 2 + place] = [hash(cells[place]) for _, cells in rows]
+        for place in range(2, 1 + self._positives):
+            # A positive that a row has twice counts once: the second one gets a hash of its own.
+            hashes[:, 2 + place] = [
+                hash((number, place) if cells[place] in cells[1:place] else cells[place]) for number, cells in rows
+            ]
         try:
             self._hashes.seek(0, os.SEEK_END)
             self._hashes.write(hashes.tobytes())
@@ -123,23 +128,26 @@ class Duplicates:
                 "another folder"
             ) from error
         self._count += len(rows)
-        if self._sides:
+        if self._positives:
+            first = 1 + self._positives
             for number, cells in rows:
-                if cells[0] == cells[1]:
+                if cells[0] in cells[1:first]:
                     self._identical.add(number)
-                if cells[0] in cells[2:]:
-                    self._contradictory.add(number)
+                for cell in cells[first:]:
+                    if cell in cells[:first]:
+                        self._contradictory.add(number)
 
     def found(self) -> DuplicateCounts:
         """Return the counts of all rows added so far."""
+        # A single column is hashed as a row; labelled rows are not contrasted with each other.
+        sides = (slice(2, 3), slice(3, None)) if self._positives else (slice(1, 2),)
         return DuplicateCounts(
             duplicates=_occurrences(map(_repeated, self._parts(1, slice(2)))),
             identical=self._identical.found(),
             contradictory=self._contradictory.found(),
             relabelled=_occurrences(map(_relabelled, self._parts(2, slice(3)) if self._labelled else ())),
             rows=self._count,
-            # A single column is hashed as a row; labelled rows are not contrasted with each other.
-            pairs=0 if self._labelled else sum(map(self._pairs, self._sides or (1,))),
+            pairs=0 if self._labelled else sum(map(self._pairs, sides)),
         )
 
     def _parts(self, column: int, kept: slice) -> Iterator[np.ndarray]:
@@ -149,20 +157,33 @@ class Duplicates:
         """
         import numpy as np
 
-        parts, read = -(-self._count // PART_ROWS), partial(self._hashes.read, 8 * self._width * READ_ROWS)
+        parts = self._number_of_parts
         for part in range(parts):
-            self._hashes.seek(0)
-            chunks = iter(read, b"")
-            rows = (np.frombuffer(chunk, np.int64).reshape(-1, self._width) for chunk in chunks)
-            yield np.concatenate([chunk[chunk[:, column] % parts == part, kept] for chunk in rows])
+            yield np.concatenate([rows[rows[:, column] % parts == part, kept] for rows in self._chunks()])
 
-    def _pairs(self, column: int) -> int:
-        """Return the number of pairs of rows with the same hash in a column."""
+    def _pairs(self, columns: slice) -> int:
+        """Return the number of pairs of rows with the same hash in these columns, summed over the hashes."""
         import numpy as np
 
-        parts = self._parts(column, slice(column, column + 1))
-        counts = (np.unique(part, return_counts=True)[1] for part in parts)
-        return sum(int((count * (count - 1) // 2).sum()) for count in counts)
+        parts, pairs = self._number_of_parts, 0
+        for part in range(parts):
+            hashes = (rows[:, columns] for rows in self._chunks())
+            found = np.concatenate([chunk[chunk % parts == part] for chunk in hashes])
+            counts = np.unique(found, return_counts=True)[1]
+            pairs += int((counts * (counts - 1) // 2).sum())
+        return pairs
+
+    @property
+    def _number_of_parts(self) -> int:
+        return -(-self._count // PART_ROWS)
+
+    def _chunks(self) -> Iterator[np.ndarray]:
+        """Yield what is kept of all rows, some rows at once."""
+        import numpy as np
+
+        self._hashes.seek(0)
+        for chunk in iter(partial(self._hashes.read, 8 * self._width * READ_ROWS), b""):
+            yield np.frombuffer(chunk, np.int64).reshape(-1, self._width)
 
 
 def _repeated(rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.data.arrow_cache import cache_folder, write_rows
-from dcpcse.data.columns import ALLOWED, CLASS, LABEL, ROLES, SCORE, Header, header_of, is_negative
+from dcpcse.data.columns import (
+    ALLOWED,
+    CLASS,
+    LABEL,
+    ROLES,
+    SCORE,
+    Header,
+    are_known,
+    header_of,
+    is_positive_or_negative,
+    kind_of_role,
+    roles_of,
+)
 from dcpcse.data.labels import CLASSES
 from dcpcse.data.readers import FileRow, RowSource, complete_rows
 from dcpcse.data.tables import Row, Table, describe, is_missing, open_table
@@ -139,7 +151,7 @@ def _is_count(cell: Any) -> bool:
 
 def _require_columns(table: Table, columns: Sequence[str]) -> None:
     """Raise UserError if there are too many columns, or if one that is named like a role is in another place."""
-    if len(columns) > len(ROLES) and not (table.columns and all(map(is_negative, columns[2:]))):
+    if len(columns) > len(ROLES) and not (table.columns and are_known(columns)):
         example = f", for instance {table.pick(_picked(table, columns))}" if table.columns else ""
         raise UserError(
             f"{table.name}: found {len(columns)} columns{f' {list(columns)}' if table.columns else ''}; pick "
@@ -147,7 +159,7 @@ def _require_columns(table: Table, columns: Sequence[str]) -> None:
         )
     if len(columns) == 1:
         return
-    for role, column in zip(ROLES, columns, strict=False):
+    for role, column in zip(map(kind_of_role, roles_of(columns)), columns, strict=True):
         if column.lower() != role and column.lower() in ROLES:
             raise UserError(
                 f"{table.name}: the column {column!r} of {list(columns)} is in the place of the {role}, since columns "
@@ -158,7 +170,7 @@ def _require_columns(table: Table, columns: Sequence[str]) -> None:
 def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:
     """Return the columns that a message suggests to pick of too many."""
     known = (*ROLES, LABEL, SCORE, CLASS)
-    named = [column for column in columns if column.lower() in known or is_negative(column)]
+    named = [column for column in columns if column.lower() in known or is_positive_or_negative(column)]
     texts = [column for column in table.texts if column not in named]
     if len(named) == 1 and named[0].lower() in (LABEL, CLASS) and texts:
         return [texts[0], *named]

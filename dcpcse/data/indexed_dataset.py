@@ -25,7 +25,12 @@ BATCH_ROWS = 10_000
 
 
 class IndexedDataset(Dataset):
-    """A dataset that adds the row number and the epoch to each example of a table."""
+    """A dataset that adds the row number and the epoch to each example of a table.
+
+    draws: whether the positives are drawn in each epoch.
+    """
+
+    draws = False
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows

@@ -1,4 +1,4 @@
-"""Make pairs of single sentences: the positive is another sentence of the class, or the following line."""
+"""Make the examples of a method: rows as they are, or with a positive that is drawn, or that is the following line."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ ANCHOR, POSITIVE = ROLES[:2]
 def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
     """Return the columns of the examples that a method is trained on, and the examples.
 
-    They are the rows of the data; sentences with classes get positives. seed: seed of the positives. positive: what
-    the positive of a single sentence is, a value of --positive. Raises UserError if the data are not single sentences
-    and it differs from the default.
+    They are the rows of the data; sentences with classes get positives, and of several positives one is drawn. seed:
+    seed of the positives. positive: what the positive of a single sentence is, a value of --positive. Raises UserError
+    if the data are not single sentences and it differs from the default.
     """
     columns = data.roles
     if positive != "dropout" and columns != (ANCHOR,):
@@ -32,6 +32,8 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
         return Columns((ANCHOR, POSITIVE)), NextLinePairs(data.dataset, data.breaks())
     if columns.label == CLASS:
         return Columns((ANCHOR, POSITIVE, CLASS), columns.classes), ClassPairs(data.dataset, seed)
+    if len(columns.positives) > 1:
+        return Columns((ANCHOR, POSITIVE, *columns.negatives)), OneOfSeveralPositives(data.dataset, seed)
     return columns, IndexedDataset(data.dataset)
 
 
@@ -76,6 +78,8 @@ class ClassPairs(IndexedDataset):
     alone in its class is its own sentence.
     """
 
+    draws = True
+
     def __init__(self, rows: Any, seed: int) -> None:
         """Create the dataset. rows: a memory-mapped dataset with the columns `anchor` and `class`."""
         super().__init__(rows)
@@ -110,3 +114,38 @@ class ClassPairs(IndexedDataset):
             return row
         place = first + Random(f"{self.seed} {epoch} {row} {CLASS}").randrange(end - first - 1)
         return int(self._by_class[place + (place >= self._places[row])])
+
+
+class OneOfSeveralPositives(IndexedDataset):
+    """A dataset of rows with one of their positives.
+
+    In each epoch, the positive of a row is drawn uniformly from its columns of positives. The draw depends on seed,
+    epoch and row only, so it is the same in every process and in a resumed run. The other positives of a row are not
+    in the batch, so they are not negatives of its anchor. The expected loss of a row is the mean of the losses of its
+    positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). Unlike there, the
+    other positives of the anchor are not in the denominator.
+
+    Examples have the columns `anchor` and `positive`, and those of hard negatives. The keys of an example are those of
+    all sentences of its row, whichever positive is drawn.
+    """
+
+    draws = True
+
+    def __init__(self, rows: Any, seed: int) -> None:
+        """Create the dataset. rows: a table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives."""
+        super().__init__(rows)
+        self.seed = seed
+        columns = Columns(rows.column_names)
+        self.positives, self.negatives = columns.positives, columns.negatives
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        examples = []
+        for i, row in zip(indices, self.rows.__getitems__(list(indices)), strict=True):
+            texts = {ANCHOR: row[ANCHOR], POSITIVE: row[self.drawn(i, self.epoch)]}
+            texts |= {name: row[name] for name in self.negatives}
+            examples.append({**texts, ROW_KEY: i, EPOCH_KEY: self.epoch})
+        return examples
+
+    def drawn(self, row: int, epoch: int) -> str:
+        """Return the column whose sentence is the positive of a row in an epoch."""
+        return Random(f"{self.seed} {epoch} {row} positives").choice(self.positives)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from dcpcse.data.column_checks import NumericColumns, describe_numbers, header_problem
-from dcpcse.data.columns import CLASS, Header
+from dcpcse.data.columns import CLASS, Header, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.labels import LabelCounter, describe_labels
 from dcpcse.data.readers import DataSource, read_table
@@ -157,7 +157,7 @@ class _RowCounts:
     def add(self, batch: Sequence[tuple[int, list[str]]], header: Header) -> None:
         if self.repeats is None:
             self.labels, self.numeric = LabelCounter(header.target), NumericColumns(header)
-            self.repeats = Duplicates(len(header.names), labelled=header.target is not None)
+            self.repeats = Duplicates(header.roles)
         self.repeats.add(batch)
         self.labels.add(batch)
         self.numeric.add(batch)
@@ -233,7 +233,7 @@ class _RowCounts:
         kinds = {
             "duplicate": (found.duplicates, "rows that repeat an earlier row"),
             "identical": (found.identical, "rows with the same text as anchor and positive; they teach nothing"),
-            "contradictory": (found.contradictory, "rows with the same text as anchor and negative"),
+            "contradictory": (found.contradictory, "rows with the same text as negative and as anchor or positive"),
             "relabelled": (found.relabelled, f"rows that repeat an earlier {unit} with a different {kind}"),
         }
         for what, (one, text) in kinds.items():
@@ -242,7 +242,8 @@ class _RowCounts:
         if found.pairs:
             side = "a sentence" if len(header.names) == 1 else "an anchor, or a positive,"
             batch = min(self.settings.batch, found.rows)
-            text = f"{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
+            most = "up to " if len(positives_in(header.roles)) > 1 else ""  # not all of them are drawn
+            text = f"{most}{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
             level = warning if found.share(batch) > 0.5 else note
             yield level(
                 "false negatives",

@@ -198,7 +198,7 @@ def build(
         require_complete(method, options.method, columns)
     if options.guide:
         method = replace(method, guide=Guide(load_guide(options), method.views))
-    require_fitting(method, columns, data_args, run)
+    require_fitting(method, columns, dataset, data_args, run)
     corpus = _read_corpus(options, data_args, data, method) if data else None
     dataset = CorruptedDataset(data.dataset, corpus) if corpus else dataset
     collator = ViewCollator(

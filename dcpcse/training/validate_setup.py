@@ -61,7 +61,9 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
             f"--dataloader_drop_last drops all {rows} training examples of {data.name}, which do not fill a batch of "
             f"{batch}; use smaller batches, or leave it out"
         )
-    labels = describe_labels(data.classes, data.scores)
+    labels, positives = describe_labels(data.classes, data.scores), len(data.roles.positives)
+    if positives > 1:
+        labels = f"one of {positives} positives is drawn for each row and epoch"
     columns = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
     logger.info("training data: %s rows; columns %s", f"{rows:,}", columns)
     if rows < batch:
@@ -75,7 +77,7 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
     problems = {
         "repeat an earlier row": found.duplicates,
         "have the same sentence as anchor and positive": found.identical,
-        "have the same sentence as anchor and negative": found.contradictory,
+        "have the same sentence as negative and as anchor or positive": found.contradictory,
         f"repeat an earlier {'sentence' if data.roles.label == CLASS else 'pair'} with a different label": (
             found.relabelled
         ),
@@ -87,7 +89,8 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
     ]
     if not counts and 2 * found.pairs >= found.rows * (found.rows - 1):  # a column that is no sentence of the pair
         counts = ["any two have the same anchor or the same positive"]
-    share = f"; {100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
+    most = "up to " if len(data.roles.positives) > 1 else ""  # not all of them are drawn
+    share = f"; {most}{100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
     share += f" (not with --batch_sampler {NO_DUPLICATES})"
     share = "" if data.roles.label or run.batch_sampler == NO_DUPLICATES else share
     if counts:
@@ -191,11 +194,20 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
         notify("--gather_gradient published has no effect with one process")
 
 
-def require_fitting(method: Method, columns: Sequence[str], data: DataArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the method cannot be trained with these columns, sentence length, batch size or options."""
+def require_fitting(
+    method: Method,
+    columns: Sequence[str],
+    dataset: IndexedDataset | None,
+    data: DataArguments,
+    run: TrainingArguments,
+) -> None:
+    """Raise UserError if the method cannot be trained with these examples, sentence length, batch size or options.
+
+    columns: those of the examples. dataset: the examples; None if the run does not train.
+    """
     require_fits(method, data)
     require_masked(method, columns)
-    require_fresh_workers(method, columns, run)
+    require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)
     require_own_layers(method, run)
     require_warmups(method, run)
@@ -225,11 +237,11 @@ def require_fits(method: Method, data: DataArguments) -> None:
             )
 
 
-def require_fresh_workers(method: Method, columns: Sequence[str], run: TrainingArguments) -> None:
+def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: TrainingArguments) -> None:
     """Raise UserError if persistent workers would repeat what is drawn in the first epoch."""
     drawn = {
         f"--method {method.model.method} draws new augmentations": any(view.augmentation for view in method.views),
-        "positives are drawn from the classes": CLASS in columns,
+        "positives are drawn": dataset is not None and dataset.draws,
     }
     for what, applies in drawn.items():
         if run.dataloader_persistent_workers and applies:

@@ -48,6 +48,12 @@ def load(tmp_path):
         (["a", "b", "negative_1", "negative_2", "negative_3"], SEVERAL),
         (["q", "p", "hard_neg_0", "hard_neg_1", "hard_neg_5"], SEVERAL),
         (["q", "p", "neg", "Neg2", "hard negative 1"], SEVERAL),
+        (["a", "positive_1", "b"], ("anchor", "positive", "negative")),
+        (["a", "positive_1", "positive_2"], ("anchor", "positive_1", "positive_2")),
+        (["a", "positive", "positive_2"], ("anchor", "positive_1", "positive_2")),
+        (["a", "pos", "Positive 7", "hard_neg"], ("anchor", "positive_1", "positive_2", "negative")),
+        (["q", "POS-0", "pos1", "neg_1", "neg_2"], ("anchor", "positive_1", "positive_2", *SEVERAL[2:4])),
+        (["positive_1", "positive_2", "negative"], ("anchor", "positive", "negative")),
     ],
 )
 def test_the_role_of_a_column_follows_from_the_names(names, roles):
@@ -67,11 +73,19 @@ def test_the_role_of_a_column_follows_from_the_names(names, roles):
         (["a", "score"], "'score' of .* is not the third"),
         (["label", "class"], "'label' of .* is not the third"),
         (["a", "class", "negative_1", "negative_2"], "'class' of .* is not the second of two"),
+        (["class", "positive_1", "positive_2"], "'class' of .* is not the second of two"),
+        (["id", "a", "positive_1", "positive_2"], "found 4 columns"),
+        (["a", "positive_1", "positive_2", "label"], "found 4 columns .* or more .*positive_1, positive_2"),
+        (["a", "b", "positive_2"], r"the column 'positive_2' of .* has a name of positives; give the anchor in the"),
+        (["a", "negative", "positive"], "the column 'positive' of .* has a name of positives"),
+        (["a", "positive_1", "negative", "positive_2"], "the column 'positive_2' of"),
+        (["a", "negative_1", "positive_1", "positive_2"], "the column 'positive_1' of"),
+        (["positive_1", "positive_2", "positive_3"], "the column 'positive_3' of"),
     ],
 )
 def test_names_that_leave_a_doubt_are_refused(names, problem):
     with pytest.raises(UserError, match=problem):
-        header_of(names, UserError)
+        header_of(names, UserError, ["a cell"] * len(names))
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
@@ -101,6 +115,23 @@ def test_hard_negatives_of_python_objects_are_those_of_files(load, tmp_path):
         load_training_data(pd.DataFrame([("x", *rows[0])], columns=["id", *names]), tmp_path / "cache")
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_all_columns_of_positives_are_read_in_files_and_objects(load, name, tmp_path):
+    roles = ("anchor", "positive_1", "positive_2", "negative")
+    rows = [("a", "b", "c", "d"), ("f", "g", "", "h"), ("j", "k", "l", "m")]
+    loaded = load(name, [("Query", "pos1", "pos2", "neg"), *rows])
+    assert loaded.dataset.to_dict() == dict(zip(roles, (["a", "j"], ["b", "k"], ["c", "l"], ["d", "m"]), strict=True))
+    assert (loaded.roles, loaded.dropped) == (roles, 1)
+    assert (loaded.roles.positives, loaded.roles.negatives) == (roles[1:3], roles[3:])
+    assert loaded.roles.kinds == {"anchor", "positive", "negative"}
+    frame = pd.DataFrame(rows, columns=["anchor", "pos_1", "positive", "negative"])
+    assert load_training_data(frame, tmp_path / "cache").dataset.to_dict() == loaded.dataset.to_dict()
+    with pytest.raises(UserError, match=r'for instance train_data\[\["anchor", "pos_1", "positive", "negative"'):
+        load_training_data(frame.assign(source="wiki"), tmp_path / "cache")
+    with pytest.raises(UserError, match=r"train_data: the column 'pos_1' of .* has a name of positives"):
+        load_training_data(frame[["anchor", "negative", "pos_1"]].rename(columns={"negative": "neg"}), tmp_path)
+
+
 def test_every_hard_negative_is_a_view_of_its_own():
     views = sentence_pair_views(SEVERAL, templates=2)
     assert [(view.name, view.column, view.templates) for view in views] == [
@@ -121,7 +152,7 @@ def test_a_weight_of_hard_negatives_needs_a_column_of_them():
 # Numbers
 
 
-@pytest.mark.parametrize("name", ["label", "similar", "hard_neg"])
+@pytest.mark.parametrize("name", ["label", "similar", "hard_neg", "positive"])
 @pytest.mark.parametrize("kind", ["a.csv", "a.jsonl"])
 def test_a_third_column_of_0_and_1_is_one_of_scores(load, kind, name):
     cells = (1, 0, 1) if kind == "a.jsonl" else ("1", "0", "1")
@@ -152,6 +183,11 @@ def test_a_third_column_of_numbers_is_no_column_of_hard_negatives(load, tmp_path
         load("a.csv", [("a", "b", "sim"), *rows])
     assert not list((tmp_path / "cache").glob("*.arrow"))
     assert load("b.csv", [("a", "b", "sim"), *rows, ("x", "y", "2 men")]).roles[2] == "negative"
+    assert load("d.csv", [("a", "pos_1", "pos_2"), *rows]).numeric == ("pos_2",)
+    with pytest.raises(
+        UserError, match="every cell of the column 'neg' is a number, which is no hard negative; remov"
+    ):
+        load("e.csv", [("a", "pos_1", "pos_2", "neg"), *((*row[:2], "z", row[2]) for row in rows)])
     with pytest.raises(
         UserError, match="every cell of the column 'neg_2' is a number, which is no hard negative; rem"
     ):

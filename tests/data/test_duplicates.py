@@ -10,34 +10,37 @@ import pytest
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.data import arrow_cache, duplicates
+from dcpcse.data.columns import ROLES
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.training_file import load_training_file
 from dcpcse.utils.errors import UserError
 
 
-def counted(rows):
-    repeats = Duplicates(len(rows[0]))
+def counted(rows, roles=None):
+    repeats = Duplicates(ROLES[: len(rows[0])] if roles is None else roles)
     repeats.add(list(enumerate(rows, start=1)))
     return repeats.found()
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
-@pytest.mark.parametrize("columns", [1, 2, 3])
-def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(columns, in_parts, monkeypatch):
+@pytest.mark.parametrize(("positives", "negatives"), [(0, 0), (1, 0), (1, 1), (2, 0), (3, 2)])
+def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(positives, negatives, in_parts, monkeypatch):
     if in_parts:  # from a file, in several parts, each read in several chunks
         monkeypatch.setattr(duplicates, "MEMORY_BYTES", 64)
         monkeypatch.setattr(duplicates, "PART_ROWS", 8)
         monkeypatch.setattr(duplicates, "READ_ROWS", 3)
-    random.seed(columns)
-    rows = [[random.choice("abcdef") for _ in range(columns)] for _ in range(40)]
-    found = counted(rows)
+    roles = ("anchor", *(f"positive_{i}" for i in range(positives)), *(f"negative_{i}" for i in range(negatives)))
+    random.seed(len(roles))
+    rows = [[random.choice("abcdef") for _ in roles] for _ in range(40)]
+    found = counted(rows, roles)
     again = [i for i, row in enumerate(rows, start=1) if row in rows[: i - 1]]
     assert (found.duplicates.count, list(found.duplicates.lines)) == (len(again), again[:5])
+    own = slice(1, 1 + positives)
     pairs = [(one, other) for one, other in combinations(rows, 2)]
-    assert found.pairs == sum((a[0] == b[0]) + (columns > 1 and a[1:2] == b[1:2]) for a, b in pairs)
-    identical = [i for i, row in enumerate(rows, start=1) if columns > 1 and row[0] == row[1]]
+    assert found.pairs == sum((a[0] == b[0]) + len({*a[own]} & {*b[own]}) for a, b in pairs)
+    identical = [i for i, row in enumerate(rows, start=1) if row[0] in row[own]]
     assert (found.identical.count, list(found.identical.lines)) == (len(identical), identical[:5])
-    contradictory = [i for i, row in enumerate(rows, start=1) if columns > 2 and row[0] == row[2]]
+    contradictory = [i for i, row in enumerate(rows, start=1) if {*row[: own.stop]} & {*row[own.stop :]}]
     assert (found.contradictory.count, list(found.contradictory.lines)) == (len(contradictory), contradictory[:5])
 
 
@@ -46,7 +49,7 @@ def test_a_pair_with_another_label_is_found_as_a_loop_finds_it(part_rows, monkey
     monkeypatch.setattr(duplicates, "PART_ROWS", part_rows)
     random.seed(1)
     rows = [[random.choice("abc"), random.choice("ab"), random.choice(["neutral", "entailment"])] for _ in range(40)]
-    repeats = Duplicates(3, labelled=True)
+    repeats = Duplicates(("anchor", "positive", "label"))
     for start in range(0, 40, 7):
         repeats.add([*enumerate(rows[start : start + 7], start=start + 1)])
     found = repeats.found()
@@ -104,7 +107,7 @@ def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplo
     said = [record.getMessage() for record in caplog.records if "dcpcse doctor" in record.getMessage()]
     assert said == [
         f"{file}: of 5 rows, 1 repeat an earlier row (line 4), 1 have the same sentence as anchor and positive "
-        f"(line 3), 1 have the same sentence as anchor and negative (line 5); 100.0 % of batches of "
+        f"(line 3), 1 have the same sentence as negative and as anchor or positive (line 5); 100.0 % of batches of "
         f"64 contain a false negative (not with --batch_sampler no_duplicates); dcpcse doctor {file} shows more"
     ]
 

@@ -21,8 +21,8 @@ from dcpcse.utils.errors import UserError
 
 MESSAGE_OF_COLUMNS = (
     "pick 1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; "
-    "or two sentences and a column named label or score) or more (anchor, positive, negative_1, negative_2, ...), for "
-    "instance "
+    "or two sentences and a column named label or score) or more (anchor, positive_1, positive_2, ..., "
+    "negative_1, negative_2, ...; a single positive may have any name), for instance "
 )
 
 

@@ -149,7 +149,7 @@ def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):
 def test_repeats_of_labelled_rows_are_those_that_loops_find():
     random.seed(4)
     rows = [[random.choice("abc"), random.choice("abc"), random.choice(CLASSES)] for _ in range(40)]
-    repeats = Duplicates(3, labelled=True)
+    repeats = Duplicates(("anchor", "positive", "label"))
     repeats.add(list(enumerate(rows[:25], start=1)))
     repeats.add(list(enumerate(rows[25:], start=26)))
     found = repeats.found()
@@ -162,7 +162,7 @@ def test_repeats_of_labelled_rows_are_those_that_loops_find():
 
 
 def test_an_unlabelled_file_has_no_pair_of_another_label():
-    repeats = Duplicates(3)
+    repeats = Duplicates(("anchor", "positive", "negative"))
     repeats.add([(1, ["a", "b", "c"]), (2, ["a", "b", "d"])])
     assert repeats.found().relabelled.count == 0
 

@@ -1,4 +1,4 @@
-"""Positives of single sentences: drawn from the class, the same for a seed, an epoch and a row."""
+"""Positives that are drawn, from a class or from several columns, the same for a seed, an epoch and a row."""
 
 import json
 from collections import Counter
@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import chisquare
 
 from dcpcse.data.columns import CLASS
 from dcpcse.data.in_memory import load_training_data
@@ -113,6 +114,44 @@ def test_a_sentence_in_two_classes_is_counted(load):
     assert (repeats.duplicates.lines, repeats.relabelled.lines, repeats.pairs) == ((5,), (4,), 0)
 
 
+# Several positives
+
+POSITIVES = {f"positive {k}": [f"p{k} of {i}" for i in range(9)] for k in (1, 2, 3)}
+SEVERAL = {"query": [f"q {i}" for i in range(9)], **POSITIVES, "neg": [f"n {i}" for i in range(9)]}
+
+
+def drawn(dataset, epoch):
+    dataset.begin_epoch(epoch)
+    return [example["positive"] for example in dataset.__getitems__(range(9))]
+
+
+def test_one_of_the_positives_of_a_row_is_drawn_uniformly_in_each_epoch(load):
+    columns, dataset = make_examples(load(SEVERAL), 5)
+    assert columns == ("anchor", "positive", "negative")
+    epochs = [drawn(dataset, epoch) for epoch in range(600)]
+    for i, of_row in enumerate(zip(*epochs, strict=True)):
+        counts = Counter(of_row)
+        assert sorted(counts) == [f"p{k} of {i}" for k in (1, 2, 3)]
+        assert chisquare(list(counts.values())).pvalue > 1e-4
+    for others in ([row[1] for row in epochs], [epochs[-1][0], *(row[0] for row in epochs[:-1])]):
+        both = Counter(zip((row[0] for row in epochs), others, strict=True))  # neither row nor epoch before matter
+        assert len(both) == 9 and chisquare(list(both.values())).pvalue > 1e-4
+    assert dataset[4] == {
+        "anchor": "q 4",
+        "positive": drawn(dataset, 599)[4],
+        "negative": "n 4",
+        "row": 4,
+        "epoch": 599,
+    }
+
+
+def test_a_drawn_positive_depends_on_seed_epoch_and_row_alone(load):
+    one, other = (make_examples(load(data), 5)[1] for data in (SEVERAL, pd.DataFrame(SEVERAL)))
+    assert drawn(one, 3) == [[other.begin_epoch(3), other[i]["positive"]][1] for i in reversed(range(9))][::-1]
+    assert drawn(one, 0) != drawn(one, 1)
+    assert drawn(make_examples(load(SEVERAL), 6)[1], 0) != drawn(one, 0)
+
+
 # Following lines
 
 LINES = ["", "a", "b", "", " ", "c", "d", "e", "", "f", "\t", "g", "h", ""]
@@ -159,6 +198,6 @@ def test_a_file_that_has_changed_is_not_read_for_its_documents(tmp_path):
 
 @pytest.mark.parametrize("positive", ["crop", "next"])
 def test_only_single_sentences_get_other_positives(positive, load):
-    for rows in ([("a", "b")], [("a", 1), ("b", 1)]):
+    for rows in ([("a", "b")], [("a", 1), ("b", 1)], {"a": ["x"], "positive_1": ["y"], "positive_2": ["z"]}):
         with pytest.raises(UserError, match=f"--positive {positive} makes pairs of single sentences, but train_data"):
             make_examples(load(rows), 1, positive)

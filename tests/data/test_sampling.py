@@ -16,7 +16,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import BatchSampler, DataLoader
 
 from dcpcse.data.indexed_dataset import IndexedDataset
-from dcpcse.data.pairing import ClassPairs
+from dcpcse.data.pairing import ClassPairs, OneOfSeveralPositives
 from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, NoDuplicatesSampler, distinct_rows, set_order
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
 from dcpcse.utils.errors import UserError
@@ -116,18 +116,22 @@ def require_no_duplicates(dataset, order, sizes, epoch=0):
         assert len(set().union(*seen)) == sum(map(len, seen)), batch
 
 
-@pytest.mark.parametrize("width", [1, 2, 3])
+PLAIN, SEVERAL = ("anchor", "positive", "negative"), ("anchor", "positive_1", "positive_2", "negative")
+
+
+@pytest.mark.parametrize("columns", [PLAIN[:1], PLAIN[:2], PLAIN, SEVERAL])
 @pytest.mark.parametrize("processes", [1, 3])
-def test_no_batch_has_a_text_twice_and_every_row_is_in_one_batch(width, processes):
-    random.seed(width)
-    rows = [tuple(f"text {random.randrange(150)}" for _ in range(width)) for _ in range(203)]
-    dataset, sizes = IndexedDataset(table(rows)), step_sizes(203, 4, processes, False)
+def test_no_batch_has_a_text_twice_and_every_row_is_in_one_batch(columns, processes):
+    random.seed(len(columns))
+    rows = [tuple(f"text {random.randrange(150)}" for _ in columns) for _ in range(203)]
+    data, sizes = table(rows, columns), step_sizes(203, 4, processes, False)
+    dataset = OneOfSeveralPositives(data, 5) if columns == SEVERAL else IndexedDataset(data)
     sampler = NoDuplicatesSampler(dataset, sizes, data_seed=7)
     seen = []
     for epoch in range(3):
         assert sampler.epoch == epoch
         seen.append(list(sampler))
-        require_no_duplicates(dataset, seen[-1], sizes)
+        require_no_duplicates(IndexedDataset(data), seen[-1], sizes)  # all positives, not the drawn one
         left_out = set(range(203)) - set(seen[-1])
         assert len(left_out) < max(sizes)  # at the end of the epoch
         assert len(seen[-1]) == 203

@@ -104,15 +104,20 @@ def test_pairs_with_scores_have_the_scores_of_scipy_and_scikit_learn():
     assert points(precision("dev", rows), embed) == pytest.approx(average_precision_score(rows["score"], cosines))
 
 
-def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates():
+@pytest.mark.parametrize("further", [{}, {"positive_2": ["p4", "p2", "p6", "n3", "p7", "p1"]}], ids=["one", "two"])
+def test_the_reciprocal_rank_is_that_of_a_naive_loop_over_all_candidates(further):
     rows = {
         "anchor": ["a1", "a2", "a1", "a3", "P2", "same"],  # an anchor with two positives, and one that is a candidate
         "positive": ["p1", "p2", "p3", "p1", "p5", "Same"],  # a positive of two anchors, and one that is its anchor
         "negative_1": ["n1", "n2", "n3", "n1", "n2", "n1"],
     }
-    embed = embedded(*(text for texts in rows.values() for text in texts))
-    candidates = [*dict.fromkeys([*rows["positive"], *rows["negative_1"]])]
     answers = {"a1": {"p1", "p3"}, "a2": {"p2"}, "a3": {"p1"}, "P2": {"p5"}}
+    if further:  # a text of the row is a second positive: the first one, a negative of another row, or new
+        rows = {"anchor": rows["anchor"], "positive_1": rows["positive"], **further, "negative": rows["negative_1"]}
+        answers = {"a1": {"p1", "p3", "p4", "p6"}, "a2": {"p2"}, "a3": {"p1", "n3"}, "P2": {"p5", "p7"}}
+        answers["same"] = {"p1"}
+    embed = embedded(*(text for texts in rows.values() for text in texts))
+    candidates = [*dict.fromkeys(text for name, texts in rows.items() if name != "anchor" for text in texts)]
     values = []
     for anchor, own in answers.items():
         others = [text for text in candidates if text not in own and text.lower() != anchor.lower()]
@@ -212,6 +217,18 @@ def test_all_hard_negatives_of_a_part_are_candidates(read):
     )
     assert found.train.roles == ("anchor", "positive", "negative_1", "negative_2")
     assert len(found.dev.texts) == 4 * 12
+
+
+def test_rows_with_several_positives_are_pairs_and_no_part_has_a_text_of_another(read):
+    rows = [(*pair, f"also {i // 2}", f"no {i}") for i, pair in enumerate(pairs(100))]  # two rows share a positive
+    names = ["anchor", "positive_1", "positive_2", "negative"]
+    found = read({name: list(cells) for name, cells in zip(names, zip(*rows, strict=True), strict=True)})
+    assert found.kind is kinds.PAIRS
+    assert found.sizes == {"train": 60, "dev": 20, "test": 20}
+    assert tuple(found.train.roles) == tuple(names)
+    trained = {text for row in found.train.dataset for text in row.values()}
+    assert len(found.dev.texts) == 20 + 20 + 10 + 20
+    assert not trained & {*found.dev.texts, *found.test.texts} and not {*found.dev.texts} & {*found.test.texts}
 
 
 def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):

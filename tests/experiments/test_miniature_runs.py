@@ -501,10 +501,11 @@ def test_encoders_without_what_a_variant_needs_are_refused(words, tiny, tmp_path
 
 
 def test_triplets_are_required_and_pairs_are_made_of_them(words, places, tmp_path):
-    pairs = tmp_path / "two.csv"
-    pairs.write_text("sent0,sent1\na b,c d\ne f,g h\n", encoding="utf-8")
-    with pytest.raises(UserError, match="give triplets"):
-        reproduce_command([*words, "--only", "sbert", "--dry_run", "--sup_file", str(pairs)])
+    others = tmp_path / "others.csv"
+    for rows in ("sent0,sent1\na b,c d\ne f,g h\n", "sent0,pos_1,pos_2,neg\na b,c d,e f,g h\n"):
+        others.write_text(rows, encoding="utf-8")
+        with pytest.raises(UserError, match="give triplets"):
+            reproduce_command([*words, "--only", "sbert", "--dry_run", "--sup_file", str(others)])
     miniature._write_pairs(places[TRIPLETS], tmp_path / "pairs.csv")
     lines = (tmp_path / "pairs.csv").read_text(encoding="utf-8").splitlines()
     given = Path(places[TRIPLETS]).read_text(encoding="utf-8").splitlines()

@@ -213,6 +213,7 @@ def _mine(encoder: str, options: str = "") -> str:
     return f"adapt {encoder} mine.csv{place}{options and f' -- {options}'}"
 
 
+SEVERAL = {"several.csv": "a,pos_1,pos_2\n" + "".join(f"anchor {i},one {i},two {i}\n" for i in range(9))}
 CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
@@ -269,6 +270,28 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         with_data("numbers as hard negatives", "a,b,sim\nx,y,3.5\nz,w,2\n", "sim.csv", "'sim'"),
         with_data("a column beside hard negatives", "a,b,neg_1,source\nx,y,z,w\n", "source.csv", "negative_1"),
+        with_data("a positive behind a negative", "a,pos_1,neg,pos_2\nx,y,z,w\n", "order.csv", "'pos_2'"),
+        with_data("a second positive behind another name", "q,answer,pos_2\nx,y,z\n", "second.csv", "'pos_2'"),
+        with_data("scores beside several positives", "a,pos_1,pos_2,score\nx,y,z,5\n", "both.csv", "positive_1"),
+        with_data("a blank positive in all rows", "a,pos_1,pos_2\nx,y,\nz,,w\n", "partly.csv", "blank cells"),
+        Case(
+            "several positives for a method of labels",
+            "train ... --train_file several.csv --method sbert",
+            "labelled pairs or hard negatives",
+            files=SEVERAL,
+        ),
+        Case(
+            "drawn positives, and workers that stay",
+            "train ... --train_file several.csv --dataloader_num_workers 1 --dataloader_persistent_workers",
+            "positives are drawn",
+            files=SEVERAL,
+        ),
+        Case(
+            "several positives that are corrupted ahead",
+            f"{CORRUPT.format('bert')} --train_file several.csv",
+            "2 columns of positives",
+            files=SEVERAL,
+        ),
         with_data("scores that are labels", "a,b,score\nx,y,Neutral\n", "words.csv", "label"),
         with_data("true as a score", '{"a": "x", "b": "y", "score": true}\n', "true.jsonl", "number"),
         with_data("a score that is no number", "a,b,score\nx,y,3.5\nz,w,high\n", "scores.csv", "line 3"),
@@ -1289,6 +1312,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         mining("the output exists", "--output old.csv", "old.csv", {"old.csv": "a,b\nc,d\n"}),
         mining("no such pairs", "--output mined.csv", "nowhere.csv", pairs="nowhere.csv"),
         mining("hard negatives already", "--output mined.csv", "pairs.csv", pairs="pairs.csv"),
+        mining("several positives", "--output mined.csv", "positive_1, positive_2", SEVERAL, pairs="several.csv"),
         mining("no such corpus", "--output mined.csv --corpus nowhere.txt", "nowhere.txt"),
         mining("a folder without an index", "--output mined.csv --corpus sts", "--corpus sts"),
         mining("no negatives", "--output mined.csv --num_negatives 0", "--num_negatives 0"),

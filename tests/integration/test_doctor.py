@@ -161,6 +161,11 @@ def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsy
     assert "every cell of the column 'id' is a number" in doctor(path)[1]["warning", "numbers"]
     write(path, [["a", "b", "c", "a"], ["d", "e", "f", "g"]], ("anchor", "positive", "negative_1", "negative_2"))
     assert doctor(path)[1]["warning", "contradictory"] == [2]
+    rows = [["a", "b", "c", "d"], ["e", "f", "e", "g"], ["h", "c", "i", "i"], ["j", "7", "8", "9"]]
+    write(path, rows, ("anchor", "positive_1", "positive_2", "negative"))
+    _, found = doctor(path)
+    assert (found["warning", "identical"], found["warning", "contradictory"]) == ([3], [4])
+    assert "up to 100 % of batches of 4 contain an anchor, or a positive, twice" in found["warning", "false negatives"]
 
 
 def test_scores_are_told_and_labels_that_are_all_alike_are_a_fault(doctor, tmp_path, capsys):

@@ -1,13 +1,18 @@
-"""Training on plain text with other positives than dropout, from train.py on."""
+"""Training with positives that are made of plain text or drawn from several, from train.py on."""
 
 from itertools import pairwise
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from runs import assert_same_weights
 
+import dcpcse
+from dcpcse.data.pairing import OneOfSeveralPositives
+
 DOCUMENTS = 5
+LETTERS = "abcdefghijklmnopqrstuvwx"
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +21,16 @@ def documents(tmp_path_factory, sentences) -> str:
     path = tmp_path_factory.mktemp("documents") / "documents.txt"
     parts = ["\n".join(f"{s} {d}" for s in sentences[d : d + 6]) for d in range(DOCUMENTS)]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def several_csv(tmp_path_factory, sentences) -> str:
+    """24 rows with three positives and a hard negative; each text ends in a letter for its row and its column."""
+    names = ("anchor", "positive_1", "positive_2", "positive_3", "negative")
+    rows = [{name: f"{sentences[i % 12]} {LETTERS[i]} {place}" for place, name in enumerate(names)} for i in range(24)]
+    path = tmp_path_factory.mktemp("several") / "several.csv"
+    pandas.DataFrame(rows).to_csv(path, index=False)
     return str(path)
 
 
@@ -29,14 +44,51 @@ def texts_of(run) -> list[list[tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize(
-    "options", [{"positive": "crop", "crop_share": 0.6, "gradient_cache_chunk": 2}, {"positive": "next"}], ids=str
+    ("data", "options"),
+    [
+        ("documents", {"positive": "crop", "crop_share": 0.6, "gradient_cache_chunk": 2}),
+        ("documents", {"positive": "next"}),
+        ("several_csv", {"do_eh_loss": True, "batch_sampler": "no_duplicates"}),
+    ],
+    ids=str,
 )
-def test_a_resumed_run_ends_bit_for_bit(options, tiny, train, documents):
+def test_a_resumed_run_ends_bit_for_bit(data, options, tiny, train, request):
+    file = request.getfixturevalue(data)
     options = {**options, "max_steps": 9, "save_strategy": "steps", "save_steps": 8}
-    whole = train(tiny("bert"), documents, **options)
-    folder = train.interrupted(8, tiny("bert"), documents, **options)
-    train(tiny("bert"), documents, folder=folder, resume=True, **options)
+    whole = train(tiny("bert"), file, **options)
+    folder = train.interrupted(8, tiny("bert"), file, **options)
+    train(tiny("bert"), file, folder=folder, resume=True, **options)
     assert_same_weights(whole.folder, folder)
+
+
+def test_an_epoch_of_several_positives_is_one_of_the_drawn_pairs(tiny, train, several_csv, tmp_path):
+    frame, epochs = pandas.read_csv(several_csv), 3
+    run = train(tiny("bert"), several_csv, max_steps=None, num_train_epochs=epochs, save_strategy="no")
+    ends = [[text.split()[-2:] for text in row] for batch in texts_of(run) for row in batch]
+    found = []  # of each epoch: row → column of its positive
+    for rows in (ends[start : start + 24] for start in range(0, 24 * epochs, 24)):
+        for anchor, positive, negative in rows:
+            assert anchor[0] == positive[0] == negative[0]
+            assert (anchor[1], negative[1]) == ("0", "4")
+        found.append({letter: place for _, (letter, place), _ in rows})
+    assert all(sorted(one) == [*LETTERS] and set(one.values()) == {"1", "2", "3"} for one in found)
+    assert found[0] != found[1] != found[2] != found[0]
+    expanded = frame[["anchor", "negative"]].copy()
+    expanded.insert(1, "positive", [frame[f"positive_{found[0][letter]}"][i] for i, letter in enumerate(LETTERS)])
+    options = {"max_steps": 6, "per_device_train_batch_size": 4, "learning_rate": 0.03, "save_strategy": "no"}
+    options |= {"use_cpu": True, "disable_tqdm": True, "cache_dir": train.cache_dir}
+    pairs, several = (
+        dcpcse.train(tiny("bert"), data, output_dir=tmp_path / name, **options)
+        for name, data in (("pairs", expanded), ("several", frame))
+    )
+    assert_same_weights(pairs.folder, several.folder)
+    assert isinstance(run.trainer.train_dataset, OneOfSeveralPositives)
+
+
+@pytest.mark.parametrize("method", ["simcse", "promptbert", "conpvp", "esimcse", "sbert", "consert"])
+def test_the_methods_of_triplets_take_several_positives(method, tiny, train, several_csv):
+    run = train(tiny("bert"), several_csv, method=method, max_steps=1, learning_rate=1e-3)
+    assert torch.isfinite(torch.tensor(run.logged("loss"))).all()
 
 
 def test_the_following_line_is_the_positive_and_no_batch_need_have_it_as_a_negative(tiny, train, documents):

@@ -42,8 +42,8 @@ def adapt_parser() -> CommandParser:
     add(
         "data",
         metavar="DATA",
-        help="Training file, as of train.py: sentences, pairs, pairs with hard negatives, sentences with classes, or "
-        "pairs with scores.",
+        help="Training file, as of train.py: sentences, pairs (also with several positives or hard negatives), "
+        "sentences with classes, or pairs with scores.",
     )
     add("--output_dir", required=True, help="Folder for the record and the adapted encoder; it must be new or empty.")
     add("--dev", metavar="FILE", help="File to choose the setting on, in place of a part of DATA.")

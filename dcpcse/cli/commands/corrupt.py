@@ -50,6 +50,11 @@ def _corrupt(args: argparse.Namespace) -> None:
         if label == CLASS:
             reason = "of which positives are drawn in every epoch, so that they cannot be corrupted ahead"
         raise UserError(f"--train_file {args.train_file} has a column {label}, {reason}; remove the column")
+    if len(positives := file.roles.positives) > 1:
+        raise UserError(
+            f"--train_file {args.train_file} has {len(positives)} columns of positives, of which one is drawn in "
+            "every epoch, so that they cannot be corrupted ahead; keep one of them"
+        )
     options = LoadOptions(cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(args.model_name_or_path, options)
     generator = load_generator(args.generator_name, tokenizer, options)

@@ -18,6 +18,7 @@ from senteval.lines import Line, Located
 from senteval.scores import ROUNDING, cosine, unit_rows
 from senteval.settings import Settings
 
+from dcpcse.data.columns import positives_in
 from dcpcse.evaluation.significance import STATISTICS, Outcomes, resample
 from dcpcse.experiments.adaptation.split import text_key
 from dcpcse.utils.errors import UserError
@@ -129,7 +130,7 @@ def _cosines_of_pairs(part: str, title: str, statistic: str, rows: Columns) -> M
 
 
 def own_positive(part: str, rows: Columns) -> Measure:
-    """Return the mean reciprocal rank of pairs; rows: the columns anchor, positive and those of hard negatives.
+    """Return the mean reciprocal rank of pairs; rows: the columns anchor, those of positives and of hard negatives.
 
     A query is a distinct anchor, and its outcome is the mean over its positives of 1 / rank among all candidates of
     the part that are neither the anchor itself nor another of its positives. Candidates with the same cosine rank
@@ -139,11 +140,12 @@ def own_positive(part: str, rows: Columns) -> Measure:
     place_of = {key: place for place, key in enumerate(candidates)}
     anchors: dict[str, str] = {}
     answers: dict[str, set[int]] = {}
-    for anchor, positive in zip(rows["anchor"], rows["positive"], strict=True):
-        key, answer = text_key(anchor), text_key(positive)
-        if key != answer:  # a text finds itself whatever the encoder is
-            anchors[key] = anchor
-            answers.setdefault(key, set()).add(place_of[answer])
+    for column in positives_in(rows):
+        for anchor, positive in zip(rows["anchor"], rows[column], strict=True):
+            key, answer = text_key(anchor), text_key(positive)
+            if key != answer:  # a text finds itself whatever the encoder is
+                anchors[key] = anchor
+                answers.setdefault(key, set()).add(place_of[answer])
     queries, texts = list(anchors.values()), list(candidates.values())
 
     def outcomes(embed: Embeddings) -> np.ndarray:
