@@ -40,7 +40,8 @@ class Encoder(nn.Module):
     position_offset: number of positions by which the text is shifted (in the published code, the prompt length).
     cls_prompt: a trained vector that replaces the word embedding of the first token (D2CSE, section 3). lora: settings
     of an adapter, which a copy of the backbone gets that shares its weights (`dcpcse.encoders.lora`). tuned: whether
-    the backbone is trained, and therefore saved with the model.
+    the backbone is trained, and therefore saved with the model. check_prompts: whether the prompts must affect the
+    output. A training may have destroyed its encoder, so that no input affects the output: such a model still loads.
     If the backbone is one of `PACKABLE`, padding is skipped everywhere except in attention (`set_packed` changes
     this). The hidden states of real tokens are the same either way. Raises UserError if the prompts do not affect the
     output of this backbone.
@@ -56,6 +57,7 @@ class Encoder(nn.Module):
         cls_prompt: ShallowPrompt | None = None,
         lora: Lora | None = None,
         tuned: bool = False,
+        check_prompts: bool = True,
     ) -> None:
         super().__init__()
         self.backbone = backbone = backbone if lora is None else with_lora(backbone, lora)
@@ -74,9 +76,9 @@ class Encoder(nn.Module):
             prompt_support.use_prefix_attention(backbone)
         if prompt is not None or self.position_offset:
             prompt_support.require_room(backbone, self.max_tokens, self.position_offset)
-        if prompt is not None:
+        if check_prompts and prompt is not None:
             prompt_support.require_prompt_arrives(backbone, prompt.shape)
-        if shallow is not None or cls_prompt is not None:
+        if check_prompts and (shallow is not None or cls_prompt is not None):
             prompt_support.require_shallow_prompt_arrives(backbone)
 
     @property
@@ -286,6 +288,7 @@ class Encoder(nn.Module):
             cls_prompt=_build_shallow(record.get("cls_prompt")),
             lora=None if record.get("lora") is None else Lora.of(record["lora"]),
             tuned=record["backbone"] is not None,
+            check_prompts=record["backbone"] is None,
         )
 
     def parts(self) -> dict[str, dict[str, Tensor]]:

@@ -81,6 +81,17 @@ def test_a_loaded_folder_gives_the_very_same_embeddings(name, kind, saved, sente
     assert np.array_equal(dcpcse.load(folder, device="cpu").encode(texts), model.encode(texts))
 
 
+def test_an_encoder_that_its_training_has_destroyed_still_loads(tiny, tmp_path, sentences):
+    """A learning rate that is too high can leave an encoder whose output depends on no input, as one of 1e-2 has."""
+    model = trained(tiny("bert"), method="conpvp")
+    last = model.encoder.backbone.encoder.layer[-1].output.LayerNorm
+    with torch.no_grad():
+        last.weight.zero_()
+    model.save(tmp_path / "saved")
+    found = dcpcse.load(tmp_path / "saved", device="cpu").encode(sentences)
+    assert np.array_equal(found, model.encode(sentences)) and np.array_equal(found[0], found[1])
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_sentence_transformers_loads_a_plain_folder_and_gives_the_same(name, kind, saved, sentences):
