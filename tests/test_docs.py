@@ -108,7 +108,7 @@ def test_every_block_that_is_not_run_is_counted():
 
 
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
-    pytest.importorskip("sphinx", reason="needs Sphinx, myst-nb and furo (pip install -e .[docs])")
+    pytest.importorskip("sphinx", reason="needs Sphinx, myst-nb and furo (pip install -e '.[docs]')")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(ROOT / "docs"), "site"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from torch import Tensor
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.packages import not_installed
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
 """Name of an option of `encode` in mteb → its name in `SentenceEncoder.encode`."""
@@ -92,7 +93,7 @@ def import_mteb() -> Any:
         import mteb
         import mteb.models.model_meta
     except ImportError as error:
-        raise UserError('MTEB tasks need the package mteb: pip install "mteb>=2.26,<3" (the extra mteb)') from error
+        raise not_installed("an evaluation of MTEB tasks", "mteb", "mteb") from error
     return mteb
 
 

@@ -23,6 +23,7 @@ from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, require_plain_file, write_atomic
+from dcpcse.utils.packages import not_installed
 from dcpcse.utils.parsing import read_bytes
 from dcpcse.utils.run_files import is_number, read_state
 
@@ -316,10 +317,11 @@ class TrialFailedError(Exception):
     """A run of train.py ended with an error."""
 
 
-def import_optuna() -> Any:
+def import_optuna(what: str = "dcpcse search-hyperparameters") -> Any:
+    """Import and return the module optuna. Raises UserError if it is not installed. what: what requires it."""
     try:
         import optuna
     except ImportError as error:
-        raise UserError('the search needs Optuna; install it with: pip install "optuna>=5"') from error
+        raise not_installed(what, "Optuna", "search") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.packages import not_installed
 from dcpcse.utils.parsing import read_text
 
 
@@ -22,7 +23,7 @@ def connected(address: str) -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError as error:
-        raise UserError("--ray needs Ray; install it with `pip install ray[data]`") from error
+        raise not_installed("--ray", "Ray", "ray") from error
     if address.startswith("ray://"):
         raise UserError(f"--ray {address} is not supported; use --ray auto on a machine of the cluster")
     ours = not ray.is_initialized()

@@ -224,7 +224,7 @@ def test_an_option_that_is_given_is_not_varied_and_settings_on_which_it_has_no_e
     monkeypatch.setattr(tried.importlib.util, "find_spec", lambda name: None)
     caplog.set_level(logging.INFO, "dcpcse")
     assert tunings() == {"deep": 12}
-    assert "--tuning lora is not tried: it requires peft" in caplog.text
+    assert "settings are left out: --tuning lora requires peft" in caplog.text
 
 
 # Time

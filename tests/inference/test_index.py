@@ -228,9 +228,9 @@ def test_without_faiss_exact_search_uses_numpy_and_the_other_backends_are_errors
     with_faiss = SentenceIndex.load(tmp_path / "cells", backend="faiss").search_vectors(queries)
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
     for backend in ("faiss", "ivf"):
-        with pytest.raises(UserError, match=r"pip install dcpcse\[faiss\]"):
+        with pytest.raises(UserError, match=r'pip install -e "\.\[faiss\]"'):
             build(vectors, texts, backend=backend)
-    with pytest.raises(UserError, match=r"pip install dcpcse\[faiss\]"):
+    with pytest.raises(UserError, match=r'pip install -e "\.\[faiss\]"'):
         SentenceIndex.load(tmp_path / "cells")
     index = build(vectors, texts)
     assert index.backend == "numpy"

@@ -1354,7 +1354,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case(
             "train.py: an adapter without peft",
             "train ... --tuning lora",
-            "pip install -e .[peft]",
+            'pip install -e ".[peft]"',
             files={"sitecustomize.py": "import sys\n\nsys.modules['peft'] = None\n"},
             program="train.py",
             environment={"PYTHONPATH": "."},

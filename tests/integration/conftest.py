@@ -68,7 +68,7 @@ def supervised(tiny, train, train_csv):
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Address of a Ray cluster of two machines with a core each, on this one."""
-    pytest.importorskip("ray", reason="needs Ray (pip install ray)")
+    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -120,7 +120,7 @@ def taken_port() -> Iterator[int]:
 @pytest.fixture
 def serve(tool, tiny, result, file, monkeypatch):
     """serve(visit) runs the command with two models, calls visit with the page's address, then presses Ctrl-C."""
-    gradio = pytest.importorskip("gradio", reason="needs gradio (pip install -e .[demo])")
+    gradio = pytest.importorskip("gradio", reason="needs gradio (pip install -e '.[demo]')")
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")  # nothing listens there
     for name, value in {**proxies, "no_proxy": "", "NO_PROXY": ""}.items():
         monkeypatch.setenv(name, value)

@@ -525,11 +525,11 @@ def test_a_worker_returns_the_mistakes_of_the_user(mistaken, text, monkeypatch):
 def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "local")
-    refused(tool, encode_command, argv, "pip install ray")
+    refused(tool, encode_command, argv, 'pip install -e ".[ray]"')
 
 
 def test_ray_of_this_machine_ends_with_the_work_and_returns_the_mistakes_of_the_user(mistaken, text):
-    pytest.importorskip("ray", reason="needs Ray (pip install ray)")
+    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
     with pytest.raises(UserError, match=MISTAKE), ray_workers("local", 1, "cpu") as workers:
         list(workers.encode(mistaken, TextFile.read(text, CHUNK), [0]))
     assert not ray_processes("")
@@ -537,13 +537,13 @@ def test_ray_of_this_machine_ends_with_the_work_and_returns_the_mistakes_of_the_
 
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "head", "ray://head:10001"])
 def test_a_cluster_that_cannot_be_reached_gets_one_line(address, tiny, text, tool, tmp_path):
-    pytest.importorskip("ray", reason="needs Ray (pip install ray)")
+    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
     refused(tool, encode_command, argv, f"--ray {address}", "cluster")
 
 
 def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="needs Ray (pip install ray)")
+    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "ray").mkdir()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpcse.utils.errors import UserError, printable
+from dcpcse.utils.errors import printable
 from dcpcse.utils.files import write_files
+from dcpcse.utils.packages import not_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +103,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise UserError('plots need matplotlib; install it with: pip install "matplotlib>=3.9,<4"') from error
+        raise not_installed("a plot", "matplotlib", "plots") from error
 
 
 @contextmanager

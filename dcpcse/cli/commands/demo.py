@@ -16,6 +16,7 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.packages import not_installed
 
 POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_template]
 """Poolers that need no template."""
@@ -50,7 +51,7 @@ def _require_gradio() -> None:
     try:
         import gradio  # noqa: F401
     except ImportError as error:
-        raise UserError('the demo needs gradio; install it with: pip install "gradio>=6,<7"') from error
+        raise not_installed("dcpcse demo", "gradio", "demo") from error
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:

@@ -74,7 +74,7 @@ def adapt_encoder(request: Request) -> Adaptation:
     is interrupted.
     """
     budget = Budget(60 * request.minutes, started=request.started)
-    import_optuna()
+    import_optuna("dcpcse adapt")
     require_free(request.given)
     folder = request.output_dir
     require_room(folder)
@@ -202,7 +202,7 @@ class _Search:
         return {uses[name]: size for name, size in self.parts.sizes.items()}
 
     def _try_settings(self) -> None:
-        optuna = import_optuna()
+        optuna = import_optuna("dcpcse adapt")
         pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
         study = optuna.create_study(direction="maximize", pruner=pruner)
         states = optuna.trial.TrialState

@@ -18,6 +18,7 @@ from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, needs_of
+from dcpcse.utils.packages import not_installed
 
 Options = Mapping[str, Any]
 """Options of train.py by name."""
@@ -119,8 +120,8 @@ def _tunings(given: Options) -> list[str]:
         raise UserError(f"{names}: no tuning takes all of these options; leave out those of one tuning")
     for tuning in taken:
         if not _is_installed(tuning):
-            package = TUNINGS[tuning].package
-            notify(f"--tuning {tuning} is not tried: it requires {package}; pip install {package}")
+            error = not_installed(f"--tuning {tuning}", TUNINGS[tuning].package, TUNINGS[tuning].package)
+            notify(f"settings are left out: {error}")
     return [tuning for tuning in taken if _is_installed(tuning)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dcpcse.inference.similarity import pairwise_cosines
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.packages import not_installed
 
 BLOCK = 8_192  # rows that are compared with the queries at once
 EXTRA_ROWS = 16  # additional candidates: rounding in float32 may swap rows with nearly equal cosines
@@ -24,7 +24,7 @@ def load_faiss() -> Any:
     try:
         return importlib.import_module("faiss")
     except ImportError as error:
-        raise UserError("this backend needs faiss: pip install dcpcse[faiss]; numpy is exact without it") from error
+        raise not_installed("this backend", "faiss", "faiss", "; numpy is exact without it") from error
 
 
 def nearest_rows(
