@@ -87,7 +87,7 @@ def load(
     of_checkpoint: dict[str, Any] = {"tokenizer": tokenizer, "denoise_from_zero": denoise_from_zero}
     of_checkpoint["position_offset"] = position_offset
     of_encoder = {"top_k": top_k, "remove": remove, "lm_head": lm_head}
-    checkpoint = _checkpoint(name, layout, options)
+    checkpoint = find_checkpoint(name, layout, options)
     if checkpoint is not None:
         _refuse(of_encoder, f"applies only to plain encoders; {name} is a checkpoint of other code")
         choices = Choices(
@@ -135,7 +135,7 @@ def _name(name: Any) -> str:
     return os.fspath(path("name", name))
 
 
-def _checkpoint(name: str, layout: str | None, options: LoadOptions) -> Path | None:
+def find_checkpoint(name: str, layout: str | None, options: LoadOptions) -> Path | None:
     """Return the local folder of a checkpoint of other code; None if the name is anything else.
 
     layout: the format, if the caller knows it; then the name must be that of a checkpoint.

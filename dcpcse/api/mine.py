@@ -9,6 +9,7 @@ from dcpcse.api.evaluate import AnyEncoder
 from dcpcse.api.words import python_words
 from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.utils.arguments import known_arguments, path, truth_value, whole_number
+from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dcpcse.inference.mining.result import MiningResult
@@ -55,11 +56,12 @@ def mine(
     negatives, in the columns anchor, positive and negative, or negative_1, negative_2, ...; "triplet" writes a row for
     each negative. range_min, range_max: ranks, from 0 and without `range_max`. max_similarity: largest cosine of a
     negative to the anchor. absolute_margin, relative_margin: the cosine of a negative is at most p - absolute_margin
-    and p - relative_margin * abs(p), where p is that of the anchor's least similar positive. guide: a second encoder;
-    candidates are left out if it finds them more similar to the anchor than the least similar positive, less
-    guide_margin. sampling: "top", the first candidates in range, or "random", any of them. seed: of random sampling,
-    42 by default. backend: as in `SentenceIndex`; all but "ivf" are exact. cache_dir: folder for downloads and for
-    the rows that were read.
+    and p - relative_margin * abs(p), where p is that of the anchor's least similar positive. guide: a second encoder,
+    given as `model` is; candidates are left out if it finds them more similar to the anchor than the least similar
+    positive, less guide_margin. Its name may be that of an encoder without a pooling of its own, which is averaged; as
+    `model`, give `dcpcse.load(name, pooler="avg")`. sampling: "top", the first candidates in range, or "random", any
+    of them. seed: of random sampling, 42 by default. backend: as in `SentenceIndex`; all but "ivf" are exact.
+    cache_dir: folder for downloads and for the rows that were read.
 
     Returns the number of rows, what was left out, and statistics of the similarities. Raises UserError if an argument
     or the data are not valid, and if no pair has enough negatives.
@@ -96,7 +98,7 @@ def mine(
         load_training_data(pairs, cache, name="pairs"),
         open_corpus(corpus, cache, "corpus"),
         partial(_encoder, model, cache),
-        None if guide is None else partial(_encoder, guide, cache),
+        None if guide is None else partial(_guide, guide, cache),
         batch_size=batch_size,
         show_progress=show_progress,
     )
@@ -107,3 +109,20 @@ def _encoder(model: AnyEncoder, cache_dir: str | None) -> Any:
     from dcpcse.evaluation.foreign_encoder import as_encoder
 
     return load(model, cache_dir=cache_dir) if isinstance(model, str | os.PathLike) else as_encoder(model)
+
+
+def _guide(guide: AnyEncoder, cache_dir: str | None) -> Any:
+    """Return a guide; the name of a plain encoder stands for the mean over its tokens, as for `--guide`."""
+    from dcpcse.api.load import find_checkpoint
+    from dcpcse.encoders.storage.load_options import LoadOptions
+    from dcpcse.inference.arguments import EncoderArguments
+    from dcpcse.inference.loading import load_guide
+
+    if not isinstance(guide, str | os.PathLike) or find_checkpoint(
+        os.fspath(guide), None, LoadOptions(cache_dir=cache_dir)
+    ):
+        return _encoder(guide, cache_dir)
+    try:
+        return load_guide(os.fspath(guide), EncoderArguments(cache_dir=cache_dir))
+    except UserError as error:
+        raise UserError(f"--guide: {error}") from error

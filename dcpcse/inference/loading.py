@@ -21,6 +21,9 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint
 
+OWN_POOLER = "avg"
+"""Pooling of a guide, or of an encoder to adapt, whose folder names none."""
+
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 """The default of every option of the papers' evaluation scripts."""
 
@@ -43,6 +46,20 @@ def load_model(
         require_flex_attention(model.device, args.packing)
     set_packed(model, args.packing, args.flex_attention)
     return model
+
+
+def load_guide(name: str, args: EncoderArguments) -> SentenceEncoder:
+    """Load an encoder that judges the texts of another one, as `load_model` does, with its own representation.
+
+    That of a plain encoder is the mean over its tokens, unless `args` name a pooler. Raises UserError if there is no
+    such encoder, or if an option does not apply to it.
+    """
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
+    if args.pooler_type is None and not Path(name).is_file():
+        hub.require_known(name, options)
+        if not is_trained(name, args) and modules_folder(name, options) is None:
+            args = replace(args, pooler_type=OWN_POOLER)
+    return load_model(name, args, options=options)
 
 
 def _load(

@@ -34,10 +34,8 @@ from dcpcse.encoders.base_facts import configuration, training_configuration
 from dcpcse.encoders.fingerprint import ROUNDING_ONLY_KEYS, identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
-from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.inference.loading import is_trained, load_model
-from dcpcse.inference.st_folder import modules_folder
+from dcpcse.inference.loading import load_guide
 from dcpcse.losses.guide import Guide
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
@@ -197,7 +195,7 @@ def build(
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)
     if options.guide:
-        method = replace(method, guide=Guide(load_guide(options), method.views))
+        method = replace(method, guide=Guide(_load_guide(options), method.views))
     require_fitting(method, columns, dataset, data_args, run)
     corpus = _read_corpus(options, data_args, data, method) if data else None
     dataset = CorruptedDataset(data.dataset, corpus) if corpus else dataset
@@ -230,17 +228,11 @@ def load_encoder(args: ModelArguments) -> Backbone:
     )
 
 
-def load_guide(args: ModelArguments) -> SentenceEncoder:
-    """Load the encoder of --guide with its own representation; that of a plain encoder is the mean over its tokens."""
-    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
+def _load_guide(args: ModelArguments) -> SentenceEncoder:
     how = EncoderArguments(device="cpu", cache_dir=args.cache_dir, use_auth_token=args.use_auth_token)
     notify(f"guide: {args.guide}")
     try:
-        if not Path(args.guide).is_file():
-            hub.require_known(args.guide, options)
-            if not is_trained(args.guide, how) and modules_folder(args.guide, options) is None:
-                how = replace(how, pooler_type="avg")
-        return load_model(args.guide, how, options=options)
+        return load_guide(args.guide, how)
     except UserError as error:
         raise UserError(f"--guide: {error}") from error
 

@@ -230,6 +230,20 @@ def test_an_index_folder_is_a_corpus(backend, tiny, sentences, mined, tmp_path, 
         mined(pairs, model, corpus=tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"num_negatives": 5}, "1 pair with fewer than 5 negatives is left out"),
+        ({"num_negatives": 5, "output_format": "triplet"}, "1 pair with fewer than 5 negatives has fewer rows"),
+        ({"corpus": ["text 1"]}, "1 pair without a negative is left out"),
+    ],
+)
+def test_the_last_line_counts_what_is_left_out_in_words_of_its_number(options, line, mined):
+    pairs = [("anchor 200", "text 300"), ("anchor 210", "text 1")]
+    mined(pairs, **{"corpus": [f"text {i}" for i in range(1, 6)], **options})
+    assert mined.result.lines[-1] == line
+
+
 def test_the_guide_encodes_only_candidates_and_each_of_them_once(mined, small_chunks):
     pairs, guide = made_pairs(70), Lookup(seed=1)
     mined(pairs, corpus=TEXTS, guide=guide, range_max=3)

@@ -1317,6 +1317,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         mining("a folder without an index", "--output mined.csv --corpus sts", "--corpus sts"),
         mining("no negatives", "--output mined.csv --num_negatives 0", "--num_negatives 0"),
         mining("too few ranks", "--output mined.csv --range_min 99 --num_negatives 5", "--range_max 100"),
+        mining("more negatives than ranks", "--output mined.csv --num_negatives 200", "--num_negatives 200: must be"),
+        mining("no ranks", "--output mined.csv --range_min 200", "--range_max 100: must be above --range_min 200"),
         mining("a negative rank", "--output mined.csv --range_min -1", "--range_min -1"),
         mining("a margin of 3", "--output mined.csv --absolute_margin 3", "--absolute_margin 3"),
         mining("a margin of 200 %", "--output mined.csv --relative_margin 2", "--relative_margin 2"),
@@ -1327,6 +1329,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         mining("a margin of no guide", "--output mined.csv --guide_margin 0.1", "--guide_margin"),
         mining("a pooler of no guide", "--output mined.csv --guide_pooler avg", "--guide_pooler"),
         mining("no such guide", "--output mined.csv --guide ./nowhere", "./nowhere"),
+        mining(
+            "a pooler that the guide lacks",
+            "--output mined.csv --guide distilbert --guide_pooler cls",
+            "choose --guide_pooler cls_before_pooler, avg",
+        ),
         mining("nothing is so dissimilar", "--output mined.csv --max_similarity -1", "two.csv"),
         mining(
             "a negative that no cell can have",

@@ -57,6 +57,25 @@ def test_the_file_is_that_of_python_and_trains(tiny, pairs, train, train_txt, to
     assert batch["input_ids"].shape[1] == 5  # anchor, positive and three negatives
 
 
+def test_a_plain_encoder_as_guide_is_averaged_as_that_of_training(tiny, pairs, train_txt, tool, tmp_path):
+    said, usual = {}, ["--corpus", train_txt, "--guide_margin", "0.1", "--pooler", "avg", "--device", "cpu"]
+    for name, pooler in {"default": [], "avg": ["--guide_pooler", "avg"], "max": ["--guide_pooler", "max"]}.items():
+        place = ["--output", str(tmp_path / f"{name}.csv"), "--guide", tiny("distilbert"), *pooler]
+        said[name] = tool(mine_command, [tiny("bert"), pairs, *usual, *place]).said.splitlines()[1]
+    python = dcpcse.mine(
+        dcpcse.load(tiny("bert"), pooler="avg"),
+        pairs,
+        corpus=train_txt,
+        output=tmp_path / "python.csv",
+        guide=tiny("distilbert"),
+        guide_margin=0.1,
+        show_progress=False,
+    )
+    assert "the guide left out" in said["avg"]
+    assert python.lines[1] in said["default"] == said["avg"] != said["max"]
+    assert python.output.read_bytes() == (tmp_path / "default.csv").read_bytes()
+
+
 @pytest.mark.parametrize("output_format", ["n-tuple", "triplet"])
 def test_what_is_left_out_is_counted(output_format, tiny, pairs, tool, tmp_path):
     words = ["--output", str(tmp_path / "mined.csv"), "--num_negatives", "4", "--output_format", output_format]
@@ -72,6 +91,7 @@ def test_what_is_left_out_is_counted(output_format, tiny, pairs, tool, tmp_path)
     )
     said = tool(mine_command, [tiny("bert"), pairs, *words]).said
     assert result.incomplete > 0 and result.without > 0
+    are = "is" if result.without == 1 else "are"
     fate = "are left out" if output_format == "n-tuple" else "have fewer rows"
     assert f"{result.incomplete} pairs with fewer than 4 negatives {fate}" in said
-    assert f"{result.without} pair" in said and "without a negative are left out" in said
+    assert f"{result.without} pair" in said and f"without a negative {are} left out" in said

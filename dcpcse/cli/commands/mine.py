@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import print_result
+from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 
 def mine_command(argv: Sequence[str]) -> None:
@@ -19,20 +24,27 @@ def mine_command(argv: Sequence[str]) -> None:
 
     from dcpcse.data.training_file import load_training_file
     from dcpcse.inference.index.sentence_index import require_backend
-    from dcpcse.inference.loading import load_model
+    from dcpcse.inference.loading import load_guide, load_model
     from dcpcse.inference.mining.mine import mine_negatives, open_corpus
 
     require_backend(args.backend)
     cache = Path(encoder.cache_dir) / "dcpcse" if encoder.cache_dir else None
     general = ("batch_size", "packing", "flex_attention", "device", "cache_dir", "use_auth_token")
     of_guide = EncoderArguments(**{name: getattr(encoder, name) for name in general}, pooler_type=args.guide_pooler)
+
+    def guide() -> "SentenceEncoder":
+        try:
+            return load_guide(args.guide, of_guide)
+        except UserError as error:  # which names the option of the first encoder
+            raise UserError(f"--guide: {error}".replace("--pooler ", "--guide_pooler ")) from error
+
     with logging_redirect_tqdm():
         result = mine_negatives(
             args,
             load_training_file(places.pairs, cache),
             open_corpus(args.corpus, cache, "--corpus"),
             lambda: load_model(places.model, encoder),
-            None if args.guide is None else lambda: load_model(args.guide, of_guide),
+            None if args.guide is None else guide,
             batch_size=encoder.batch_size,
             show_progress=True,
         )

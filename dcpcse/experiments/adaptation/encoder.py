@@ -8,14 +8,11 @@ from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.experiments.adaptation.settings import Options
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.inference.loading import is_trained, load_model
+from dcpcse.inference.loading import OWN_POOLER, is_trained, load_model
 from dcpcse.inference.st_folder import modules_folder
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_encoder_path
-
-OWN_POOLER = "avg"
-"""Pooling of an encoder whose folder names none."""
 
 
 def load_untouched(name: str, given: Options) -> SentenceEncoder:

@@ -39,13 +39,12 @@ class MiningArguments:
         choices=["n-tuple", "triplet"],
     )
     range_min: int = option(0, "Number of the most similar candidates that are skipped.")
-    range_max: int = option(100, "Number of the most similar candidates, with those skipped, that are considered.")
+    range_max: int = option(100, "Rank at which the search stops; candidates that --range_min skips count.")
     absolute_margin: float | None = option(
-        None, "Candidates must be less similar to the anchor than its positives by this difference of cosines."
+        None, "Least difference between the cosine of the anchor to its positive and that to a negative."
     )
     relative_margin: float | None = option(
-        None,
-        "Candidates must be less similar to the anchor than its positives by this share of the positives' cosine.",
+        None, "Least difference between the two cosines, as a share of the cosine to the positive."
     )
     max_similarity: float | None = option(None, "Largest cosine of an anchor and its negatives.")
     guide: str | None = option(
@@ -55,14 +54,13 @@ class MiningArguments:
     )
     guide_pooler: str | None = option(
         None,
-        "Sentence representation of --guide (default: as recorded in its folder, otherwise cls).",
+        "Sentence representation of --guide (default: that of its folder; avg for a plain encoder).",
         choices=[*POOLERS, *UNTRAINED],
         needs=_GUIDE,
     )
     guide_margin: float = option(
         0.0,
-        "By the second encoder, candidates must be less similar to the anchor than the positives by this difference "
-        "of cosines.",
+        "Least difference between the cosine of the anchor to its positive and that to a negative, by the guide.",
         needs=_GUIDE,
     )
     sampling: str = option(
@@ -88,9 +86,11 @@ class MiningArguments:
         require_seed("seed", self.seed)
         require(self.num_negatives >= 1, "--num_negatives", self.num_negatives, "at least 1")
         require(self.range_min >= 0, "--range_min", self.range_min, "at least 0")
-        least = self.range_min + self.num_negatives
-        bound = f"at least {least}, which is --range_min {self.range_min} and --num_negatives {self.num_negatives}"
-        require(self.range_max >= least, "--range_max", self.range_max, bound)
+        low, high = f"--range_min {self.range_min}", f"--range_max {self.range_max}"
+        require(self.range_max > self.range_min, "--range_max", self.range_max, f"above {low}")
+        ranks = self.range_max - self.range_min
+        bound = f"at most {ranks}, the number of ranks from {low} to {high}; give a larger --range_max"
+        require(self.num_negatives <= ranks, "--num_negatives", self.num_negatives, bound)
         for name, most in (("absolute_margin", 2), ("relative_margin", 1), ("guide_margin", 2), ("max_similarity", 1)):
             given = getattr(self, name)
             require(given is None or -most <= given <= most, f"--{name}", given, f"between {-most} and {most}")

@@ -88,10 +88,11 @@ class MiningResult:
             lines.append(f"the guide left out {share} as possible positives")
         lines.append(f"wrote {plural(len(rows.pairs), 'row')} to {args.output}")
         if incomplete:
-            fate = "have fewer rows" if args.output_format == "triplet" else "are left out"
+            verbs = ("has", "have") if args.output_format == "triplet" else ("is", "are")
+            fate = f"{verbs[incomplete > 1]} {'fewer rows' if args.output_format == 'triplet' else 'left out'}"
             lines.append(f"{plural(incomplete, 'pair')} with fewer than {args.num_negatives} negatives {fate}")
         if without:
-            lines.append(f"{plural(without, 'pair')} without a negative are left out")
+            lines.append(f"{plural(without, 'pair')} without a negative {'are' if without > 1 else 'is'} left out")
         return cls(
             output=Path(args.output),
             rows=len(rows.pairs),
