@@ -240,6 +240,9 @@ def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):
     with pytest.raises(UserError, match=r"data\.csv, line 18: the text 'flute at 16' is also in .*dev\.csv, line 22"):
         read(data, dev)
     test = file("test.csv", [*pairs(20, 200), pairs(20, 100)[3]])
+    long = f"flute {'and garden ' * 9}"
+    with pytest.raises(UserError, match=r"the text 'flute (and garden ){4}and garde…' is"):
+        read(file("long.csv", [*pairs(40), (long, "x")]), file("longer.csv", [*pairs(20, 100), (long, "y")]))
     with pytest.raises(UserError, match=r"test\.csv, line 22: .*dev\.csv, line 5"):
         read(data, file("dev.csv", pairs(20, 100)), test)
 
@@ -248,13 +251,28 @@ REFUSED = {
     "too few rows": ((pairs(40),), "data has 40 rows, which leaves 8 for the test part, but 10 are needed"),
     "one group": (([("a", f"b {i}") for i in range(90)],), "stay together, here up to 90"),
     "no dev": ((["a", "b"],), "give --dev with pairs"),
-    "a dev part of sentences": ((["a", "b"], ["c", "d"]), "--dev has sentences"),
-    "another kind": ((pairs(40), [(*pair, 3.5) for pair in pairs(30, 100)]), "pairs are expected"),
+    "a dev part of sentences": (
+        (["a", "b"], ["c", "d"]),
+        "--dev has sentences without labels, on which nothing",
+    ),
+    "another kind": (
+        (pairs(40), [(*pair, 3.5) for pair in pairs(30, 100)]),
+        "--dev has scored pairs, but data has pairs; give pairs in both",
+    ),
     "labels": (([(*pair, "neutral") for pair in pairs(60)],), "relations of pairs"),
     "one score": (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
     "few queries": (
         (pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]),
-        "2 queries with an answer",
+        "the dev part of --dev has too few queries to measure: 2 of at least 10; a query is an anchor with a positive",
+    ),
+    "anchors that are their positives": (([(f"x {i}", f"X {i}") for i in range(90)],), "positive other than itself"),
+    "classes of one text": (
+        ({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},),
+        "the dev part of data has too few queries to measure: 0 of at least 10; a query is a text whose class has",
+    ),
+    "another kind of test": (
+        (["a", "b"], pairs(30, 100), {"text": ["c", "d"], "class": ["x", "x"]}),
+        "--test has sentences with classes, but --dev has pairs; give pairs in both",
     ),
 }
 

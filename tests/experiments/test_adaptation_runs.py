@@ -14,7 +14,7 @@ from test_adaptation_parts import WORDS
 
 import dcpcse
 from dcpcse.cli.main import main
-from dcpcse.experiments.adaptation import kinds, run
+from dcpcse.experiments.adaptation import kinds, run, trial
 from dcpcse.experiments.adaptation import settings as tried
 from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.measures import Outcome
@@ -151,6 +151,75 @@ def test_a_gain_is_claimed_only_if_dev_and_test_agree_and_the_test_is_large_enou
     said = str(found)
     assert ("keep your encoder as it is" in said) == (verdict == NO_GAIN)
     assert ("50 are needed" in said) == (verdict == TOO_FEW)
+
+
+FEW = {
+    "data": ({"data": 120}, "24 queries; .*give at least about 250 rows, or --test; --keep keeps"),
+    "kept": ({"data": 120, "keep": True}, "24 queries; .*give at least about 250 rows, or --test$"),
+    "half of dev": ({"data": 60, "dev": 60}, "30 queries; .*give at least about 100 rows in --dev, or --test"),
+    "test": ({"data": 60, "test": 30}, "30 queries; .*give more rows in --test"),
+    "enough": ({"data": 250}, None),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_too_few_items_for_a_gain_are_reported_before_anything_is_measured(name, adapt, few, monkeypatch):
+    given, expected = FEW[name]
+    data = {part: pairs(rows) for part, rows in given.items() if part != "keep"}
+    for part in data.keys() - {"data"}:
+        data[part] = [(f"{part} {anchor}", f"{part} {positive}") for anchor, positive in data[part]]
+    planted = Planted(monkeypatch, [])
+    said = []
+    monkeypatch.setattr(run, "warn", lambda text: said.append((text, list(planted.events))))
+    planted.interrupted = 0
+    with pytest.raises(KeyboardInterrupt):
+        adapt(**data, keep=given.get("keep", False))
+    if expected is None:
+        assert not said
+    else:
+        ((text, events),) = said
+        assert re.search(f"^the test part has {expected}", text)
+        assert 'with fewer than 50 the verdict is always "too few to tell": ' in text
+        assert not events
+
+
+CLASSES = [f"{word} {i}" for i, word in enumerate(WORDS * 5)]
+MISTAKES = {
+    "one class": ({"text": CLASSES, "class": ["x"] * 80}, {}, "^the train part of data: all rows have the class 'x'"),
+    "no rank": (pairs(60), {"tuning": "lora", "lora_r": 0}, "lora_r 0: must be"),
+    "no such guide": (pairs(60), {"guide": "./nowhere"}, "guide: .*'./nowhere'"),
+    "no such layer": (pairs(60), {"lora_target_modules": ["nowhere"]}, "nowhere"),
+    "a negative temperature": (pairs(60), {"temp": -1.0}, "temp -1"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_ends_the_call_before_anything_is_measured(name, adapt, monkeypatch, tmp_path):
+    data, options, message = MISTAKES[name]
+    if "lora_r" in options or "lora_target_modules" in options:
+        pytest.importorskip("peft")
+    planted = Planted(monkeypatch, [])
+    with pytest.raises(UserError, match=message) as raised:
+        adapt(data, **options)
+    assert "dict of" not in str(raised.value)
+    assert not planted.events
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_option_that_fits_one_of_the_tunings_only_is_found_before_anything_is_measured(adapt, monkeypatch):
+    """The first setting has deep prompts, the third an adapter."""
+    pytest.importorskip("peft")
+    planted, real = Planted(monkeypatch, []), trial._trainer
+
+    def no_adapter(options, parts, watch):
+        if options["tuning"] == "lora":
+            raise UserError("no layer for an adapter")
+        return real(options, parts, watch)
+
+    monkeypatch.setattr(trial, "_trainer", no_adapter)
+    with pytest.raises(UserError, match="no layer for an adapter"):
+        adapt(pairs(60))
+    assert not planted.events
 
 
 def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, few, monkeypatch, tmp_path):

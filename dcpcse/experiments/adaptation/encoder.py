@@ -1,5 +1,6 @@
 """Load the encoder that is to be adapted, with its own representation, which the adapted one keeps."""
 
+from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.backbones import tokenizer_record
@@ -15,15 +16,21 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_encoder_path
 
 
+def require_encoder_first(name: str) -> None:
+    """Raise UserError if the encoder is a file, such as the data, or a path that does not exist."""
+    if Path(name).is_file():
+        raise UserError(f"ENCODER {name} is a file; give the folder or id of an encoder first, and then the data")
+    require_encoder_path(name, "ENCODER")
+
+
 def load_untouched(name: str, given: Options) -> SentenceEncoder:
     """Load an encoder without training, in eval mode.
 
     Its pooling, normalisation and maximum length are those of its sentence-transformers folder; an encoder without
     these settings is averaged. given: options of train.py, of which the pooler replaces that of the folder.
 
-    Raises UserError if the name is no encoder, or if its representation has a part that a model folder cannot record.
+    Raises UserError if there is no such encoder, or if its representation has a part that a model folder cannot keep.
     """
-    require_encoder_path(name, "ENCODER")
     places = {one: given[one] for one in ("cache_dir", "model_revision", "use_auth_token") if one in given}
     args = EncoderArguments(device="cpu" if given.get("use_cpu") else None, **places)
     if is_trained(name, args):

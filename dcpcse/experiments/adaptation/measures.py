@@ -58,6 +58,7 @@ class Measure:
     part: the name of the part, which is that of the task. title: the name of the score. statistic: a key of
     `significance.STATISTICS`. items: what the n items are called, and size: their number. texts: all texts that are
     encoded. outcomes: function of their embeddings that returns the outcome (n,) of each item. gold: (n,), or None.
+    remedy: what an item is, and which data have more of them, if not every row is one.
     """
 
     part: str
@@ -68,6 +69,7 @@ class Measure:
     texts: Sequence[str]
     outcomes: Callable[[Embeddings], np.ndarray]
     gold: np.ndarray | None = None
+    remedy: str = "give more rows"
 
     def located(self) -> Iterator[Located]:
         """Yield the texts; senteval names them in its messages."""
@@ -87,21 +89,22 @@ class Measure:
         """Return the outcomes of several models, given those of each one (n,)."""
         return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
 
-    def require_enough(self) -> None:
-        """Raise UserError if no interval can be computed: too few items, or scores that hardly differ."""
+    def require_enough(self, source: str) -> None:
+        """Raise UserError if no interval can be computed: too few items, or scores that hardly differ.
+
+        source: the name of the data that the part is taken from, for the message.
+        """
+        where = f"the {self.part} part of {source}"
         if self.size < LEAST_ITEMS:
             raise UserError(
-                f"the {self.part} part has {self.size} {self.items} with an answer, and at least {LEAST_ITEMS} are "
-                "needed; give more data"
+                f"{where} has too few {self.items} to measure: {self.size} of at least {LEAST_ITEMS}; {self.remedy}"
             )
         if self.gold is not None and len(set(self.gold)) == 1:
-            raise UserError(
-                f"all {self.items} of the {self.part} part have the score {self.gold[0]:g}; give others too"
-            )
+            raise UserError(f"all {self.items} of {where} have the score {self.gold[0]:g}; give others too")
         try:
             resample(self.compared(np.random.default_rng(0).random(self.size)))
         except ValueError as error:
-            raise UserError(f"the {self.part} part cannot be measured: {error}") from error
+            raise UserError(f"{where} cannot be measured: {error}") from error
 
 
 def correlation(part: str, rows: Columns) -> Measure:
@@ -158,7 +161,10 @@ def own_positive(part: str, rows: Columns) -> Measure:
                 found[row] = np.mean(1 / np.array(ranks))
         return found
 
-    return Measure(part, "mean reciprocal rank", "mean", "queries", len(queries), [*queries, *texts], outcomes)
+    remedy = "a query is an anchor with a positive other than itself; give more such pairs"
+    return Measure(
+        part, "mean reciprocal rank", "mean", "queries", len(queries), [*queries, *texts], outcomes, remedy=remedy
+    )
 
 
 def own_class(part: str, rows: Columns) -> Measure:
@@ -182,7 +188,8 @@ def own_class(part: str, rows: Columns) -> Measure:
                 found[row] = np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits)))
         return found
 
-    return Measure(part, "mean average precision", "mean", "queries", len(queries), texts, outcomes)
+    remedy = "a query is a text whose class has another text in the part; give about 10 texts of each class, or more"
+    return Measure(part, "mean average precision", "mean", "queries", len(queries), texts, outcomes, remedy=remedy)
 
 
 def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[range, np.ndarray]]:

@@ -23,6 +23,10 @@ MOST_ROWS = {TEST: 1000, DEV: 500}
 """Maximum number of rows of a held-out part: the dev part is encoded several times for each setting."""
 
 
+MOST_QUOTED = 60
+"""Number of characters of a text in a message."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """The data of an adaptation.
@@ -56,11 +60,12 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None)
     rows = _divided(read, columns, seed)
     parts = {name: _rows(columns[source], chosen) for name, (source, chosen) in rows.items()}
     measures = {part: measured.measure(part, parts[part]) for part in (DEV, TEST)}
-    for measure in measures.values():
-        measure.require_enough()
+    for part, measure in measures.items():
+        measure.require_enough(read[rows[part][0]].name)
     train = read["data"]
     if TRAIN in parts:
-        train = load_training_data(kind.prepared(parts[TRAIN]), cache_dir, name=f"{TRAIN} part of {train.name}")
+        name = f"the {TRAIN} part of {train.name}"
+        train = replace(load_training_data(kind.prepared(parts[TRAIN]), cache_dir, name=name), name=name)
     sizes = {TRAIN: len(train.dataset), **{part: len(rows[part][1]) for part in (DEV, TEST)}}
     digests = {name: one.sha256 for name, one in read.items()}
     return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
@@ -82,12 +87,19 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
             f"{read['data'].name} has sentences without labels, on which nothing can be measured; give --dev with "
             "pairs, pairs with scores, or sentences with classes"
         )
-    measured = kinds[DEV] if kind is SENTENCES else kind
+    first = DEV if kind is SENTENCES else "data"
+    measured = kinds[first]
+    if measured.measure is None:
+        raise UserError(
+            f"{read[first].name} has {measured.name} without labels, on which nothing can be measured; give pairs, "
+            "pairs with scores, or sentences with classes"
+        )
     for name in (DEV, TEST):
-        found = kinds.get(name, measured)
-        if found is not measured or found.measure is None:
-            expected = "rows with labels" if found.measure is None and kind is SENTENCES else measured.name
-            raise UserError(f"{read[name].name} has {found.name}, and {expected} are expected; give such rows")
+        if (found := kinds.get(name, measured)) is not measured:
+            raise UserError(
+                f"{read[name].name} has {found.name}, but {read[first].name} has {measured.name}; give "
+                f"{measured.name} in both"
+            )
     return kind, measured
 
 
@@ -102,11 +114,15 @@ def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
                 owner, first = known.get(text_key(text), (name, row))
                 if owner != name:
                     raise UserError(
-                        f"{_place(read[name], row)}: the text {text[:60]!r} is also in {_place(read[owner], first)}, "
-                        "but the parts must not share a text; remove one of the two rows"
+                        f"{_place(read[name], row)}: the text {_excerpt(text)!r} is also in "
+                        f"{_place(read[owner], first)}, but the parts must not share a text; remove one of the rows"
                     )
                 if name != "data":
                     known.setdefault(text_key(text), (name, row))
+
+
+def _excerpt(text: str) -> str:
+    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 1]}…"
 
 
 def _place(data: TrainingData, row: int) -> str:

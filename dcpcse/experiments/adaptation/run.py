@@ -15,19 +15,35 @@ from tqdm.auto import tqdm
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.experiments.adaptation.budget import Budget
-from dcpcse.experiments.adaptation.encoder import load_untouched, representation_of
+from dcpcse.experiments.adaptation.encoder import load_untouched, representation_of, require_encoder_first
 from dcpcse.experiments.adaptation.measures import Measure, Outcome
 from dcpcse.experiments.adaptation.parts import HELD_OUT_SHARE, MOST_ROWS, Parts, read_parts
 from dcpcse.experiments.adaptation.record import DONE, INTERRUPTED, RECORD, RUNNING, Record
-from dcpcse.experiments.adaptation.result import GAIN, NOT_TRIED, Adaptation, compare_on_test, verdict_of
+from dcpcse.experiments.adaptation.result import (
+    GAIN,
+    LEAST_TO_TELL,
+    NOT_TRIED,
+    TOO_FEW,
+    Adaptation,
+    compare_on_test,
+    verdict_of,
+)
 from dcpcse.experiments.adaptation.settings import Options, described, require_free, settings_of, shared_options
-from dcpcse.experiments.adaptation.trial import PRUNED, FinishedTrial, Watch, as_suite, quiet, run_trial
+from dcpcse.experiments.adaptation.trial import (
+    PRUNED,
+    FinishedTrial,
+    Watch,
+    as_suite,
+    quiet,
+    require_trainable,
+    run_trial,
+)
 from dcpcse.experiments.hyperparameter_search import import_optuna
 from dcpcse.training import atomic_save
 from dcpcse.training.publish import own_files
 from dcpcse.training.setup import write_run
 from dcpcse.utils import schema
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import remove, require_writable
 from dcpcse.utils.locks import exclusive_lock
@@ -76,6 +92,7 @@ def adapt_encoder(request: Request) -> Adaptation:
     budget = Budget(60 * request.minutes, started=request.started)
     import_optuna("dcpcse adapt")
     require_free(request.given)
+    require_encoder_first(request.encoder)
     folder = request.output_dir
     require_room(folder)
     with exclusive_lock(folder, f"--output_dir {folder}"):
@@ -156,6 +173,8 @@ class _Search:
         """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
         self._clean_up()  # a killed process may have left files
         try:
+            self._require_trainable()
+            self._warn_of_few()
             dev = self._measure_untouched()
             self._try_settings()
             result = self._result(dev)
@@ -185,6 +204,26 @@ class _Search:
 
     def _count_time(self) -> None:
         self.record.seconds = self.budget.elapsed
+
+    def _require_trainable(self) -> None:
+        place = self.record.folder / TRIALS / "check"
+        require_trainable(self.settings, self.shared, self.parts, self.untouched, place)
+        remove(place)
+
+    def _warn_of_few(self) -> None:
+        """Warn that the verdict is known already if the test part has too few items for another one."""
+        test, request = self.parts.test, self.request
+        if test.size >= LEAST_TO_TELL:
+            return
+        share, option = (0.5, " in --dev") if request.dev is not None else (HELD_OUT_SHARE, "")
+        remedy = f"give at least about {LEAST_TO_TELL / share:.0f} rows{option}, or --test"
+        if request.test is not None:
+            remedy = "give more rows in --test"
+        keep = "" if request.keep else "; --keep keeps the adapted encoder"
+        warn(
+            f"the test part has {test.size} {test.items}; with fewer than {LEAST_TO_TELL} the verdict is always "
+            f'"{TOO_FEW}": {remedy}{keep}'
+        )
 
     def _measure_untouched(self) -> Outcome:
         """Measure the untouched encoder on the dev part, and reserve the time to measure two on the test part."""

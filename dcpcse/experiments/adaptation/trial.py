@@ -3,7 +3,7 @@
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +145,24 @@ def run_trial(
     ended = FINISHED if steps >= shared["max_steps"] else STOPPED
     outcome = FAILED if reason else watch.outcome or ended
     return FinishedTrial(setting, outcome, dict(watch.scores), steps, time.monotonic() - started, reason)
+
+
+def require_trainable(
+    settings: Sequence[Options], shared: Options, parts: Parts, untouched: SentenceEncoder, folder: Path
+) -> None:
+    """Raise UserError, before anything is measured, if the options, the encoder and the data do not fit together.
+
+    The trainer of the first setting of each tuning and kind of positive is built; numbers alone do not change whether
+    a setting fits. folder: a place that may be written to.
+    """
+    kinds = {(setting.get("tuning"), setting.get("positive")): setting for setting in reversed(settings)}
+    watch = Watch(Budget(0.0), lambda step, score: False)
+    with quiet():
+        for setting in reversed(kinds.values()):
+            trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
+            keep_representation(trainer.sentence_encoder, untouched)
+            del trainer  # memory is needed for the next one
+            gc.collect()
 
 
 def _trainer(options: Options, parts: Parts, watch: Watch) -> Trainer:
