@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +23,20 @@ DEBUG_HELP = "--debug shows the traceback of an error."
 
 REMOVED: dict[str, dict[str, str]] = {}
 """Program (`train.py`, `dcpcse runs`) → its removed options: name without dashes → advice on what to use instead."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """The type of an option that is a number; calling it parses a text. example: a value for the message."""
+
+    example: str
+
+    def __call__(self, text: str) -> float:
+        """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
+        try:
+            return finite_number(text)
+        except ValueError:
+            raise ValueError(f"a number in digits, such as {self.example}") from None
 
 
 def _true_or_false(text: str) -> bool:
@@ -52,7 +66,8 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        kind = int if isinstance(action.type, Whole) else action.type
+        kinds = {Whole: int, Number: float}
+        kind = kinds.get(type(action.type), action.type)
         return {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}.get(kind, "VALUE")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -87,7 +102,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         parse = STRICT_TYPES.get(action.type, action.type)
-        if action.type not in STRICT_TYPES and not isinstance(parse, Whole):
+        if action.type not in STRICT_TYPES and not isinstance(parse, Whole | Number):
             return super()._get_value(action, text)
         try:
             return parse(text)

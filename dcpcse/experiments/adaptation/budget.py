@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, field
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import finite_number
 
 
 @dataclass
@@ -28,14 +27,6 @@ class Budget:
     def left(self) -> float:
         """Seconds that are left for trials."""
         return self.seconds - self.reserved - self.elapsed
-
-
-def number_of_minutes(text: str) -> float:
-    """Parse the value of --minutes. Raises ValueError, with a description of what is allowed, for any other text."""
-    try:
-        return finite_number(text)
-    except ValueError:
-        raise ValueError("a number of minutes in digits, such as 10") from None
 
 
 def require_minutes(minutes: float) -> None:
