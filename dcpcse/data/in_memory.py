@@ -22,11 +22,8 @@ from dcpcse.data.columns import (
     ROLES,
     SCORE,
     Header,
-    are_known,
     header_of,
     is_positive_or_negative,
-    kind_of_role,
-    roles_of,
 )
 from dcpcse.data.labels import CLASSES
 from dcpcse.data.readers import FileRow, RowSource, complete_rows
@@ -120,11 +117,20 @@ def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
         if not 1 < len(row) <= len(ROLES) or not _is_blank(row[-1]):
             break
     rows, first = chain(head, table.rows), head[-1]
+    if table.columns is None and len(first) > len(ROLES):
+        raise UserError(f"{table.name}: found {len(first)} columns; keep {ALLOWED}")
     names = _default_names(first) if table.columns is None else table.columns
-    _require_columns(table, names)
+
+    def error(problem: str) -> UserError:
+        return UserError(f"{table.name}: {problem}")
+
+    def example(kept: Sequence[str]) -> str:
+        # If there is no such expression, the names of the others are enough.
+        return f", for instance {table.pick(kept or _picked(table, names))}" if table.picked or not kept else ""
+
     # A third column of 0 and 1 without a name is one of scores in any case.
     cells = [str(cell) if table.columns and _is_count(cell) else cell for cell in first]
-    return header_of(names, lambda problem: UserError(f"{table.name}: {problem}"), cells), rows
+    return header_of(names, error, cells, example=example), rows
 
 
 def _default_names(row: Row) -> Sequence[str]:
@@ -134,8 +140,6 @@ def _default_names(row: Row) -> Sequence[str]:
         return ("text",)
     if len(row) == 2:
         return ("text", CLASS) if _is_number(last) else ROLES[:2]
-    if len(row) > len(ROLES):
-        return [str(place) for place in range(1, len(row) + 1)]
     if isinstance(last, str):
         return (*ROLES[:2], LABEL if last.strip().lower() in CLASSES else ROLES[2])
     return (*ROLES[:2], SCORE if _is_number(last) else ROLES[2])
@@ -147,24 +151,6 @@ def _is_number(cell: Any) -> bool:
 
 def _is_count(cell: Any) -> bool:
     return isinstance(cell, Integral) and not isinstance(cell, bool)
-
-
-def _require_columns(table: Table, columns: Sequence[str]) -> None:
-    """Raise UserError if there are too many columns, or if one that is named like a role is in another place."""
-    if len(columns) > len(ROLES) and not (table.columns and are_known(columns)):
-        example = f", for instance {table.pick(_picked(table, columns))}" if table.columns else ""
-        raise UserError(
-            f"{table.name}: found {len(columns)} columns{f' {list(columns)}' if table.columns else ''}; pick "
-            f"{ALLOWED}{example}"
-        )
-    if len(columns) == 1:
-        return
-    for role, column in zip(map(kind_of_role, roles_of(columns)), columns, strict=True):
-        if column.lower() != role and column.lower() in ROLES:
-            raise UserError(
-                f"{table.name}: the column {column!r} of {list(columns)} is in the place of the {role}, since columns "
-                f"are known by their order; give them in the order {', '.join(ROLES)}, or rename them"
-            )
 
 
 def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:

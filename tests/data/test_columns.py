@@ -53,7 +53,8 @@ def load(tmp_path):
         (["a", "positive", "positive_2"], ("anchor", "positive_1", "positive_2")),
         (["a", "pos", "Positive 7", "hard_neg"], ("anchor", "positive_1", "positive_2", "negative")),
         (["q", "POS-0", "pos1", "neg_1", "neg_2"], ("anchor", "positive_1", "positive_2", *SEVERAL[2:4])),
-        (["positive_1", "positive_2", "negative"], ("anchor", "positive", "negative")),
+        (["Anchor", "Positive", "Negative"], ("anchor", "positive", "negative")),
+        (["positive"], ("anchor",)),
     ],
 )
 def test_the_role_of_a_column_follows_from_the_names(names, roles):
@@ -64,8 +65,12 @@ def test_the_role_of_a_column_follows_from_the_names(names, roles):
     ("names", "problem"),
     [
         (["a", "b", "c", "d"], r"found 4 columns \['a', 'b', 'c', 'd'\]; keep 1 .* or more .*negative_1"),
-        (["a", "b", "negative_1", "source"], "found 4 columns"),
-        (["a", "b", "negative_1", "score"], "found 4 columns"),
+        (["a", "b", "negative_1", "source"], "'source' of .* has neither a name of positives .* nor of hard negat"),
+        (["a", "positive_1", "paraphrase", "positive_2"], "'paraphrase' of .* has neither .* rename it .* or remove"),
+        (["a", "b", "negative_1", "positive_1"], "'b' of .* has neither a name"),
+        (["a", "b", "negative_1", "score"], "'score' of .* cannot be combined with hard negatives; remove it"),
+        (["a", "positive_1", "positive_2", "Class"], "'Class' of .* cannot be combined with several positives; remov"),
+        (["a", "positive_1", "positive_2", "label"], "'label' of .* cannot be combined with several positives; remov"),
         (["negative_1", "a", "b", "c"], "found 4 columns"),
         (["class", "a"], "'class' of .* is not the second of two; give a sentence and its class in two"),
         (["a", "b", "class"], "'class' of .* is not the second of two"),
@@ -74,13 +79,20 @@ def test_the_role_of_a_column_follows_from_the_names(names, roles):
         (["label", "class"], "'label' of .* is not the third"),
         (["a", "class", "negative_1", "negative_2"], "'class' of .* is not the second of two"),
         (["class", "positive_1", "positive_2"], "'class' of .* is not the second of two"),
-        (["id", "a", "positive_1", "positive_2"], "found 4 columns"),
-        (["a", "positive_1", "positive_2", "label"], "found 4 columns .* or more .*positive_1, positive_2"),
-        (["a", "b", "positive_2"], r"the column 'positive_2' of .* has a name of positives; give the anchor in the"),
-        (["a", "negative", "positive"], "the column 'positive' of .* has a name of positives"),
-        (["a", "positive_1", "negative", "positive_2"], "the column 'positive_2' of"),
-        (["a", "negative_1", "positive_1", "positive_2"], "the column 'positive_1' of"),
-        (["positive_1", "positive_2", "positive_3"], "the column 'positive_3' of"),
+        (["id", "a", "positive_1", "positive_2"], "'a' of .* has neither a name"),
+        (["a", "b", "positive_2"], r"'positive_2' of .* is in the place of the negative, since .* or rename them"),
+        (["a", "negative", "positive"], "'negative' of .* is in the place of the positive"),
+        (["a", "neg_1"], "'neg_1' of .* is in the place of the positive"),
+        (["a", "positive_1", "negative", "positive_2"], "'positive_2' of .* is in the place of the negative"),
+        (["a", "negative_1", "positive_1", "positive_2"], "'negative_1' of .* is in the place of the positive"),
+        (["positive_1", "positive_2", "positive_3"], "'positive_1' of .* is in the place of the anchor"),
+        (["positive_1", "positive_2", "anchor"], "'positive_1' of .* is in the place of the anchor"),
+        (["positive", "Anchor"], "'positive' of .* is in the place of the anchor, .* order anchor, positive, negat"),
+        (["hard_neg", "class"], "'hard_neg' of .* is in the place of the anchor"),
+        (["text", "anchor", "neg_1", "neg_2"], "'anchor' of .* is in the place of the positive"),
+        (["id", "anchor", "positive"], "'anchor' of .* is in the place of the positive, .*; remove the column 'id'$"),
+        (["id", "anchor", "label"], "'anchor' of .*; remove the column 'id'$"),
+        (["id", "url", "anchor", "pos_1", "pos_2"], "'anchor' of .*; remove the columns 'id', 'url'$"),
     ],
 )
 def test_names_that_leave_a_doubt_are_refused(names, problem):
@@ -107,7 +119,7 @@ def test_hard_negatives_of_python_objects_are_those_of_files(load, tmp_path):
     for data in (pd.DataFrame(rows, columns=names), [dict(zip(names, row, strict=True)) for row in rows]):
         loaded = load_training_data(data, tmp_path / "cache")
         assert loaded.dataset.to_dict() == of_file.dataset.to_dict()
-    with pytest.raises(UserError, match=r"found 4 columns; pick 1 \(sentence\)"):
+    with pytest.raises(UserError, match=r"found 4 columns; keep 1 \(sentence\)"):
         load_training_data(rows, tmp_path / "cache")
     with pytest.raises(
         UserError, match=r'for instance train_data\[\["anchor", "positive", "negative_1", "negative_2"'
@@ -128,8 +140,27 @@ def test_all_columns_of_positives_are_read_in_files_and_objects(load, name, tmp_
     assert load_training_data(frame, tmp_path / "cache").dataset.to_dict() == loaded.dataset.to_dict()
     with pytest.raises(UserError, match=r'for instance train_data\[\["anchor", "pos_1", "positive", "negative"'):
         load_training_data(frame.assign(source="wiki"), tmp_path / "cache")
-    with pytest.raises(UserError, match=r"train_data: the column 'pos_1' of .* has a name of positives"):
+    with pytest.raises(UserError, match=r"train_data: the column 'neg' of .* is in the place of the positive"):
         load_training_data(frame[["anchor", "negative", "pos_1"]].rename(columns={"negative": "neg"}), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("names", [("positive", "anchor"), ("positive_1", "positive_2", "anchor")])
+def test_files_and_objects_refuse_the_same_columns(load, name, names, tmp_path):
+    rows = [[f"{column} {i}" for column in names] for i in range(2)]
+    problem = f"the column '{names[0]}' of .* is in the place of the anchor"
+    with pytest.raises(UserError, match=f"line [12]: {problem}"):
+        load(name, [names, *rows])
+    with pytest.raises(UserError, match=f"train_data: {problem}"):
+        load_training_data(pd.DataFrame(rows, columns=names), tmp_path / "cache")
+
+
+def test_a_message_says_how_to_pick_the_columns_of_an_object(tmp_path):
+    frame = pd.DataFrame([("x", "a", "b")], columns=["id", "anchor", "positive"])
+    pick = r"remove the column 'id', for instance train_data\[\[\"anchor\", \"positive\"\]\]$"
+    with pytest.raises(UserError, match=pick):
+        load_training_data(frame, tmp_path)
+    load_training_data(frame[["anchor", "positive"]], tmp_path)
 
 
 def test_every_hard_negative_is_a_view_of_its_own():
