@@ -49,7 +49,8 @@ class TrainingData:
     dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
     classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. numeric:
-    names of columns of sentences that contain only numbers.
+    names of columns of sentences that contain only numbers. values: number of different values of the second of two
+    columns if they may be classes (`dcpcse.data.column_checks`), else 0.
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
     places: function from rows of the dataset to their locations in the file or object; see `locate`. breaks: function
@@ -69,6 +70,7 @@ class TrainingData:
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
     numeric: tuple[str, ...] = ()
+    values: int = 0
 
     @classmethod
     def of(
@@ -89,6 +91,7 @@ class TrainingData:
             classes=summary["classes"],
             scores=tuple(summary["scores"]),
             numeric=tuple(summary["numeric"]),
+            values=summary["values"],
         )
         if data.dropped:
             shown = ", ".join(map(str, data.dropped_lines)) + (

@@ -6,9 +6,10 @@ import datasets
 import pandas as pd
 import pytest
 
-from dcpcse.data.column_checks import header_problem
+from dcpcse.data.column_checks import describe_values, header_problem
 from dcpcse.data.columns import Columns, header_of, negatives_in
 from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.labels import describe_labels
 from dcpcse.data.training_file import load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.methods import fill_defaults, model_arguments
@@ -230,6 +231,51 @@ def test_numbers_in_place_of_anchors_are_known(load):
     assert load("b.csv", [("id", "text"), ("1", "a"), ("x2", "b")]).numeric == ()
     assert load("c.csv", [("a", "b", "score"), ("x", "y", "2")]).numeric == ()
     assert load("d.csv", [("year",), ("1984",)]).numeric == ()
+
+
+def repeated(values, rows, names=("text", "category"), value="kind {}"):
+    return [names, *((f"the text {i}", value.format(i % values)) for i in range(rows))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (repeated(2, 20), 2),
+        (repeated(1, 20), 1),
+        (repeated(100, 1_000, ("text", "positive")), 100),
+        (repeated(2, 20, value="{}"), 2),
+        (repeated(1, 19), 0),
+        (repeated(101, 1_009), 0),
+        (repeated(1_001, 10_010), 0),
+        (repeated(2, 40, value="how is {} done"), 0),
+        (repeated(2, 40, value="x" * 40 + "{}"), 0),
+        (repeated(2, 40, ("text", "class")), 0),
+        ([("text", "positive", "negative"), *(("a", "b", "c") for _ in range(40))], 0),
+    ],
+)
+def test_a_second_column_of_few_short_values_may_be_one_of_classes(load, rows, found, tmp_path):
+    assert load("a.csv", rows).values == load("a.csv", rows).values == found  # read, and from the cache
+    if "class" not in rows[0]:
+        assert load_training_data(rows[1:], tmp_path / "cache").values == found
+
+
+def test_a_column_of_few_values_is_described_with_a_remedy():
+    told = "the column 'category' has 2 different values in 1,000 rows; if they are classes, name the column class"
+    assert describe_values("category", 2, 1000) == told
+    assert "the same value in all 20 rows, which teaches nothing" in describe_values("category", 1, 20)
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((80,), "1 class of 80 sentences"),
+        ((1, 1, 1), "3 classes of 1 sentence each"),
+        ((1_500, 1_500), "2 classes of 1,500 sentences each"),
+        ((1, 3), "2 classes of 1 to 3 sentences"),
+    ],
+)
+def test_the_classes_are_told_in_plain_numbers(counts, text):
+    assert describe_labels({str(i): count for i, count in enumerate(counts)}, ()) == text
 
 
 def test_a_header_that_is_a_sentence_is_known():
