@@ -38,7 +38,12 @@ LARGE_BYTES = 100 * 10**6
 
 
 def load_training_data(
-    data: Any, cache_dir: str | Path | None = None, *, refresh: bool = False, name: str = "train_data"
+    data: Any,
+    cache_dir: str | Path | None = None,
+    *,
+    refresh: bool = False,
+    name: str = "train_data",
+    documents: bool = False,
 ) -> TrainingData:
     """Load training data from a path, or from an object that `open_table` reads.
 
@@ -48,12 +53,12 @@ def load_training_data(
     None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
 
     Rows are written to the cache folder while they are read, so that memory is bounded, and the file is named by their
-    digest: the same rows, from whatever object, are one file. cache_dir, refresh: see `load_training_file`; an object
-    is always read. name: the name of the object in messages. Raises UserError if the object is not valid training data
-    (with row and column), or if the cache folder is not writable.
+    digest: the same rows, from whatever object, are one file. cache_dir, refresh, documents: see `load_training_file`;
+    an object is always read. name: the name of the object in messages. Raises UserError if the object is not valid
+    training data (with row and column), or if the cache folder is not writable.
     """
     if isinstance(data, (str, PathLike)):
-        return load_training_file(data, cache_dir, refresh=refresh)
+        return load_training_file(data, cache_dir, refresh=refresh, documents=documents)
     table = open_table(data, name)
     header, rows = _take_header(table)
     if table.taken_once:
@@ -63,7 +68,7 @@ def load_training_data(
     cached, summary = write_rows(cache_folder(cache_dir), source, header, complete)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)
-    of_object = {"places": source.places, "breaks": source.breaks}
+    of_object = {"places": source.places, "breaks": source.breaks, "documents": documents}
     return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=source.sha256, **of_object)
 
 

@@ -71,6 +71,19 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
         logger.log(level, "%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
 
 
+def require_following(data: TrainingData, examples: int) -> None:
+    """Raise UserError if --positive next finds fewer than two lines with a following line, of which pairs are made."""
+    if examples < 2:
+        unit, lines = data.unit, len(data.dataset)
+        found = f"no {unit} of {data.name}" if examples == 0 else f"only one {unit} of {data.name}"
+        # The last line of each document is not followed by another one.
+        documents = f"{plural(lines, unit)} in {plural(lines - examples, 'document')}"
+        raise UserError(
+            f"--positive next: {found} is followed by another {unit} of its document ({documents}), and at least 2 "
+            f"must be; write one sentence per {unit} and blank {unit}s only between documents, or leave --positive out"
+        )
+
+
 def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
     """Log a warning if rows of the data are repeated, contradict each other or give no training signal."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
@@ -184,6 +197,8 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
 
     examples: number of training examples that are made of the data.
     """
+    if model.positive == "next":
+        require_following(data, examples)
     require_enough(data, examples, run)
     if model.positive == "next":
         lines = plural(len(data.dataset), data.unit)

@@ -423,11 +423,15 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("crops for a method of prototypes", "train ... --positive crop --method conpvp", "conpvp"),
         Case("following lines for a method of labels", "train ... --positive next --method sbert", "sbert"),
         Case("a share of crops without crops", "train ... --crop_share 0.3", "--positive crop"),
-        Case("a crop of the whole text", "train ... --positive crop --crop_share 1", "in (0, 1)"),
+        Case(
+            "a crop of the whole text",
+            "train ... --positive crop --crop_share 1",
+            "--crop_share 1: must be above 0 and below 1, such as 0.5",
+        ),
         Case(
             "no line that follows another one",
             "train ... --train_file apart.txt --positive next",
-            "0 training examples",
+            "3 lines in 3 documents",
             files={"apart.txt": "a\n\nb\n\nc\n"},
         ),
         Case("a guide that does not exist", "train ... --train_file pairs.csv --guide nowhere/guide", "nowhere/guide"),
