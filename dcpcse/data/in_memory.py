@@ -48,8 +48,8 @@ def load_training_data(
     """Load training data from a path, or from an object that `open_table` reads.
 
     The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
-    without names have scores if the first third cell is a number, labels if it is one of `labels.CLASSES`; rows of two
-    have classes if the first second cell is a number.
+    without names have scores if the third cell of the first row is a number, labels if it is one of `labels.CLASSES`;
+    rows of two have classes if the second cell of the first row is a number.
     None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
 
     Rows are written to the cache folder while they are read, so that memory is bounded, and the file is named by their

@@ -175,8 +175,8 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
         most = found // run.world_size
         lower = f"lower --per_device_train_batch_size to at most {most}, or " if found > 1 and most else ""
         raise UserError(
-            f"--batch_sampler no_duplicates: the data have no {largest:,} rows without a common sentence or class, "
-            f"which a batch needs, but {found:,}; {lower}leave --batch_sampler out"
+            f"--batch_sampler no_duplicates: a batch needs {largest:,} rows of which no two have a common sentence or "
+            f"class, and at most {found:,} were found; {lower}leave --batch_sampler out"
         )
 
 

@@ -197,6 +197,10 @@ def _dev_file(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None
     return prepare
 
 
+def _only_stsb(desk: Path) -> None:
+    shutil.copytree(desk / "sts/downstream/STS", desk / "part/downstream/STS")
+
+
 def _link(desk: Path) -> None:
     (desk / "link.txt").symlink_to("moved-away.txt")
 
@@ -761,6 +765,19 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
     ),
     "Evaluation data": (
         Case("no evaluation data", "train ... --do_eval --eval_data_dir nowhere", "nowhere"),
+        Case(
+            "no data of one dev task",
+            "train ... --do_eval --eval_data_dir part --custom_eval_data",
+            "--eval_tasks STSB",
+            prepare=_only_stsb,
+        ),
+        Case("not all dev data", "train ... --do_eval --eval_data_dir sts", "give --custom_eval_data"),
+        Case(
+            "own pairs with tabs in a csv file",
+            "train ... --do_eval --eval_pairs tabs.csv",
+            "name the file .tsv",
+            files={"tabs.csv": "a\tb\t1\nc\td\t0\n"},
+        ),
         Case("no data", "evaluate ... --data_dir nowhere", "nowhere"),
         Case("a file for the folder", "evaluate ... --data_dir train.txt", "train.txt"),
         Case("a year is missing", "evaluate ... --mode test", "STS12"),
