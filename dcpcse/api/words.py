@@ -22,7 +22,7 @@ _PHRASES = (
     (r"add --resume to the same command to continue", "repeat the call with --resume to continue"),
     (r"run the (?:same )?command again|run the same command", "repeat the call"),
     (r"(--\w+) \(in Python: [^)]+\)", r"\1"),
-    (r"--task_set na (?=--tasks )", ""),
+    (r"for instance (?:--task_set na )?--(\w*tasks) (\w+)", r'for instance \1=["\2"]'),
     (r"\ba (--train_file)", r"\1"),
     (r"(?<![/\w])train\.py\b", "dcpcse.train"),
     (r"(?<![/\w])evaluation\.py --output_file", "dcpcse.evaluate(...).to_json"),

@@ -18,8 +18,8 @@ OF_TRAINING = {"--data_dir": "--eval_data_dir", _OWN_FILES: "--custom_eval_data"
 def advice(options: Mapping[str, str], tasks: str | None = None) -> Iterator[None]:
     """Name the options of a command in the errors that senteval raises about its files.
 
-    options: text in the messages → the option of the command. tasks: options that choose tasks, as an example for
-    users who do not have the files of all tasks.
+    options: text in the messages → the option of the command. tasks: options that choose a task, the last word, as an
+    example for users who do not have the files of another task.
     """
     try:
         yield
@@ -27,7 +27,7 @@ def advice(options: Mapping[str, str], tasks: str | None = None) -> Iterator[Non
         text = str(error)
         for found, own in options.items():
             text = text.replace(found, own)
-        if isinstance(error, MissingFilesError) and tasks:
+        if isinstance(error, MissingFilesError) and tasks and not text.startswith(f"{tasks.split()[-1]}:"):
             text += f", or choose tasks whose files are there, for instance {tasks}"
         error.args = (text,)
         raise

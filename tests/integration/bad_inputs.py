@@ -780,7 +780,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("no data", "evaluate ... --data_dir nowhere", "nowhere"),
         Case("a file for the folder", "evaluate ... --data_dir train.txt", "train.txt"),
-        Case("a year is missing", "evaluate ... --mode test", "STS12"),
+        Case("a year is missing", "evaluate ... --mode test", "--task_set na --tasks STSBenchmark"),
         Case(
             "not all of it", f"evaluate --model_name_or_path bert --data_dir sts --mode dev --pooler avg {STSB}", "12 "
         ),
