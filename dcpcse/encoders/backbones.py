@@ -439,8 +439,8 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
             reason = "the folder does not exist; check the path"
         else:
             reason = (
-                f"the folder does not exist, and loading from the hub failed: {first_line(error)}; check the path, or "
-                "the name on the hub"
+                "the folder does not exist, and loading from the hub failed: "
+                f"{first_line(error).rstrip('.')}; check the path, or the name on the hub"
             )
         raise UserError(f"cannot load the {what} {name_or_path!r}: {reason}") from error
 

@@ -176,7 +176,7 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
         lower = f"lower --per_device_train_batch_size to at most {most}, or " if found > 1 and most else ""
         raise UserError(
             f"--batch_sampler no_duplicates: a batch needs {largest:,} rows of which no two have a common sentence or "
-            f"class, and at most {found:,} were found; {lower}leave --batch_sampler out"
+            f"class, but the data have only {found:,}; {lower}leave --batch_sampler out"
         )
 
 
