@@ -92,6 +92,7 @@ OCCURRENCES = {"count": 1, "lines": [2]}
 SUMMARY = {
     **{"columns": ["a", "b"], "dropped": 0, "dropped_lines": [3], "unit": "line", "classes": {}, "scores": [0.5]},
     "numeric": ["a"],
+    "values": 0,
     "repeats": {"duplicates": OCCURRENCES, "identical": OCCURRENCES, "contradictory": OCCURRENCES}
     | {"relabelled": OCCURRENCES, "rows": 4, "pairs": 1},
 }

@@ -10,7 +10,7 @@ from senteval.lines import Content, read_bytes
 
 DOWNLOAD = (
     "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
-    "contains downstream/ with --data_dir (train.py: --eval_data_dir)"
+    "contains downstream/ with --data_dir"
 )
 KNOWN = Path(__file__).parent / "known_files.txt"
 
@@ -39,8 +39,7 @@ def require_count(task: str, path: Path, found: int, official: int, unit: str) -
     if found != official:
         raise DataError(
             f"{path}: {found} {unit} found, but {task} officially has {official}; "
-            "download the SentEval data again, or for your own files give --custom_data (train.py: "
-            "--custom_eval_data; in Python: official=False)"
+            "download the SentEval data again, or for your own files give --custom_data (in Python: official=False)"
         )
 
 

@@ -37,4 +37,5 @@ class CacheSummary:
     classes: dict[str, int]
     scores: list[int | float]
     numeric: list[str]
+    values: int = schema.count()
     repeats: _Repeats

@@ -1,10 +1,18 @@
-"""Find columns that are not what they are taken for: a first row that is no header, and numbers as sentences."""
+"""Find columns that are not what they are taken for: no header in the first row, numbers or classes as sentences."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcpcse.data.columns import SCORE, Header, negatives_in
+from dcpcse.data.columns import CLASS, SCORE, Header, negatives_in
 from dcpcse.utils.option_fields import finite_number
+
+LEAST_ROWS = 20
+MOST_VALUES = 1_000
+ROWS_PER_VALUE = 10
+MOST_WORDS, MOST_CHARACTERS = 3, 40
+"""A second column of positives may contain classes if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES`
+different values, each in `ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are. Few
+positives are repeated so often; those that are, such as the questions of an FAQ, have more words."""
 
 
 class NumericColumns:
@@ -37,6 +45,38 @@ class NumericColumns:
         return f"every cell of the column {name!r} is a number, which is no hard negative; {remedy}"
 
 
+class RepeatedValues:
+    """The different values of the second of two columns, filled while rows are read; few of them are kept."""
+
+    def __init__(self, header: Header) -> None:
+        self._values: set[str] | None = set() if len(header.names) == 2 and header.target is None else None
+        self._rows = 0
+
+    def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
+        """Add rows, each given by the number of its first line and its cells."""
+        self._rows += len(rows)
+        if self._values is None:
+            return
+        self._values.update(cells[1] for _, cells in rows)
+        if len(self._values) > MOST_VALUES or not all(map(_is_short, self._values)):
+            self._values = None
+
+    def found(self) -> int:
+        """Return the number of different values if they may be classes, else 0."""
+        number = len(self._values or ())
+        return number if self._rows >= max(LEAST_ROWS, ROWS_PER_VALUE * number) else 0
+
+
+def describe_values(name: str, values: int, rows: int) -> str:
+    """Return the problem of a column of positives with few different values, which may be classes."""
+    if values == 1:
+        return f"the column {name!r} has the same value in all {rows:,} rows, which teaches nothing; remove it"
+    return (
+        f"the column {name!r} has {values:,} different values in {rows:,} rows; if they are classes, name the column "
+        f"{CLASS}"
+    )
+
+
 def describe_numbers(names: Sequence[str]) -> str:
     """Return the problem of columns of anchors or positives with these names that contain only numbers."""
     return f"every cell of the column {names[0]!r} is a number, but its place is that of sentences"
@@ -50,6 +90,10 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
     if said is None:
         return None
     return f"looks like a sentence ({said[:40]!r}), but the first row names the columns and is not trained on"
+
+
+def _is_short(value: str) -> bool:
+    return len(value) <= MOST_CHARACTERS and len(value.split()) <= MOST_WORDS
 
 
 def _is_number(cell: str) -> bool:

@@ -110,17 +110,26 @@ class Header:
         return Columns(self.roles).label
 
 
-def header_of(names: Sequence[str], error: Callable[[str], UserError], first: Sequence[str] = ()) -> Header:
+def header_of(
+    names: Sequence[str],
+    error: Callable[[str], UserError],
+    first: Sequence[str] = (),
+    *,
+    example: Callable[[Sequence[str]], str] = lambda kept: "",
+) -> Header:
     """Return the names of columns with their roles.
 
-    first: the cells of the first row, if it is known; a third column in which it has 0 or 1 is one of scores. Raises
-    `error`, given a problem, unless these are columns of training data.
+    first: the cells of the first row, if it is known; a third column in which it has 0 or 1 is one of scores. example:
+    a function that returns, for the end of a message, how to keep only the given columns, or, without columns, some
+    that it chooses. Raises `error`, given a problem, unless these are columns of training data.
     """
-    _require_names(names, error)
+    _require_names(names, error, example)
     binary = len(names) == 3 and names[2].lower() != SCORE and tuple(first[2:]) in {(cell,) for cell in BINARY}
-    if len(names) > 3 or (first and not binary):
-        _require_order(names, error)
     roles = (*ROLES[:2], SCORE) if binary else roles_of(names)
+    # What a third column contains depends on its first cell.
+    checked = 2 if binary or (len(names) == 3 and not first) else len(names)
+    if misplaced := _misplaced(names, roles[:checked]):
+        raise error(_describe_misplaced(names, *misplaced, example))
     return Header(tuple(names), roles, binary)
 
 
@@ -164,7 +173,9 @@ def _letters(names: Iterable[str]) -> str:
     return "".join(next((one for one, known in _NAMES.items() if known.fullmatch(name)), "O") for name in names)
 
 
-def _require_names(names: Sequence[str], error: Callable[[str], UserError]) -> None:
+def _require_names(
+    names: Sequence[str], error: Callable[[str], UserError], example: Callable[[Sequence[str]], str]
+) -> None:
     names = list(names)
     if not all(names):
         raise error(f"the columns {names} have an empty name; name every column")
@@ -174,7 +185,7 @@ def _require_names(names: Sequence[str], error: Callable[[str], UserError]) -> N
             "the first row must be a header)"
         )
     if len(names) > len(ROLES) and not are_known(names):
-        raise error(f"found {len(names)} columns {names}; keep {ALLOWED}")
+        raise error(_describe_unknown(names, example))
     if len(names) == 1:
         return
     target = roles_of(names)[-1]
@@ -191,13 +202,58 @@ def _require_names(names: Sequence[str], error: Callable[[str], UserError]) -> N
             )
 
 
-def _require_order(names: Sequence[str], error: Callable[[str], UserError]) -> None:
-    """Raise `error` if a column from the third on has a name of positives, but is not one of several positives."""
-    letters = _letters(names)
-    if "P" in letters[2:] and not _SEVERAL_POSITIVES.fullmatch(letters):
-        name = names[letters.index("P", 2)]
-        raise error(
-            f"the column {name!r} of {list(names)} has a name of positives; give the anchor in the first column, then "
-            "all positives as positive_1, positive_2, ..., then hard negatives as negative_1, negative_2, ..., or "
-            "rename the column"
+def _describe_unknown(names: Sequence[str], example: Callable[[Sequence[str]], str]) -> str:
+    """Return the problem of more than three columns that do not all have names of positives and hard negatives."""
+    letters, misplaced = _letters(names), _misplaced(names, roles_of(names))
+    if misplaced and misplaced[0].lower() == ROLES[0]:
+        return _describe_misplaced(names, *misplaced, example)
+    several = "several positives" if letters.count("P") > 1 else "hard negatives" if "N" in letters[2:] else None
+    if several is None:
+        return f"found {len(names)} columns {list(names)}; keep {ALLOWED}{example(())}"
+    target = next((name for name in names if name.lower() in (LABEL, SCORE, CLASS)), None)
+    # The anchor may have any name, and so may a single positive.
+    later = list(zip(names, letters, strict=True))[1 if "P" in letters else 2 :]
+    name = target or next(name for name, letter in later if letter == "O")
+    removed = f"remove it{example([other for other in names if other != name])}"
+    if target:
+        return f"the column {name!r} of {list(names)} cannot be combined with {several}; {removed}"
+    return (
+        f"the column {name!r} of {list(names)} has neither a name of positives (positive_1, positive_2, ...) nor of "
+        f"hard negatives (negative_1, negative_2, ...); rename it to such a name, or {removed}"
+    )
+
+
+def _misplaced(names: Sequence[str], roles: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first name that is one of another role than its column has, and this role; else None."""
+    named = {"P": ROLES[1], "N": ROLES[2]}
+    for name, role in zip(names if len(names) > 1 else (), map(kind_of_role, roles), strict=False):
+        of_name = ROLES[0] if name.lower() == ROLES[0] else named.get(_letters([name]), role)
+        if of_name != role:
+            return name, role
+    return None
+
+
+def _describe_misplaced(names: Sequence[str], name: str, role: str, example: Callable[[Sequence[str]], str]) -> str:
+    """Return the problem of a column that has the name of another role, with the remedy."""
+    kept = _named(names)
+    removed = [other for other in names if other not in kept]
+    if removed and len(kept) > 1 and kept[0].lower() == ROLES[0] and not _misplaced(kept, roles_of(kept)):
+        columns = f"column{'s' if len(removed) > 1 else ''} {', '.join(map(repr, removed))}"
+        remedy = f"remove the {columns}{example(kept)}"
+    else:
+        remedy = (
+            f"give the columns in the order {', '.join(ROLES)} (several: anchor, positive_1, positive_2, ..., "
+            "negative_1, negative_2, ...), or rename them"
         )
+    return (
+        f"the column {name!r} of {list(names)} is in the place of the {role}, since the position of a column decides "
+        f"its role; {remedy}"
+    )
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Return the columns that have the name of their role, in their order."""
+    letters = _letters(names)
+    targets = {0: (LABEL, CLASS), 1: (LABEL, SCORE)}.get(len(letters.replace("O", "")), ())
+    known = (ROLES[0], *targets)
+    return [name for name, letter in zip(names, letters, strict=True) if letter != "O" or name.lower() in known]

@@ -22,11 +22,8 @@ from dcpcse.data.columns import (
     ROLES,
     SCORE,
     Header,
-    are_known,
     header_of,
     is_positive_or_negative,
-    kind_of_role,
-    roles_of,
 )
 from dcpcse.data.labels import CLASSES
 from dcpcse.data.readers import FileRow, RowSource, complete_rows
@@ -41,22 +38,27 @@ LARGE_BYTES = 100 * 10**6
 
 
 def load_training_data(
-    data: Any, cache_dir: str | Path | None = None, *, refresh: bool = False, name: str = "train_data"
+    data: Any,
+    cache_dir: str | Path | None = None,
+    *,
+    refresh: bool = False,
+    name: str = "train_data",
+    documents: bool = False,
 ) -> TrainingData:
     """Load training data from a path, or from an object that `open_table` reads.
 
     The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
-    without names have scores if the first third cell is a number, labels if it is one of `labels.CLASSES`; rows of two
-    have classes if the first second cell is a number.
+    without names have scores if the third cell of the first row is a number, labels if it is one of `labels.CLASSES`;
+    rows of two have classes if the second cell of the first row is a number.
     None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
 
     Rows are written to the cache folder while they are read, so that memory is bounded, and the file is named by their
-    digest: the same rows, from whatever object, are one file. cache_dir, refresh: see `load_training_file`; an object
-    is always read. name: the name of the object in messages. Raises UserError if the object is not valid training data
-    (with row and column), or if the cache folder is not writable.
+    digest: the same rows, from whatever object, are one file. cache_dir, refresh, documents: see `load_training_file`;
+    an object is always read. name: the name of the object in messages. Raises UserError if the object is not valid
+    training data (with row and column), or if the cache folder is not writable.
     """
     if isinstance(data, (str, PathLike)):
-        return load_training_file(data, cache_dir, refresh=refresh)
+        return load_training_file(data, cache_dir, refresh=refresh, documents=documents)
     table = open_table(data, name)
     header, rows = _take_header(table)
     if table.taken_once:
@@ -66,7 +68,7 @@ def load_training_data(
     cached, summary = write_rows(cache_folder(cache_dir), source, header, complete)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)
-    of_object = {"places": source.places, "breaks": source.breaks}
+    of_object = {"places": source.places, "breaks": source.breaks, "documents": documents}
     return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=source.sha256, **of_object)
 
 
@@ -120,11 +122,20 @@ def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
         if not 1 < len(row) <= len(ROLES) or not _is_blank(row[-1]):
             break
     rows, first = chain(head, table.rows), head[-1]
+    if table.columns is None and len(first) > len(ROLES):
+        raise UserError(f"{table.name}: found {len(first)} columns; keep {ALLOWED}")
     names = _default_names(first) if table.columns is None else table.columns
-    _require_columns(table, names)
+
+    def error(problem: str) -> UserError:
+        return UserError(f"{table.name}: {problem}")
+
+    def example(kept: Sequence[str]) -> str:
+        # If there is no such expression, the names of the others are enough.
+        return f", for instance {table.pick(kept or _picked(table, names))}" if table.picked or not kept else ""
+
     # A third column of 0 and 1 without a name is one of scores in any case.
     cells = [str(cell) if table.columns and _is_count(cell) else cell for cell in first]
-    return header_of(names, lambda problem: UserError(f"{table.name}: {problem}"), cells), rows
+    return header_of(names, error, cells, example=example), rows
 
 
 def _default_names(row: Row) -> Sequence[str]:
@@ -134,8 +145,6 @@ def _default_names(row: Row) -> Sequence[str]:
         return ("text",)
     if len(row) == 2:
         return ("text", CLASS) if _is_number(last) else ROLES[:2]
-    if len(row) > len(ROLES):
-        return [str(place) for place in range(1, len(row) + 1)]
     if isinstance(last, str):
         return (*ROLES[:2], LABEL if last.strip().lower() in CLASSES else ROLES[2])
     return (*ROLES[:2], SCORE if _is_number(last) else ROLES[2])
@@ -147,24 +156,6 @@ def _is_number(cell: Any) -> bool:
 
 def _is_count(cell: Any) -> bool:
     return isinstance(cell, Integral) and not isinstance(cell, bool)
-
-
-def _require_columns(table: Table, columns: Sequence[str]) -> None:
-    """Raise UserError if there are too many columns, or if one that is named like a role is in another place."""
-    if len(columns) > len(ROLES) and not (table.columns and are_known(columns)):
-        example = f", for instance {table.pick(_picked(table, columns))}" if table.columns else ""
-        raise UserError(
-            f"{table.name}: found {len(columns)} columns{f' {list(columns)}' if table.columns else ''}; pick "
-            f"{ALLOWED}{example}"
-        )
-    if len(columns) == 1:
-        return
-    for role, column in zip(map(kind_of_role, roles_of(columns)), columns, strict=True):
-        if column.lower() != role and column.lower() in ROLES:
-            raise UserError(
-                f"{table.name}: the column {column!r} of {list(columns)} is in the place of the {role}, since columns "
-                f"are known by their order; give them in the order {', '.join(ROLES)}, or rename them"
-            )
 
 
 def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dcpcse.data.columns import BINARY, LABEL, SCORE, Header
+from dcpcse.utils.errors import plural
 from dcpcse.utils.option_fields import finite_number
 
 CLASSES = ("contradiction", "entailment", "neutral")
@@ -90,5 +91,8 @@ def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
     """Return a short description of the counts of `LabelCounter`; empty if there are no labels."""
     counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
     if not classes.keys() <= set(CLASSES):
-        counts = f"{len(classes):,} classes of {min(classes.values()):,} to {max(classes.values()):,} sentences"
+        least, most = min(classes.values()), max(classes.values())
+        size = plural(most, "sentence") if least == most else f"{least:,} to {plural(most, 'sentence')}"
+        each = " each" if least == most and len(classes) > 1 else ""
+        counts = f"{plural(len(classes), 'class')} of {size}{each}"
     return counts or (f"scores from {scores[0]:g} to {scores[1]:g}" if scores else "")

@@ -49,7 +49,8 @@ class TrainingData:
     dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
     classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. numeric:
-    names of columns of sentences that contain only numbers.
+    names of columns of sentences that contain only numbers. values: number of different values of the second of two
+    columns if they may be classes (`dcpcse.data.column_checks`), else 0.
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
     places: function from rows of the dataset to their locations in the file or object; see `locate`. breaks: function
@@ -69,12 +70,24 @@ class TrainingData:
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
     numeric: tuple[str, ...] = ()
+    values: int = 0
 
     @classmethod
     def of(
-        cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, places: Places, breaks: Breaks
+        cls,
+        name: str,
+        cached: Path,
+        *,
+        summary: Mapping[str, Any],
+        sha256: str,
+        places: Places,
+        breaks: Breaks,
+        documents: bool = False,
     ) -> TrainingData:
-        """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped."""
+        """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped.
+
+        documents: whether blank rows separate documents; no warning reports them then.
+        """
         data = cls(
             name=name,
             dataset=memory_map(cached),
@@ -89,8 +102,9 @@ class TrainingData:
             classes=summary["classes"],
             scores=tuple(summary["scores"]),
             numeric=tuple(summary["numeric"]),
+            values=summary["values"],
         )
-        if data.dropped:
+        if data.dropped and not documents:
             shown = ", ".join(map(str, data.dropped_lines)) + (
                 ", ..." if data.dropped > len(data.dropped_lines) else ""
             )
@@ -119,14 +133,15 @@ class TrainingData:
 
 
 def load_training_file(
-    path: str | Path, cache_dir: str | Path | None = None, *, refresh: bool = False
+    path: str | Path, cache_dir: str | Path | None = None, *, refresh: bool = False, documents: bool = False
 ) -> TrainingData:
     """Load a training file, from the cache folder if an earlier call has read it.
 
     The cache folder is `cache_dir`, by default `dcpcse` in the cache folder of `datasets`; no other files are written.
     A cached file is found by the digest of its bytes. refresh: read the file again even if it is cached. Rows with
-    blank cells are dropped, and one warning reports them. Raises UserError if the file is not valid training data
-    (with file and line), if it changes while it is read, or if the cache folder is not writable.
+    blank cells are dropped, and one warning reports them, unless they separate documents (documents). Raises UserError
+    if the file is not valid training data (with file and line), if it changes while it is read, or if the cache folder
+    is not writable.
     """
     path = Path(path)
     reader_of(path)  # checks first that the file exists and has a supported extension
@@ -137,7 +152,7 @@ def load_training_file(
     cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
     summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path), sha256)
     of_file = {"places": partial(_places_in_file, path, sha256), "breaks": partial(_breaks_in_file, path, sha256)}
-    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, **of_file)
+    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, documents=documents, **of_file)
 
 
 def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Mapping[str, int]]:

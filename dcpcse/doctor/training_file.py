@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from dcpcse.data.column_checks import NumericColumns, describe_numbers, header_problem
+from dcpcse.data.column_checks import NumericColumns, RepeatedValues, describe_numbers, describe_values, header_problem
 from dcpcse.data.columns import CLASS, Header, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.labels import LabelCounter, describe_labels
@@ -104,6 +104,8 @@ def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollect
         yield fault("numbers", problem)
     elif found := rows.numeric.found():
         yield warning("numbers", describe_numbers(found))
+    if values := rows.values.found():
+        yield warning("classes", describe_values(header.names[-1], values, number))
 
 
 def _found(counter: LineCounter) -> Occurrences | None:
@@ -148,6 +150,7 @@ class _RowCounts:
         self.repeats: Duplicates | None = None
         self.labels = LabelCounter(None)
         self.numeric: NumericColumns | None = None
+        self.values: RepeatedValues | None = None
         self.count = 0
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
@@ -157,10 +160,11 @@ class _RowCounts:
     def add(self, batch: Sequence[tuple[int, list[str]]], header: Header) -> None:
         if self.repeats is None:
             self.labels, self.numeric = LabelCounter(header.target), NumericColumns(header)
-            self.repeats = Duplicates(header.roles)
+            self.repeats, self.values = Duplicates(header.roles), RepeatedValues(header)
         self.repeats.add(batch)
         self.labels.add(batch)
         self.numeric.add(batch)
+        self.values.add(batch)
         self.count += len(batch)
         if self.labels.kind:
             batch = [(number, cells[:-1]) for number, cells in batch]  # without the label column

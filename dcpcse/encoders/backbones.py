@@ -436,9 +436,12 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
         elif folder.is_dir():
             reason = f"the folder contains no readable {what}: {first_line(error)}"
         elif folder.is_absolute() or name_or_path.startswith("."):
-            reason = "the folder does not exist"
+            reason = "the folder does not exist; check the path"
         else:
-            reason = f"the folder does not exist, and loading from the hub failed: {first_line(error)}"
+            reason = (
+                "the folder does not exist, and loading from the hub failed: "
+                f"{first_line(error).rstrip('.')}; check the path, or the name on the hub"
+            )
         raise UserError(f"cannot load the {what} {name_or_path!r}: {reason}") from error
 
 

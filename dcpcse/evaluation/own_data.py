@@ -230,6 +230,8 @@ def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target:
         found = str(len(cells) or "an empty line")
         if table.separated and len(cells) == 1 and cells[0].count(";") >= kind.texts:
             found += " (separate columns by commas or tabs, not by semicolons)"
+        elif table.separated.startswith("comma") and any("\t" in cell for cell in cells):
+            found += ", and the line contains tabs; if tabs separate the columns, name the file .tsv"
         raise line.error(f"expected {kind.width} {table.separated}columns but found {found}")
     return [table.text(line, place, cell) for place, cell in enumerate(cells) if place != target]
 

@@ -12,6 +12,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.data.training_file import distinct_sentences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.advice import OF_EVALUATION, advice
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult
@@ -99,7 +100,8 @@ def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[s
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
-    suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
+    with advice(OF_EVALUATION, "--task_set na --tasks STSBenchmark"):
+        suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
     benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
     return Plan(args, suite, benchmark, build_fitting(args, fit_on))
 

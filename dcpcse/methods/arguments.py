@@ -91,7 +91,12 @@ class EncoderOptions:
     )
 
     def __post_init__(self) -> None:
-        require(_is_share(self.encoder_dropout), "--encoder_dropout", self.encoder_dropout, "in [0, 1)")
+        require(
+            _is_share(self.encoder_dropout),
+            "--encoder_dropout",
+            self.encoder_dropout,
+            "at least 0 and below 1, such as 0.1",
+        )
         if not self.use_fast_tokenizer:
             raise UserError("--use_fast_tokenizer False: transformers 5 has fast tokenizers only; leave it out")
 
@@ -160,7 +165,7 @@ class PositiveOptions:
 
     def __post_init__(self) -> None:
         share = self.crop_share
-        require(share is None or 0 < share < 1, "--crop_share", share, "in (0, 1)")
+        require(share is None or 0 < share < 1, "--crop_share", share, "above 0 and below 1, such as 0.5")
 
 
 @dataclass
@@ -277,7 +282,12 @@ class PromptOptions:
     def __post_init__(self) -> None:
         for name in ("pre_seq_len", "prefix_hidden_size"):
             require_count(name, getattr(self, name))
-        require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
+        require(
+            _is_share(self.prompt_dropout),
+            "--prompt_dropout",
+            self.prompt_dropout,
+            "at least 0 and below 1, such as 0.1",
+        )
         require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
 
 
@@ -304,7 +314,9 @@ class LoraOptions:
     def __post_init__(self) -> None:
         for name in ("lora_r", "lora_alpha"):
             require_count(name, getattr(self, name))
-        require(_is_share(self.lora_dropout), "--lora_dropout", self.lora_dropout, "in [0, 1)")
+        require(
+            _is_share(self.lora_dropout), "--lora_dropout", self.lora_dropout, "at least 0 and below 1, such as 0.1"
+        )
         targets = self.lora_target_modules or ()
         if ALL_LINEAR in targets and len(targets) > 1:
             raise UserError(f"--lora_target_modules: {ALL_LINEAR} includes all other names; give it alone")
@@ -336,9 +348,16 @@ class MaskedLMOptions:
     )
 
     def __post_init__(self) -> None:
-        require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
+        require(
+            0 < self.mlm_probability < 1,
+            "--mlm_probability",
+            self.mlm_probability,
+            "above 0 and below 1, such as 0.15",
+        )
         require(self.mlm_weight >= 0, "--mlm_weight", self.mlm_weight, "0 or more")
-        require(0 < self.mlm_decay_rate <= 1, "--mlm_decay_rate", self.mlm_decay_rate, "in (0, 1]")
+        require(
+            0 < self.mlm_decay_rate <= 1, "--mlm_decay_rate", self.mlm_decay_rate, "above 0 and at most 1, such as 0.9"
+        )
         require(self.mlm_decay_steps > 0, "--mlm_decay_steps", self.mlm_decay_steps, "above 0")
 
     @property

@@ -85,7 +85,7 @@ class ConSERTOptions:
     def __post_init__(self) -> None:
         for name in ("token_cutoff_rate", "feature_cutoff_rate", "embedding_dropout_rate"):
             rate = getattr(self, name)
-            require(rate is None or 0 < rate < 1, f"--{name}", rate, "in (0, 1)")
+            require(rate is None or 0 < rate < 1, f"--{name}", rate, "above 0 and below 1, such as 0.2")
         for name in ("noise_norm", "contrastive_weight"):
             number = getattr(self, name)
             require(number is None or 0 < number < math.inf, f"--{name}", number, "above 0, and finite")

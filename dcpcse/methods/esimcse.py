@@ -42,9 +42,11 @@ class ESimCSEOptions:
     )
 
     def __post_init__(self) -> None:
-        require(0 <= (self.dup_rate or 0) < 1, "--dup_rate", self.dup_rate, "in [0, 1)")
-        require(0 <= (self.neg_size or 0) <= LARGEST_QUEUE, "--neg_size", self.neg_size, f"in 0 .. {LARGEST_QUEUE:,}")
-        require(0 <= (self.momentum or 0) < 1, "--momentum", self.momentum, "in [0, 1)")
+        require(0 <= (self.dup_rate or 0) < 1, "--dup_rate", self.dup_rate, "at least 0 and below 1, such as 0.3")
+        require(
+            0 <= (self.neg_size or 0) <= LARGEST_QUEUE, "--neg_size", self.neg_size, f"from 0 to {LARGEST_QUEUE:,}"
+        )
+        require(0 <= (self.momentum or 0) < 1, "--momentum", self.momentum, "at least 0 and below 1, such as 0.995")
 
 
 @dataclass(frozen=True)

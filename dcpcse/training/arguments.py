@@ -252,7 +252,10 @@ class TrainingArguments(transformers.TrainingArguments):
             self.max_steps == -1 or self.max_steps >= 1, "--max_steps", self.max_steps, "at least 1, or -1 for epochs"
         )
         require(
-            self.max_steps > 0 or 0 < epochs <= MAX_EPOCHS, "--num_train_epochs", epochs, f"in (0, {MAX_EPOCHS:,}]"
+            self.max_steps > 0 or 0 < epochs <= MAX_EPOCHS,
+            "--num_train_epochs",
+            epochs,
+            f"above 0 and at most {MAX_EPOCHS:,}",
         )
         if self.resume and self.resume_from_checkpoint is not None:
             raise UserError("--resume finds the checkpoint itself; leave --resume_from_checkpoint or --resume out")
@@ -260,11 +263,13 @@ class TrainingArguments(transformers.TrainingArguments):
             raise UserError("--resume continues the run that --overwrite_output_dir would replace; give one of them")
         for name in ("seed", "data_seed"):
             require_seed(name, getattr(self, name))
-        bounds = f"in (0, {MAX_LEARNING_RATE:g}]"
+        bounds = f"above 0 and at most {MAX_LEARNING_RATE:g}, such as 5e-5"
         rate = self.learning_rate
         require(rate is None or 0 < rate <= MAX_LEARNING_RATE, "--learning_rate", rate, bounds)
         for name in ("adam_beta1", "adam_beta2"):
-            require(0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "in [0, 1)")
+            require(
+                0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "at least 0 and below 1, such as 0.9"
+            )
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:
             raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers; add it, or leave it out")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}

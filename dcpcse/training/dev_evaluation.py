@@ -7,6 +7,7 @@ from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from senteval.labels import LabelsTask, LoadedLabels
 from senteval.pairs import LoadedPairs, PairsTask
 
+from dcpcse.evaluation.advice import OF_TRAINING, advice
 from dcpcse.evaluation.evaluator import OWN_METRICS
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.training.arguments import DataArguments, TrainingArguments
@@ -39,7 +40,8 @@ def load_dev_tasks(data: DataArguments, own: Sequence[OwnTask] | None = None) ->
     """
     own = read_own_data(data) if own is None else own
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
-    return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own)
+    with advice(OF_TRAINING, "--eval_tasks STSBenchmark"):
+        return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own)
 
 
 def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) -> None:

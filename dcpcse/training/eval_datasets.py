@@ -11,6 +11,7 @@ from transformers import EvalPrediction
 
 from dcpcse.data.tables import open_table
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.advice import OF_TRAINING, advice
 from dcpcse.evaluation.evaluator import METRIC_NAMES, OWN_METRICS, dev_metrics, evaluate_suite
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.training.arguments import DataArguments
@@ -56,7 +57,8 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     if _is_names(data):
         if unknown := next((one for one in data if one not in WITH_METRIC), None):
             raise invalid_choice(f"{name}:", unknown, WITH_METRIC)
-        return {"": load_suite(list(data), data_dir, settings)}
+        with advice(OF_TRAINING):
+            return {"": load_suite(list(data), data_dir, settings)}
     return {"": load_suite([], data_dir, settings, [_own_task(data, name)])}
 
 

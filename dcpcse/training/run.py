@@ -30,7 +30,7 @@ from dcpcse.training.validate_arguments import require_encoder, require_file
 from dcpcse.training.validate_setup import require_dev_tasks
 from dcpcse.utils.console import notify, print_message
 from dcpcse.utils.distributed import is_lost_process
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.live_runs import explain_removal
 from dcpcse.utils.locks import exclusive_lock, is_locked
@@ -198,15 +198,15 @@ def _is_finished(trainer: Trainer) -> bool:
     result.require_same_options(trainer.run_options)
     if result.step >= steps:
         result.require_same_run(trainer.step_module.model, None)
-        notify(f"{output} contains a finished run: all {steps} steps are done; it remains unchanged")
+        notify(f"{output} contains a finished run of {plural(steps, 'step')}; it remains unchanged")
         if trainer.is_world_process_zero():
             atomic_save.remove_leftovers(output)
         trainer.restore_result()
         return True
     if last_checkpoint(output) is None:
         raise UserError(
-            f"{output} contains the result of {result.step} steps but no checkpoint to resume from for {steps} steps; "
-            "give another folder, or --overwrite_output_dir without --resume"
+            f"{output} contains the result of {plural(result.step, 'step')} but no checkpoint to resume from for "
+            f"{plural(steps, 'step')}; give another folder, or --overwrite_output_dir without --resume"
         )
     return False
 

@@ -157,7 +157,7 @@ def open_train_dataset(
     if data is None or isinstance(data, TrainingData):
         return data
     cache = Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
-    return load_training_data(data, cache, refresh=refresh, name=name)
+    return load_training_data(data, cache, refresh=refresh, name=name, documents=args.positive == "next")
 
 
 def build(

@@ -26,13 +26,15 @@ def summary(trainer: Trainer) -> str:
     backbone, trained = count_parameters(encoder.backbone) - adapter, count_parameters(steps, trained=True)
     # With a trained encoder, the share would be above 100 %.
     share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
+    guide = 0 if trainer.method.guide is None else count_parameters(trainer.method.guide)
+    of_guide = f", and {guide:,} of the guide" if guide else ""
     added = {"prompts": prompts, "LoRA adapter": adapter}
     of_added = "".join(f"{name} {number:,} ({number / backbone:.3%}), " for name, number in added.items() if number)
     return "\n".join(
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: encoder {backbone:,}, {_state(encoder)}; trained: "
-            f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps):,}",
+            f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps) - guide:,}{of_guide}",
             f"text starts at position {encoder.position_offset}; at most {encoder.max_tokens} tokens",
             _batch(trainer),
             f"batches {_batches(encoder)}",

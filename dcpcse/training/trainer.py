@@ -47,7 +47,7 @@ from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
-from dcpcse.utils.errors import UserError, invalid_choice
+from dcpcse.utils.errors import UserError, invalid_choice, plural
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, read_state
@@ -265,7 +265,7 @@ class Trainer(transformers.Trainer):
         """Load the checkpoint of the last step; transformers would train one more step."""
         if not folder or read_state(Path(folder))["global_step"] < (steps := planned_steps(self)):
             return None
-        notify(f"{folder} is the end of the run: all {steps} steps are done")
+        notify(f"{folder} is the end of the run of {plural(steps, 'step')}")
         self.restore(Path(folder))
         return TrainOutput(self.state.global_step, math.nan, {})
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from dcpcse.data.column_checks import describe_numbers, header_problem
+from dcpcse.data.column_checks import describe_numbers, describe_values, header_problem
 from dcpcse.data.columns import CLASS, SCORE
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.labels import describe_labels
@@ -71,6 +71,19 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
         logger.log(level, "%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
 
 
+def require_following(data: TrainingData, examples: int) -> None:
+    """Raise UserError if --positive next finds fewer than two lines with a following line, of which pairs are made."""
+    if examples < 2:
+        unit, lines = data.unit, len(data.dataset)
+        found = f"no {unit} of {data.name}" if examples == 0 else f"only one {unit} of {data.name}"
+        # The last line of each document is not followed by another one.
+        documents = f"{plural(lines, unit)} in {plural(lines - examples, 'document')}"
+        raise UserError(
+            f"--positive next: {found} is followed by another {unit} of its document ({documents}), and at least 2 "
+            f"must be; write one sentence per {unit} and blank {unit}s only between documents, or leave --positive out"
+        )
+
+
 def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
     """Log a warning if rows of the data are repeated, contradict each other or give no training signal."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
@@ -105,6 +118,7 @@ def warn_of_columns(data: TrainingData) -> None:
     """Log a warning for each column of the data that is probably not what it is taken for."""
     found = [header_problem(data.name, data.columns) if data.unit == "line" else None]
     found.append(describe_numbers(data.numeric) if data.numeric else None)
+    found.append(describe_values(data.columns[-1], data.values, len(data.dataset)) if data.values else None)
     if data.roles.label == SCORE and data.columns[-1].lower() != SCORE:
         found.append(f"the column {data.columns[-1]!r} has 0 and 1: its numbers are scores, 1 for a similar pair")
     for problem in filter(None, found):
@@ -161,8 +175,8 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
         most = found // run.world_size
         lower = f"lower --per_device_train_batch_size to at most {most}, or " if found > 1 and most else ""
         raise UserError(
-            f"--batch_sampler no_duplicates: the data have no {largest:,} rows without a common sentence or class, "
-            f"which a batch needs, but {found:,}; {lower}leave --batch_sampler out"
+            f"--batch_sampler no_duplicates: a batch needs {largest:,} rows of which no two have a common sentence or "
+            f"class, but the data have only {found:,}; {lower}leave --batch_sampler out"
         )
 
 
@@ -183,6 +197,8 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
 
     examples: number of training examples that are made of the data.
     """
+    if model.positive == "next":
+        require_following(data, examples)
     require_enough(data, examples, run)
     if model.positive == "next":
         lines = plural(len(data.dataset), data.unit)

@@ -113,7 +113,8 @@ def flag(help: str, **metadata: Any) -> Any:
 def require(holds: bool, name: str, given: Any, allowed: str) -> None:
     """Raise UserError, with the given and the allowed values, unless the condition `holds` is true."""
     if not holds:
-        raise UserError(f"{name} {given}: must be {allowed}")
+        shown = int(given) if isinstance(given, float) and given.is_integer() and abs(given) < MAX_INT else given
+        raise UserError(f"{name} {shown}: must be {allowed}")
 
 
 def require_seed(name: str, given: int | None) -> None:
@@ -143,7 +144,7 @@ def require_kinds(arguments: Any) -> None:
 
 def require_count(name: str, value: int | None) -> None:
     """Raise UserError if a prompt length or size is out of range."""
-    require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"in 1 .. {MAX_PROMPT_SIZE:,}")
+    require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"from 1 to {MAX_PROMPT_SIZE:,}")
 
 
 _COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a third column of"}

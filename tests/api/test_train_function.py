@@ -188,7 +188,7 @@ MISTAKES = {
         "lr_scheduler_kwargs: Object of type object",
     ),
     "an unsupported option": ({"deepspeed": "x"}, "deepspeed is not supported"),
-    "a value out of range": ({"learning_rate": 0.0}, "learning_rate 0.0: must be in (0, 1e+38]"),
+    "a value out of range": ({"learning_rate": 0.0}, "learning_rate 0: must be above 0 and at most 1e+38"),
     "an option without effect": ({"denoise": True}, 'denoise=True has no effect without pooler_type="mask"'),
     "an unknown method": ({"method": "dcpsce"}, "method dcpsce is unknown; did you mean 'dcpcse'?"),
     "a method that is a number": ({"method": 3}, "method is the number 3; give a name, or a function"),

@@ -6,9 +6,10 @@ import datasets
 import pandas as pd
 import pytest
 
-from dcpcse.data.column_checks import header_problem
+from dcpcse.data.column_checks import describe_values, header_problem
 from dcpcse.data.columns import Columns, header_of, negatives_in
 from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.labels import describe_labels
 from dcpcse.data.training_file import load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.methods import fill_defaults, model_arguments
@@ -53,7 +54,8 @@ def load(tmp_path):
         (["a", "positive", "positive_2"], ("anchor", "positive_1", "positive_2")),
         (["a", "pos", "Positive 7", "hard_neg"], ("anchor", "positive_1", "positive_2", "negative")),
         (["q", "POS-0", "pos1", "neg_1", "neg_2"], ("anchor", "positive_1", "positive_2", *SEVERAL[2:4])),
-        (["positive_1", "positive_2", "negative"], ("anchor", "positive", "negative")),
+        (["Anchor", "Positive", "Negative"], ("anchor", "positive", "negative")),
+        (["positive"], ("anchor",)),
     ],
 )
 def test_the_role_of_a_column_follows_from_the_names(names, roles):
@@ -64,8 +66,12 @@ def test_the_role_of_a_column_follows_from_the_names(names, roles):
     ("names", "problem"),
     [
         (["a", "b", "c", "d"], r"found 4 columns \['a', 'b', 'c', 'd'\]; keep 1 .* or more .*negative_1"),
-        (["a", "b", "negative_1", "source"], "found 4 columns"),
-        (["a", "b", "negative_1", "score"], "found 4 columns"),
+        (["a", "b", "negative_1", "source"], "'source' of .* has neither a name of positives .* nor of hard negat"),
+        (["a", "positive_1", "paraphrase", "positive_2"], "'paraphrase' of .* has neither .* rename it .* or remove"),
+        (["a", "b", "negative_1", "positive_1"], "'b' of .* has neither a name"),
+        (["a", "b", "negative_1", "score"], "'score' of .* cannot be combined with hard negatives; remove it"),
+        (["a", "positive_1", "positive_2", "Class"], "'Class' of .* cannot be combined with several positives; remov"),
+        (["a", "positive_1", "positive_2", "label"], "'label' of .* cannot be combined with several positives; remov"),
         (["negative_1", "a", "b", "c"], "found 4 columns"),
         (["class", "a"], "'class' of .* is not the second of two; give a sentence and its class in two"),
         (["a", "b", "class"], "'class' of .* is not the second of two"),
@@ -74,13 +80,20 @@ def test_the_role_of_a_column_follows_from_the_names(names, roles):
         (["label", "class"], "'label' of .* is not the third"),
         (["a", "class", "negative_1", "negative_2"], "'class' of .* is not the second of two"),
         (["class", "positive_1", "positive_2"], "'class' of .* is not the second of two"),
-        (["id", "a", "positive_1", "positive_2"], "found 4 columns"),
-        (["a", "positive_1", "positive_2", "label"], "found 4 columns .* or more .*positive_1, positive_2"),
-        (["a", "b", "positive_2"], r"the column 'positive_2' of .* has a name of positives; give the anchor in the"),
-        (["a", "negative", "positive"], "the column 'positive' of .* has a name of positives"),
-        (["a", "positive_1", "negative", "positive_2"], "the column 'positive_2' of"),
-        (["a", "negative_1", "positive_1", "positive_2"], "the column 'positive_1' of"),
-        (["positive_1", "positive_2", "positive_3"], "the column 'positive_3' of"),
+        (["id", "a", "positive_1", "positive_2"], "'a' of .* has neither a name"),
+        (["a", "b", "positive_2"], r"'positive_2' of .* is in the place of the negative, since .* or rename them"),
+        (["a", "negative", "positive"], "'negative' of .* is in the place of the positive"),
+        (["a", "neg_1"], "'neg_1' of .* is in the place of the positive"),
+        (["a", "positive_1", "negative", "positive_2"], "'positive_2' of .* is in the place of the negative"),
+        (["a", "negative_1", "positive_1", "positive_2"], "'negative_1' of .* is in the place of the positive"),
+        (["positive_1", "positive_2", "positive_3"], "'positive_1' of .* is in the place of the anchor"),
+        (["positive_1", "positive_2", "anchor"], "'positive_1' of .* is in the place of the anchor"),
+        (["positive", "Anchor"], "'positive' of .* is in the place of the anchor, .* order anchor, positive, negat"),
+        (["hard_neg", "class"], "'hard_neg' of .* is in the place of the anchor"),
+        (["text", "anchor", "neg_1", "neg_2"], "'anchor' of .* is in the place of the positive"),
+        (["id", "anchor", "positive"], "'anchor' of .* is in the place of the positive, .*; remove the column 'id'$"),
+        (["id", "anchor", "label"], "'anchor' of .*; remove the column 'id'$"),
+        (["id", "url", "anchor", "pos_1", "pos_2"], "'anchor' of .*; remove the columns 'id', 'url'$"),
     ],
 )
 def test_names_that_leave_a_doubt_are_refused(names, problem):
@@ -107,7 +120,7 @@ def test_hard_negatives_of_python_objects_are_those_of_files(load, tmp_path):
     for data in (pd.DataFrame(rows, columns=names), [dict(zip(names, row, strict=True)) for row in rows]):
         loaded = load_training_data(data, tmp_path / "cache")
         assert loaded.dataset.to_dict() == of_file.dataset.to_dict()
-    with pytest.raises(UserError, match=r"found 4 columns; pick 1 \(sentence\)"):
+    with pytest.raises(UserError, match=r"found 4 columns; keep 1 \(sentence\)"):
         load_training_data(rows, tmp_path / "cache")
     with pytest.raises(
         UserError, match=r'for instance train_data\[\["anchor", "positive", "negative_1", "negative_2"'
@@ -128,8 +141,27 @@ def test_all_columns_of_positives_are_read_in_files_and_objects(load, name, tmp_
     assert load_training_data(frame, tmp_path / "cache").dataset.to_dict() == loaded.dataset.to_dict()
     with pytest.raises(UserError, match=r'for instance train_data\[\["anchor", "pos_1", "positive", "negative"'):
         load_training_data(frame.assign(source="wiki"), tmp_path / "cache")
-    with pytest.raises(UserError, match=r"train_data: the column 'pos_1' of .* has a name of positives"):
+    with pytest.raises(UserError, match=r"train_data: the column 'neg' of .* is in the place of the positive"):
         load_training_data(frame[["anchor", "negative", "pos_1"]].rename(columns={"negative": "neg"}), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("names", [("positive", "anchor"), ("positive_1", "positive_2", "anchor")])
+def test_files_and_objects_refuse_the_same_columns(load, name, names, tmp_path):
+    rows = [[f"{column} {i}" for column in names] for i in range(2)]
+    problem = f"the column '{names[0]}' of .* is in the place of the anchor"
+    with pytest.raises(UserError, match=f"line [12]: {problem}"):
+        load(name, [names, *rows])
+    with pytest.raises(UserError, match=f"train_data: {problem}"):
+        load_training_data(pd.DataFrame(rows, columns=names), tmp_path / "cache")
+
+
+def test_a_message_says_how_to_pick_the_columns_of_an_object(tmp_path):
+    frame = pd.DataFrame([("x", "a", "b")], columns=["id", "anchor", "positive"])
+    pick = r"remove the column 'id', for instance train_data\[\[\"anchor\", \"positive\"\]\]$"
+    with pytest.raises(UserError, match=pick):
+        load_training_data(frame, tmp_path)
+    load_training_data(frame[["anchor", "positive"]], tmp_path)
 
 
 def test_every_hard_negative_is_a_view_of_its_own():
@@ -199,6 +231,51 @@ def test_numbers_in_place_of_anchors_are_known(load):
     assert load("b.csv", [("id", "text"), ("1", "a"), ("x2", "b")]).numeric == ()
     assert load("c.csv", [("a", "b", "score"), ("x", "y", "2")]).numeric == ()
     assert load("d.csv", [("year",), ("1984",)]).numeric == ()
+
+
+def repeated(values, rows, names=("text", "category"), value="kind {}"):
+    return [names, *((f"the text {i}", value.format(i % values)) for i in range(rows))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (repeated(2, 20), 2),
+        (repeated(1, 20), 1),
+        (repeated(100, 1_000, ("text", "positive")), 100),
+        (repeated(2, 20, value="{}"), 2),
+        (repeated(1, 19), 0),
+        (repeated(101, 1_009), 0),
+        (repeated(1_001, 10_010), 0),
+        (repeated(2, 40, value="how is {} done"), 0),
+        (repeated(2, 40, value="x" * 40 + "{}"), 0),
+        (repeated(2, 40, ("text", "class")), 0),
+        ([("text", "positive", "negative"), *(("a", "b", "c") for _ in range(40))], 0),
+    ],
+)
+def test_a_second_column_of_few_short_values_may_be_one_of_classes(load, rows, found, tmp_path):
+    assert load("a.csv", rows).values == load("a.csv", rows).values == found  # read, and from the cache
+    if "class" not in rows[0]:
+        assert load_training_data(rows[1:], tmp_path / "cache").values == found
+
+
+def test_a_column_of_few_values_is_described_with_a_remedy():
+    told = "the column 'category' has 2 different values in 1,000 rows; if they are classes, name the column class"
+    assert describe_values("category", 2, 1000) == told
+    assert "the same value in all 20 rows, which teaches nothing" in describe_values("category", 1, 20)
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((80,), "1 class of 80 sentences"),
+        ((1, 1, 1), "3 classes of 1 sentence each"),
+        ((1_500, 1_500), "2 classes of 1,500 sentences each"),
+        ((1, 3), "2 classes of 1 to 3 sentences"),
+    ],
+)
+def test_the_classes_are_told_in_plain_numbers(counts, text):
+    assert describe_labels({str(i): count for i, count in enumerate(counts)}, ()) == text
 
 
 def test_a_header_that_is_a_sentence_is_known():

@@ -20,9 +20,14 @@ from dcpcse.data.in_memory import load_training_data
 from dcpcse.utils.errors import UserError
 
 MESSAGE_OF_COLUMNS = (
-    "pick 1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; "
+    "keep 1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; "
     "or two sentences and a column named label or score) or more (anchor, positive_1, positive_2, ..., "
     "negative_1, negative_2, ...; a single positive may have any name), for instance "
+)
+
+ORDER = (
+    "give the columns in the order anchor, positive, negative (several: anchor, positive_1, positive_2, ..., "
+    "negative_1, negative_2, ...), or rename them"
 )
 
 
@@ -148,18 +153,18 @@ def test_decimal_numbers_are_scores(load):
         ([("a",) * 4], f"found 4 columns; {MESSAGE_OF_COLUMNS}".removesuffix(", for instance ")),
         (
             pd.DataFrame([["c", "a", "b"]], columns=["negative", "anchor", "positive"]),
-            "the column 'negative' of ['negative', 'anchor', 'positive'] is in the place of the anchor, since columns "
-            "are known by their order; give them in the order anchor, positive, negative, or rename them",
+            "the column 'negative' of ['negative', 'anchor', 'positive'] is in the place of the anchor, since the "
+            f"position of a column decides its role; {ORDER}",
         ),
         (
             [{"anchor": "a", "negative": "b"}],
-            "the column 'negative' of ['anchor', 'negative'] is in the place of the positive, since columns are known "
-            "by their order; give them in the order anchor, positive, negative, or rename them",
+            "the column 'negative' of ['anchor', 'negative'] is in the place of the positive, since the position "
+            f"of a column decides its role; {ORDER}",
         ),
         (
             {"id": ["1"], "anchor": ["a"], "positive": ["b"], "source": ["wiki"]},
-            f"found 4 columns ['id', 'anchor', 'positive', 'source']; {MESSAGE_OF_COLUMNS}"
-            'only "anchor", "positive"',
+            "the column 'anchor' of ['id', 'anchor', 'positive', 'source'] is in the place of the positive, since the "
+            "position of a column decides its role; remove the columns 'id', 'source'",
         ),
         (
             pd.DataFrame({"id": [7], "stars": [5], "text": ["a"]}),

@@ -232,6 +232,12 @@ BAD_FILES = {
         "one;two;score\na;b;1\n",
         ":1: expected 3 comma-separated columns but found 1 (separate columns by commas or tabs, not by semicolons)",
     ),
+    "tabs.csv": (
+        own_pairs,
+        "a\tb\t1\nc\td\t0\n",
+        ":1: expected 3 comma-separated columns but found 1, and the line contains tabs; if tabs separate the "
+        "columns, name the file .tsv",
+    ),
     "word.tsv": (own_pairs, "a\tb\t1\nc\td\tx\n", ":2: gold score 'x' found"),
     "nan.tsv": (own_pairs, "a\tb\tnan\nc\td\t1\n", ":1: gold score 'nan' found"),
     "blank-line.csv": (

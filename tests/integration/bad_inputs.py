@@ -197,6 +197,10 @@ def _dev_file(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None
     return prepare
 
 
+def _only_stsb(desk: Path) -> None:
+    shutil.copytree(desk / "sts/downstream/STS", desk / "part/downstream/STS")
+
+
 def _link(desk: Path) -> None:
     (desk / "link.txt").symlink_to("moved-away.txt")
 
@@ -269,10 +273,14 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"classes.csv": "text,class\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(20))},
         ),
         with_data("numbers as hard negatives", "a,b,sim\nx,y,3.5\nz,w,2\n", "sim.csv", "'sim'"),
-        with_data("a column beside hard negatives", "a,b,neg_1,source\nx,y,z,w\n", "source.csv", "negative_1"),
+        with_data("a column beside hard negatives", "a,b,neg_1,source\nx,y,z,w\n", "source.csv", "'source'"),
+        with_data("a column between positives", "a,pos_1,text,pos_2\nx,y,z,w\n", "between.csv", "'text'"),
+        with_data("an anchor behind its positives", "positive_1,positive_2,anchor\nx,y,z\n", "last.csv", "the anchor"),
+        with_data("an anchor behind its positive", "positive,anchor\nx,y\n", "swapped.csv", "'positive'"),
+        with_data("a column before the anchor", "id,anchor,positive\n1,x,y\n", "id.csv", "remove the column 'id'"),
         with_data("a positive behind a negative", "a,pos_1,neg,pos_2\nx,y,z,w\n", "order.csv", "'pos_2'"),
         with_data("a second positive behind another name", "q,answer,pos_2\nx,y,z\n", "second.csv", "'pos_2'"),
-        with_data("scores beside several positives", "a,pos_1,pos_2,score\nx,y,z,5\n", "both.csv", "positive_1"),
+        with_data("scores beside several positives", "a,pos_1,pos_2,score\nx,y,z,5\n", "both.csv", "'score'"),
         with_data("a blank positive in all rows", "a,pos_1,pos_2\nx,y,\nz,,w\n", "partly.csv", "blank cells"),
         Case(
             "several positives for a method of labels",
@@ -419,11 +427,15 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("crops for a method of prototypes", "train ... --positive crop --method conpvp", "conpvp"),
         Case("following lines for a method of labels", "train ... --positive next --method sbert", "sbert"),
         Case("a share of crops without crops", "train ... --crop_share 0.3", "--positive crop"),
-        Case("a crop of the whole text", "train ... --positive crop --crop_share 1", "in (0, 1)"),
+        Case(
+            "a crop of the whole text",
+            "train ... --positive crop --crop_share 1",
+            "--crop_share 1: must be above 0 and below 1, such as 0.5",
+        ),
         Case(
             "no line that follows another one",
             "train ... --train_file apart.txt --positive next",
-            "0 training examples",
+            "3 lines in 3 documents",
             files={"apart.txt": "a\n\nb\n\nc\n"},
         ),
         Case("a guide that does not exist", "train ... --train_file pairs.csv --guide nowhere/guide", "nowhere/guide"),
@@ -753,9 +765,22 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
     ),
     "Evaluation data": (
         Case("no evaluation data", "train ... --do_eval --eval_data_dir nowhere", "nowhere"),
+        Case(
+            "no data of one dev task",
+            "train ... --do_eval --eval_data_dir part --custom_eval_data",
+            "--eval_tasks STSB",
+            prepare=_only_stsb,
+        ),
+        Case("not all dev data", "train ... --do_eval --eval_data_dir sts", "give --custom_eval_data"),
+        Case(
+            "own pairs with tabs in a csv file",
+            "train ... --do_eval --eval_pairs tabs.csv",
+            "name the file .tsv",
+            files={"tabs.csv": "a\tb\t1\nc\td\t0\n"},
+        ),
         Case("no data", "evaluate ... --data_dir nowhere", "nowhere"),
         Case("a file for the folder", "evaluate ... --data_dir train.txt", "train.txt"),
-        Case("a year is missing", "evaluate ... --mode test", "STS12"),
+        Case("a year is missing", "evaluate ... --mode test", "--task_set na --tasks STSBenchmark"),
         Case(
             "not all of it", f"evaluate --model_name_or_path bert --data_dir sts --mode dev --pooler avg {STSB}", "12 "
         ),

@@ -159,6 +159,12 @@ def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsy
     assert (code, list(found)) == (3, [("fault", "numbers")])
     write(path, [["1", "a b"], ["2", "c d"]], ("id", "text"))
     assert "every cell of the column 'id' is a number" in doctor(path)[1]["warning", "numbers"]
+    write(path, [[f"the {i}th text", f"class {i % 3}"] for i in range(30)], ("text", "category"))
+    told = "the column 'category' has 3 different values in 30 rows; if they are classes, name the column class"
+    assert doctor(path)[1]["warning", "classes"] == told
+    write(path, [["a b", "c d"], ["e f", "g h"]], ("positive", "anchor"))
+    code, found = doctor(path)
+    assert code == 3 and "'positive' of ['positive', 'anchor'] is in the place of" in found["fault", "unreadable"]
     write(path, [["a", "b", "c", "a"], ["d", "e", "f", "g"]], ("anchor", "positive", "negative_1", "negative_2"))
     assert doctor(path)[1]["warning", "contradictory"] == [2]
     rows = [["a", "b", "c", "d"], ["e", "f", "e", "g"], ["h", "c", "i", "i"], ["j", "7", "8", "9"]]

@@ -1,5 +1,6 @@
 """Training with --guide, from train.py on: what is resumed, compared, guarded and saved."""
 
+import re
 import shutil
 
 import pytest
@@ -63,6 +64,9 @@ def test_the_guide_is_said_and_has_the_representation_of_its_folder(guide, tiny,
     said = tool(train_command, words).said
     assert f"guide: {guide}" in said and "representation: cls with its head, as trained" in said
     assert "candidates that the guide finds nearer left out" in said
+    alone = tool(train_command, train.argv(tiny("bert"), train_csv, tmp_path / "alone", max_steps=1)).said
+    (total,) = re.findall(r"; total ([\d,]+)$", alone, flags=re.MULTILINE)
+    assert re.search(rf"; total {total}, and [\d,]+ of the guide$", said, flags=re.MULTILINE)
     run = train(tiny("bert"), train_csv, guide=tiny("roberta"), max_steps=1)
     assert run.trainer.method.guide.model.pooling == "avg"
 

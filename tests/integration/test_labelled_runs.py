@@ -64,6 +64,17 @@ def test_scores_of_0_and_1_are_learned_and_doubtful_columns_are_said(tiny, train
     assert "(scores from 0 to 1)" in said and "train_loss" in said
 
 
+def test_a_column_of_positives_that_may_be_classes_is_said(tiny, train, tool, tmp_path):
+    rows = [f"The text {i},{('Sports', 'World news')[i % 2]}" for i in range(20)]
+    (file := tmp_path / "news.csv").write_text("\n".join(["text,category", *rows]) + "\n", encoding="utf-8")
+    said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "out", max_steps=1)).said
+    told = "the column 'category' has 2 different values in 20 rows; if they are classes, name the column class"
+    assert f"{file}: {told}" in said and "train_loss" in said
+    file.write_text(file.read_text(encoding="utf-8").replace("category", "class"), encoding="utf-8")
+    said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "named", max_steps=1)).said
+    assert "different values" not in said and "2 classes of 10 sentences each" in said
+
+
 def test_the_labels_of_a_file_are_said(tiny, train, tool, labelled_csv, scored_csv, tmp_path):
     for data, counts in ((labelled_csv, "12 contradiction, 12 entailment, 12 neutral"), (scored_csv, "from 0 to 5")):
         words = train.argv(tiny("bert"), data, tmp_path / "out", method="sbert", max_steps=1)

@@ -78,7 +78,7 @@ def assert_is_what_the_guide_says(record: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--margin", "3"], "--margin 3.0: must be in (0, 2]"),
+        (["--margin", "3"], "--margin 3: must be above 0 and at most 2"),
         (["--train_file", "data/sample/sentences.txt"], "--method triplet needs triplets"),
         (["--prototypes", "both"], "--prototypes is an option of --method"),
     ],

@@ -9,7 +9,9 @@ import torch
 from runs import assert_same_weights
 
 import dcpcse
+from dcpcse.cli.commands.train import train_command
 from dcpcse.data.pairing import OneOfSeveralPositives
+from dcpcse.utils.errors import UserError
 
 DOCUMENTS = 5
 LETTERS = "abcdefghijklmnopqrstuvwx"
@@ -102,6 +104,30 @@ def test_the_following_line_is_the_positive_and_no_batch_need_have_it_as_a_negat
     assert set(flat) == wanted and len(flat) == 2 * len(wanted)
     for batch in found:
         assert len({text for pair in batch for text in pair}) == 2 * len(batch)
+
+
+def test_blank_lines_that_separate_documents_are_not_said_to_be_dropped(tiny, train, tool, documents, tmp_path):
+    for positive, blanks in (("next", 0), ("dropout", 1)):
+        words = train.argv(tiny("bert"), documents, tmp_path / positive, positive=positive, max_steps=1)
+        said = tool(train_command, words).said
+        assert said.count("dropped 4 rows with blank cells") == blanks
+        assert said.count("25 of 30 lines are followed by another one of the same document") == 1 - blanks
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (
+            ["a", None, "b", None, "c"],
+            "no row of .* is followed by another row of its document .3 rows in 3 documents., and at least 2 must be;",
+        ),
+        (["a", "b"], "only one row of .* is followed by another row of its document .2 rows in 1 document., and at l"),
+    ],
+)
+def test_lines_that_are_followed_by_no_other_ones_are_refused(lines, found, tiny, tmp_path):
+    options = {"positive": "next", "max_steps": 1, "use_cpu": True, "cache_dir": str(tmp_path)}
+    with pytest.raises(UserError, match=f'positive="next": {found}.* blank rows only between documents, or leave'):
+        dcpcse.train(tiny("bert"), lines, output_dir=tmp_path / "out", **options)
 
 
 def test_crops_are_spans_of_the_line(tiny, train, documents):

@@ -257,11 +257,11 @@ def test_defaults_are_the_papers_for_bert_base():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dup_rate": 1.0}, "--dup_rate 1.0: must be in"),
+        ({"dup_rate": 1.0}, "--dup_rate 1: must be at least 0 and below 1"),
         ({"dup_rate": -0.1}, "--dup_rate -0.1"),
-        ({"neg_size": -1}, "--neg_size -1: must be in 0"),
+        ({"neg_size": -1}, "--neg_size -1: must be from 0"),
         ({"neg_size": 10**9}, "--neg_size 1000000000"),
-        ({"momentum": 1.0}, "--momentum 1.0: must be in"),
+        ({"momentum": 1.0}, "--momentum 1: must be at least 0 and below 1"),
         ({"momentum": float("nan")}, "--momentum nan"),
         ({"neg_size": 0, "momentum": 0.9}, "--momentum has no effect without a queue"),
         ({"method": "simcse", "neg_size": 4}, "--neg_size is an option of --method esimcse"),

@@ -191,10 +191,10 @@ def test_a_weight_of_hard_negatives_is_refused_without_them(name, columns):
         ({"tuning": "half"}, "--tuning half is unknown; choose from"),
         ({"instance_weight": -1.0}, "--instance_weight"),
         ({"prototypes": "some"}, "--prototypes some is unknown; choose from"),
-        ({"prototype_weight": 0.0}, "--prototype_weight 0.0: must be above 0"),
+        ({"prototype_weight": 0.0}, "--prototype_weight 0: must be above 0"),
         ({"prototype_weight": float("nan")}, "--prototype_weight nan: must be above 0"),
         ({"gather_gradient": "half"}, "--gather_gradient"),
-        ({"prompt_len": 0}, "--prompt_len 0: must be in 1 .. 10,000"),
+        ({"prompt_len": 0}, "--prompt_len 0: must be from 1 to 10,000"),
     ],
 )
 def test_a_malformed_option_is_refused_at_once(options, message):

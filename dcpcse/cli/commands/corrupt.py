@@ -104,7 +104,7 @@ def _fill(
 
 def _require_valid(args: argparse.Namespace) -> None:
     if not 0 < args.masking_ratio < 1:
-        raise UserError(f"--masking_ratio {args.masking_ratio}: must be in (0, 1)")
+        raise UserError(f"--masking_ratio {args.masking_ratio}: must be above 0 and below 1, such as 0.3")
     require_new_folder(Path(args.output_dir), "--output_dir")
 
 

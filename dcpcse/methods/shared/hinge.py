@@ -33,7 +33,7 @@ class HingeOptions:
     def __post_init__(self) -> None:
         margin, weight = self.eh_loss_margin, self.eh_loss_weight
         # Two cosines differ by at most 2.
-        require(margin is None or 0 <= margin < 2, "--eh_loss_margin", margin, "in [0, 2)")
+        require(margin is None or 0 <= margin < 2, "--eh_loss_margin", margin, "at least 0 and below 2, such as 0.2")
         require(weight is None or 0 < weight < math.inf, "--eh_loss_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class CrtdOptions:
 
     def __post_init__(self) -> None:
         ratio, weight = self.masking_ratio, self.lambda_weight
-        require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "in (0, 1)")
+        require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "above 0 and below 1, such as 0.3")
         require((weight or 0) >= 0, "--lambda_weight", weight, "0 or more")
         rate, warmup = self.discriminator_learning_rate, self.discriminator_warmup_steps
         require(rate is None or 0 < rate < math.inf, "--discriminator_learning_rate", rate, "above 0, and finite")
