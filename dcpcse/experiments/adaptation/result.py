@@ -11,6 +11,7 @@ from prettytable import PrettyTable
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.significance import SAMPLES, Estimate, difference, estimate, resample
 from dcpcse.experiments.adaptation.measures import Measure
+from dcpcse.utils.errors import plural
 
 LEAST_TO_TELL = 50
 """Number of items of the test part below which no gain is claimed."""
@@ -102,6 +103,6 @@ def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]
     return [
         str(table),
         line,
-        f"setting: {result['described']}; the best of {tried} on the dev part, after {result['step']} steps",
+        f"setting: {result['described']}; the best of {tried} on the dev part, after {plural(result['step'], 'step')}",
         f"{result['verdict']}: {advice[result['verdict']]}",
     ]
