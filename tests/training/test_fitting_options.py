@@ -114,7 +114,7 @@ def test_a_sentence_encoder_has_a_rate_of_its_own_and_a_line_that_says_what_fits
         assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
     (rates,) = [line for line in caplog.messages if "filled in" in line]
     assert rates == (
-        'learning_rate 0.005 and per_device_train_batch_size 64: filled in, as the default of method="dcpcse" with '
+        'learning_rate 0.01 and per_device_train_batch_size 64: filled in, as the default of method="dcpcse" with '
         'tuning="deep" on an encoder that was trained for sentences'
     )
     (advice,) = [line for line in caplog.messages if "is a sentence encoder" in line]
