@@ -9,7 +9,6 @@ from dcpcse.api.evaluate import AnyEncoder
 from dcpcse.api.words import python_words
 from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.utils.arguments import known_arguments, path, truth_value, whole_number
-from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dcpcse.inference.mining.result import MiningResult
@@ -122,7 +121,4 @@ def _guide(guide: AnyEncoder, cache_dir: str | None) -> Any:
         os.fspath(guide), None, LoadOptions(cache_dir=cache_dir)
     ):
         return _encoder(guide, cache_dir)
-    try:
-        return load_guide(os.fspath(guide), EncoderArguments(cache_dir=cache_dir))
-    except UserError as error:
-        raise UserError(f"--guide: {error}") from error
+    return load_guide(os.fspath(guide), EncoderArguments(cache_dir=cache_dir))

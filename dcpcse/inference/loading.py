@@ -51,15 +51,18 @@ def load_model(
 def load_guide(name: str, args: EncoderArguments) -> SentenceEncoder:
     """Load an encoder that judges the texts of another one, as `load_model` does, with its own representation.
 
-    That of a plain encoder is the mean over its tokens, unless `args` name a pooler. Raises UserError if there is no
-    such encoder, or if an option does not apply to it.
+    That of a plain encoder is the mean over its tokens, unless `args` name a pooler. Raises UserError, which names
+    --guide, if there is no such encoder, or if an option does not apply to it.
     """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
-    if args.pooler_type is None and not Path(name).is_file():
-        hub.require_known(name, options)
-        if not is_trained(name, args) and modules_folder(name, options) is None:
-            args = replace(args, pooler_type=OWN_POOLER)
-    return load_model(name, args, options=options)
+    try:
+        if args.pooler_type is None and not Path(name).is_file():
+            hub.require_known(name, options)
+            if not is_trained(name, args) and modules_folder(name, options) is None:
+                args = replace(args, pooler_type=OWN_POOLER)
+        return load_model(name, args, options=options)
+    except UserError as error:
+        raise UserError(f"--guide: {error}") from error
 
 
 def _load(

@@ -231,10 +231,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
 def _load_guide(args: ModelArguments) -> SentenceEncoder:
     how = EncoderArguments(device="cpu", cache_dir=args.cache_dir, use_auth_token=args.use_auth_token)
     notify(f"guide: {args.guide}")
-    try:
-        return load_guide(args.guide, how)
-    except UserError as error:
-        raise UserError(f"--guide: {error}") from error
+    return load_guide(args.guide, how)
 
 
 def _unchanged(backbone: Backbone) -> Backbone:

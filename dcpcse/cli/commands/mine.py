@@ -36,7 +36,7 @@ def mine_command(argv: Sequence[str]) -> None:
         try:
             return load_guide(args.guide, of_guide)
         except UserError as error:  # which names the option of the first encoder
-            raise UserError(f"--guide: {error}".replace("--pooler ", "--guide_pooler ")) from error
+            raise UserError(str(error).replace("--pooler ", "--guide_pooler ")) from error
 
     with logging_redirect_tqdm():
         result = mine_negatives(
