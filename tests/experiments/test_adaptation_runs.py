@@ -206,20 +206,27 @@ def test_a_mistake_ends_the_call_before_anything_is_measured(name, adapt, monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_an_option_that_fits_one_of_the_tunings_only_is_found_before_anything_is_measured(adapt, monkeypatch):
-    """The first setting has deep prompts, the third an adapter."""
+@pytest.mark.parametrize("refused", [("lora",), ("deep",), ("deep", "lora")], ids="-".join)
+def test_a_tuning_that_does_not_fit_the_encoder_is_left_out(refused, adapt, few, monkeypatch, caplog):
+    """The first two settings have deep prompts, the third an adapter."""
     pytest.importorskip("peft")
-    planted, real = Planted(monkeypatch, []), trial._trainer
+    planted, real = Planted(monkeypatch, [{20: 60.0}] * 3), trial._trainer
 
-    def no_adapter(options, parts, watch):
-        if options["tuning"] == "lora":
-            raise UserError("no layer for an adapter")
+    def refusing(options, parts, watch):
+        if options["tuning"] in refused:
+            raise UserError(f"no {options['tuning']} for this encoder")
         return real(options, parts, watch)
 
-    monkeypatch.setattr(trial, "_trainer", no_adapter)
-    with pytest.raises(UserError, match="no layer for an adapter"):
-        adapt(pairs(60))
-    assert not planted.events
+    monkeypatch.setattr(trial, "_trainer", refusing)
+    if len(refused) == 2:
+        with pytest.raises(UserError, match="no deep for this encoder"):
+            adapt(pairs(60))
+        assert not planted.events
+        return
+    caplog.set_level(logging.INFO, "dcpcse")
+    found = adapt(pairs(300))
+    assert {trial["setting"]["tuning"] for trial in found.record["trials"]} == {"deep", "lora"} - {*refused}
+    assert f"settings are left out: no {refused[0]} for this encoder" in caplog.messages
 
 
 def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, few, monkeypatch, tmp_path):
@@ -464,6 +471,18 @@ def test_every_kind_of_data_is_trained_on_and_measured(name, adapt, few):
     assert (found.record["kind"], trial["outcome"], list(trial["scores"])) == (kind, FINISHED, ["1"])
     assert ("temp" in trial["setting"]) == (name != "0 and 1")
     assert (trial["setting"].get("positive") == "crop") == (name == "sentences")
+
+
+def test_blank_lines_between_documents_are_not_reported_as_dropped(adapt, few, tmp_path, caplog):
+    few(1)
+    _, sentences, dev = KINDS["sentences"]
+    text = tmp_path / "documents.txt"
+    text.write_text("\n".join(f"{one}\n" if place % 5 == 4 else one for place, one in enumerate(sentences)))
+    batch = {"per_device_train_batch_size": 8}
+    adapt(str(text), dev=dev, positive="next", max_steps=1, **batch)
+    assert not [message for message in caplog.messages if "blank" in message]
+    adapt(str(text), "other", dev=dev, positive="crop", max_steps=1, **batch)
+    assert [message for message in caplog.messages if "blank" in message]
 
 
 def test_the_command_prints_the_figures_and_ends_with_0_without_a_gain(tiny, few, tmp_path, capsys, caplog):

@@ -43,17 +43,24 @@ class Parts:
     digests: Mapping[str, str]
 
 
-def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None) -> Parts:
+def read_parts(
+    data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False
+) -> Parts:
     """Read the data, and divide what is not given in parts already.
 
     data, dev, test: training data in any form that `load_training_data` reads; dev and test may be None. A part that
     is not given is held out: the test part is half of dev if dev is given, otherwise each part is `HELD_OUT_SHARE` of
-    data, at most `MOST_ROWS`. seed: of the division. cache_dir: see `load_training_data`.
+    data, at most `MOST_ROWS`. seed: of the division. cache_dir: see `load_training_data`. documents: whether blank
+    rows of data separate documents.
 
     Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows.
     """
     given = {"data": data, DEV: dev, TEST: test}
-    read = {name: _read(name, one, cache_dir) for name, one in given.items() if one is not None}
+    read = {
+        name: _read(name, one, cache_dir, documents=documents and name == "data")
+        for name, one in given.items()
+        if one is not None
+    }
     kind, measured = _kinds(read)
     _require_disjoint(read)
     columns = {name: one.dataset.to_dict() for name, one in read.items() if kind is not SENTENCES or name != "data"}
@@ -71,11 +78,12 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None)
     return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
 
 
-def _read(name: str, data: Any, cache_dir: str | None) -> TrainingData:
+def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
     """Read one of the given data, whose name in messages is that of its file, or of the argument."""
     option = name if name == "data" else f"--{name}"
     is_file = isinstance(data, str | PathLike)
-    return replace(load_training_data(data, cache_dir, name=option), name=str(data) if is_file else option)
+    read = load_training_data(data, cache_dir, name=option, documents=documents)
+    return replace(read, name=str(data) if is_file else option)
 
 
 def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:

@@ -35,8 +35,8 @@ from dcpcse.experiments.adaptation.trial import (
     Watch,
     as_suite,
     quiet,
-    require_trainable,
     run_trial,
+    trainable,
 )
 from dcpcse.experiments.hyperparameter_search import import_optuna
 from dcpcse.training import atomic_save
@@ -96,9 +96,13 @@ def adapt_encoder(request: Request) -> Adaptation:
     folder = request.output_dir
     require_room(folder)
     with exclusive_lock(folder, f"--output_dir {folder}"):
-        parts = read_parts(request.data, request.dev, request.test, request.seed, request.given.get("cache_dir"))
-        settings = settings_of(parts.kind, request.given)
-        untouched = load_untouched(request.encoder, request.given)
+        given = request.given
+        documents = given.get("positive") == "next"
+        parts = read_parts(
+            request.data, request.dev, request.test, request.seed, given.get("cache_dir"), documents=documents
+        )
+        settings = settings_of(parts.kind, given)
+        untouched = load_untouched(request.encoder, given)
         record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
         if record.resume():
             budget.spent = record.seconds
@@ -173,7 +177,7 @@ class _Search:
         """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
         self._clean_up()  # a killed process may have left files
         try:
-            self._require_trainable()
+            self._leave_out_untrainable()
             self._warn_of_few()
             dev = self._measure_untouched()
             self._try_settings()
@@ -205,9 +209,9 @@ class _Search:
     def _count_time(self) -> None:
         self.record.seconds = self.budget.elapsed
 
-    def _require_trainable(self) -> None:
+    def _leave_out_untrainable(self) -> None:
         place = self.record.folder / TRIALS / "check"
-        require_trainable(self.settings, self.shared, self.parts, self.untouched, place)
+        self.settings = trainable(self.settings, self.shared, self.parts, self.untouched, place)
         remove(place)
 
     def _warn_of_few(self) -> None:

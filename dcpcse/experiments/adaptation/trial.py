@@ -26,6 +26,7 @@ from dcpcse.training.run import Inputs, build_trainer
 from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.setup import write_run
 from dcpcse.training.trainer import Trainer
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.files import remove
 from dcpcse.utils.run_files import RUN_FILE, checkpoints_in
@@ -147,22 +148,36 @@ def run_trial(
     return FinishedTrial(setting, outcome, dict(watch.scores), steps, time.monotonic() - started, reason)
 
 
-def require_trainable(
+def trainable(
     settings: Sequence[Options], shared: Options, parts: Parts, untouched: SentenceEncoder, folder: Path
-) -> None:
-    """Raise UserError, before anything is measured, if the options, the encoder and the data do not fit together.
+) -> list[Options]:
+    """Return the settings with which the encoder can be trained, before anything is measured.
 
     The trainer of the first setting of each tuning and kind of positive is built; numbers alone do not change whether
-    a setting fits. folder: a place that may be written to.
+    a setting fits. A message says which settings are left out. folder: a place that may be written to.
+
+    Raises UserError if no setting fits: then the options, the encoder and the data do not fit together.
     """
-    kinds = {(setting.get("tuning"), setting.get("positive")): setting for setting in reversed(settings)}
-    watch = Watch(Budget(0.0), lambda step, score: False)
-    with quiet():
-        for setting in reversed(kinds.values()):
-            trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
-            keep_representation(trainer.sentence_encoder, untouched)
-            del trainer  # memory is needed for the next one
-            gc.collect()
+    kinds = {_kind(setting): setting for setting in reversed(settings)}
+    watch, errors = Watch(Budget(0.0), lambda step, score: False), {}
+    for kind, setting in reversed(kinds.items()):
+        try:
+            with quiet():
+                trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
+                keep_representation(trainer.sentence_encoder, untouched)
+                del trainer  # memory is needed for the next one
+                gc.collect()
+        except UserError as error:
+            errors[kind] = error.with_traceback(None)  # which would keep the trainer
+    if len(errors) == len(kinds):
+        raise next(iter(errors.values()))
+    for message in dict.fromkeys(map(first_line, errors.values())):
+        notify(f"settings are left out: {message}")
+    return [setting for setting in settings if _kind(setting) not in errors]
+
+
+def _kind(setting: Options) -> tuple[Any, Any]:
+    return setting.get("tuning"), setting.get("positive")
 
 
 def _trainer(options: Options, parts: Parts, watch: Watch) -> Trainer:
