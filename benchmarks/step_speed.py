@@ -1,7 +1,7 @@
 """Compare a training step of DCPCSE with the public technique, with full fine-tuning, and with its matrix products.
 
     python benchmarks/step_speed.py --tokenizer ENCODER --text FILE [--lines 64] [--max_seq_length 32]
-        [--rounds 10] [--spread | --growth | --large 4096] [--output_file step_speed.json]
+        [--rounds 10] [--bf16] [--device cuda] [--spread | --growth | --large 4096] [--output_file step_speed.json]
 
 All sides use the same lines and an encoder with random weights in train mode, with dropout 0.1 and by default with
 BERT-base's shape (--hidden, --layers, --heads). All do complete steps: forward, backward, AdamW.
@@ -19,7 +19,8 @@ products, oneDNN  the same, with the weights of the linear layers laid out as in
 --spread compares packed with past_key_values (SDPA) on texts whose lengths vary more and more. --growth measures the
 packed step for several batch sizes, prompt lengths and numbers of layers. --large compares a batch of this many lines,
 processed by gradient caching in chunks of --lines, with a batch of --lines. Peak memory is measured in a separate
-process that does two steps of one side.
+process that does two steps of one side; on a GPU it is that of PyTorch's allocator. --bf16 computes all sides in
+autocast. A text with fewer lines than needed is repeated.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def main() -> None:
         start = time.perf_counter()
         side()
         seconds = time.perf_counter() - start
-        print(json.dumps({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "seconds": seconds}))
+        print(json.dumps({"peak_mb": peak_mb(args.device), "seconds": seconds}))
         return
     work = {"spread": spread, "growth": growth, "large": large}
     result = next((work[name](args, tokenizer) for name in work if getattr(args, name)), None)
@@ -75,6 +76,13 @@ def main() -> None:
         Path(args.output_file).write_text(
             json.dumps({"settings": settings, **result}, indent=2) + "\n", encoding="utf-8"
         )
+
+
+def peak_mb(device: str) -> float:
+    """Return the peak memory of this process: on a GPU that of tensors, otherwise its resident set."""
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return torch.cuda.max_memory_allocated() / 2**20
 
 
 def parse() -> argparse.Namespace:
@@ -91,6 +99,8 @@ def parse() -> argparse.Namespace:
     others = [name for name in SIDES if name not in ("packed", "cached")]
     parser.add_argument("--sides", nargs="+", choices=others, default=others, help="besides packed; default: all")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--times_only", action="store_true", help="do not measure memory")
     parser.add_argument("--output_file")
     parser.add_argument("--chunk", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -101,6 +111,7 @@ def texts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> list[
     """Return the token ids of the first lines that are not blank."""
     with open(args.text, encoding="utf-8") as file:
         lines = [line.strip() for line in file if line.strip()]
+    lines *= -(-args.lines // len(lines))
     return tokenizer(lines[: args.lines], truncation=True, max_length=args.max_seq_length)["input_ids"]
 
 
@@ -109,9 +120,31 @@ def compare(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dic
     rows = texts(args, tokenizer)
     tokens, width = sum(map(len, rows)), max(map(len, rows))
     print(f"{len(rows)} texts twice, {tokens / len(rows):.1f} tokens on average, {width} at most")
-    memory = {name: _alone(name)["peak_mb"] for name in SIDES if name in ("packed", *args.sides)}
-    seconds = in_turn(sides(args, rows, tokenizer, list(memory)), args.rounds)
-    return {"tokens": tokens, "width": width, "sides": table(seconds, "packed", memory), "seconds": seconds}
+    names = [name for name in SIDES if name in ("packed", *args.sides)]
+    memory = None if args.times_only else {name: _memory(name, args, rows, tokenizer) for name in names}
+    seconds = in_turn(sides(args, rows, tokenizer, names), args.rounds)
+    each = {"tokens": tokens, "width": width, "flop": _flop(args, 2 * tokens)}
+    return {**each, "sides": table(seconds, "packed", memory), "seconds": seconds}
+
+
+def _memory(name: str, args: argparse.Namespace, rows: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Return the peak memory of two steps of a side, without that of other sides."""
+    if args.device == "cpu":
+        return _alone(name)["peak_mb"]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step = sides(args, rows, tokenizer, [name])[name]
+    step(), step()
+    return peak_mb(args.device) - before / 2**20
+
+
+def _flop(args: argparse.Namespace, tokens: int) -> dict[str, int]:
+    """Return the operations of the linear layers that a step needs, without those of padding and of attention.
+
+    The backward pass of frozen layers computes gradients of inputs alone, that of trained layers also of weights.
+    """
+    forward = 2 * tokens * args.layers * sum(inputs * outputs for inputs, outputs in _linears(args.hidden))
+    return {"frozen": 2 * forward, "full": 3 * forward}
 
 
 def spread(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
@@ -181,6 +214,10 @@ def _encoder(args: argparse.Namespace, attention: str) -> BertModel:
     return model.to(args.device)
 
 
+def _autocast(args: argparse.Namespace) -> torch.autocast:
+    return torch.autocast(args.device, torch.bfloat16, enabled=args.bf16)
+
+
 def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], None]:
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-5)
 
@@ -208,17 +245,25 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
         if method == "dcpcse" and not prompts:
             steps.model.encoder.requires_grad_(False)  # without prompts, only the head is trained
         set_packed(steps, packed)
-        LASTING.enter_context(prepacked(steps, prepack))
+        LASTING.enter_context(prepacked(steps, prepack and not args.bf16))
 
         def replayed(chunk: dict, replay: Replay, last: bool) -> dict[str, Tensor]:
-            terms = steps(replay=replay, **chunk)
+            with _autocast(args):
+                terms = steps(replay=replay, **chunk)
             terms[CACHED].backward()
             return terms
 
-        packing = Packing.of(batch["attention_mask"].flatten(0, 1)) if packed else None
+        def at_once() -> None:
+            with _autocast(args):
+                loss = steps(**batch, packing=packing)["contrastive"]
+            loss.backward()
+
+        # As in the collator, the numbers of tokens are read on the CPU.
+        packing = Packing.of(batch["attention_mask"].flatten(0, 1).cpu()).to(args.device) if packed else None
         if cached:
-            return _step(steps, lambda: run_in_chunks(steps, batch, args.chunk, {"contrastive": 1.0}, replayed))
-        return _step(steps, lambda: steps(**batch, packing=packing)["contrastive"].backward())
+            whole, weights, precision = {**batch, "packing": packing}, {"contrastive": 1.0}, lambda: _autocast(args)
+            return _step(steps, lambda: run_in_chunks(steps, whole, args.chunk, weights, replayed, precision))
+        return _step(steps, at_once)
 
     return build
 
@@ -254,7 +299,13 @@ class Public(nn.Module):
 def _public(attention: str, prompted: bool) -> Callable:
     def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
         module = Public(args, attention, args.prompt if prompted else 0).to(args.device).train()
-        return _step(module, lambda: module(**batch).backward())
+
+        def at_once() -> None:
+            with _autocast(args):
+                loss = module(**batch)
+            loss.backward()
+
+        return _step(module, at_once)
 
     return build
 
@@ -275,7 +326,10 @@ def _products(prepack: bool) -> Callable:
         layers += [nn.Linear(*shape[::-1], bias=False, device=args.device) for shape in _linears(hidden)]
         query = torch.randn(per_head, device=args.device)
         keys = torch.randn(*per_head[:2], width + args.prompt, per_head[3], device=args.device)
-        LASTING.enter_context(prepacked(nn.ModuleList(layers).requires_grad_(False), prepack))
+        LASTING.enter_context(prepacked(nn.ModuleList(layers).requires_grad_(False), prepack and not args.bf16))
+        if args.bf16:
+            given = {size: tensor.bfloat16() for size, tensor in given.items()}
+            layers, query, keys = [one.bfloat16() for one in layers], query.bfloat16(), keys.bfloat16()
 
         @torch.no_grad()
         def step() -> None:

@@ -235,6 +235,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("head", "port", "address"),  # of `ray start`
         *("requeue", "signal", "wrap"),  # of sbatch
         *("tokenizer", "text", "sides"),  # of benchmarks/step_speed.py
+        "toy",  # of benchmarks/gpu.py
         *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy
         "kind",  # of benchmarks/data_memory.py
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py

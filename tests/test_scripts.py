@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -301,3 +302,16 @@ def test_a_folder_without_all_sets_gives_no_texts(sts_folder, tmp_path):
 def test_the_real_sets_give_the_published_number_of_texts(real_data, tmp_path):
     """89,192, as ConSERT's README says."""
     assert "89,192 sentences" in sts_texts(real_data, tmp_path / "texts.txt").stdout
+
+
+def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(tmp_path):
+    parts = ("tests", "products", "steps", "methods")
+    done = bash("benchmarks/gpu.sh", str(tmp_path), "--device", "cpu", "--toy", "--only", *parts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert re.match(r"[1-9]\d* passed", result["tests"]["last line"])
+    assert {"packed", "past_key_values, SDPA", "SimCSE"} <= result["steps"]["4 pairs, bfloat16"]["sides"].keys()
+    assert result["methods"]["dcpcse, 4, bfloat16"]["ms"] > 0
+    table = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "| dcpcse, 4, bfloat16 |" in table
+    assert "failed" not in table
