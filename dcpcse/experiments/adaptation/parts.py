@@ -43,9 +43,7 @@ class Parts:
     digests: Mapping[str, str]
 
 
-def read_parts(
-    data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False
-) -> Parts:
+def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False) -> Parts:
     """Read the data, and divide what is not given in parts already.
 
     data, dev, test: training data in any form that `load_training_data` reads; dev and test may be None. A part that
