@@ -53,8 +53,9 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
     written = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
     options = presets.load_preset(name).options
     overridden = {word[2:] for word in argv if word.startswith("--")}
-    for option in set(options) - overridden:
+    for option in set(options) - overridden - {"fp16"}:  # which has no effect on a CPU
         assert written[option] == options[option], option
+    assert (written["fp16"], written["bf16"]) == (False, False)
     assert written["preset"] == name
 
 
@@ -69,6 +70,27 @@ def test_the_published_options_reach_the_arguments(name, tmp_path):
         for option in set(options) & set(vars(holder)):
             value = getattr(holder, option)
             assert getattr(value, "value", value) == options[option], option
+
+
+def test_every_preset_names_the_precision_of_its_source():
+    """Those of the methods whose public scripts say that they train in half precision; the others are in float32."""
+    half = {"dcpcse", "simcse", "promptbert", "diffcse", "consert"}
+    for name in presets.names():
+        options = presets.load_preset(name).options
+        named = {option: options[option] for option in ("fp16", "bf16") if option in options}
+        assert named == ({"fp16": True} if name.split("/")[0] in half else {"bf16": False}), name
+
+
+def test_bf16_replaces_the_precision_of_a_preset(caplog):
+    for name in ("dcpcse/unsup-bert-base", "sbert/nli-bert-base"):
+        with caplog.at_level("INFO", logger="dcpcse"):
+            (_, _, run), _ = parse_training(["--preset", name, "--bf16", "--use_cpu", "--output_dir", "out"])
+        assert (run.fp16, run.bf16) == (False, True)
+    assert caplog.text.count("--bf16 True: the preset's --fp16 True is left out") == 1
+    (_, _, run), _ = parse_training(["--preset", "sbert/nli-bert-base", "--fp16", "--output_dir", "out"])
+    assert (run.fp16, run.bf16) == (True, False)
+    (_, _, run), _ = parse_training(["--preset", "dcpcse/unsup-bert-base", "--fp16", "False", "--output_dir", "out"])
+    assert (run.fp16, run.bf16) == (False, None)
 
 
 def test_the_command_line_overrides_an_options_file_and_that_the_preset(tmp_path):

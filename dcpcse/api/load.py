@@ -35,6 +35,7 @@ def load(
     denoise: bool | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
+    bf16: bool | None = None,
     device: str | torch.device | None = None,
     revision: str | None = None,
     cache_dir: str | None = None,
@@ -66,11 +67,12 @@ def load(
     checkpoint of other code that has none. pooler: another representation, a name of `--pooler` of evaluation.py; for
     a sentence-transformers folder it replaces its modules after the encoder. template, final_period, denoise: the
     sentence's template, whether a full stop is added, and whether the template's own vector is subtracted. normalize:
-    whether vectors are scaled to unit length. max_length: number of tokens to which texts are truncated. device: CUDA
-    by default if available. revision: branch, tag or commit on the Hub; for an output folder on disk, that of its
-    base. cache_dir, token: as in transformers. mlp_only_train: use the vector before the head. top_k, remove, lm_head:
-    of the poolers "top_k", "static" and "static_lm_head". layout: the format of a checkpoint of other code, if it is
-    not recognised; tokenizer, denoise_from_zero, position_offset: its settings (see docs/import.md).
+    whether vectors are scaled to unit length. max_length: number of tokens to which texts are truncated. bf16: compute
+    matrix products in bfloat16, which is meant for GPUs. device: CUDA by default if available. revision: branch, tag
+    or commit on the Hub; for an output folder on disk, that of its base. cache_dir, token: as in transformers.
+    mlp_only_train: use the vector before the head. top_k, remove, lm_head: of the poolers "top_k", "static" and
+    "static_lm_head". layout: the format of a checkpoint of other code, if it is not recognised; tokenizer,
+    denoise_from_zero, position_offset: its settings (see docs/import.md).
 
     Raises UserError in one line if `name` is none of these, if files are damaged or contain code, if the base is a
     different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument has no
@@ -78,7 +80,8 @@ def load(
     """
     name = _name(name)
     flags = {"denoise": denoise, "final_period": final_period, "mlp_only_train": mlp_only_train}
-    for argument, value in (flags | {"normalize": normalize, "denoise_from_zero": denoise_from_zero}).items():
+    flags |= {"normalize": normalize, "denoise_from_zero": denoise_from_zero, "bf16": bf16}
+    for argument, value in flags.items():
         if value is not None:
             truth_value(argument, value)
     if max_length is not None:
@@ -102,7 +105,7 @@ def load(
         model, _ = load_checkpoint(
             read_checkpoint(checkpoint), EncoderPlace(base, tokenizer, options), layout, choices
         )
-        model.to(pick_device(device))
+        model.to(pick_device(device)).bf16 = bool(bf16)
     else:
         _refuse(of_checkpoint, f"applies only to checkpoints of other code; {name} is none")
         settings: dict[str, Any] = {argument: value for argument, value in of_encoder.items() if value is not None}
@@ -112,6 +115,7 @@ def load(
             denoise=denoise,
             final_period=bool(final_period),
             base=base,
+            bf16=bool(bf16),
             device=None if device is None else str(device),
             **settings,
         )

@@ -16,6 +16,7 @@ def unchanged_process() -> Iterator[None]:
     environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    tf32 = torch.backends.fp32_precision
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
     try:
         yield
@@ -29,5 +30,6 @@ def unchanged_process() -> Iterator[None]:
         torch.set_rng_state(states[2])
         for device, state in enumerate(devices):
             torch.cuda.set_rng_state(state, device)
+        torch.backends.fp32_precision = tf32
         torch.use_deterministic_algorithms(deterministic[0])
         torch.backends.cudnn.deterministic = deterministic[1]

@@ -10,11 +10,10 @@ import os
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dcpcse.utils.locks import thread_lock
+from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
 
 LEAST_WEIGHTS = 256 * 256
 """Minimum size of a prepacked matrix. Smaller ones do not benefit: a oneDNN call takes about 20 µs longer than MKL."""
@@ -32,55 +31,38 @@ Values that the user has set are kept.
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, KEPT_PRODUCTS)
 
-_LOCK = thread_lock()
-
 
 @contextlib.contextmanager
 def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
     """Make linear layers of a module multiply by prepacked copies of their weights within the context.
 
-    Yields the number of layers that it prepacks. They are the float32 layers on a CPU whose weights need no gradient:
-    under `torch.no_grad` and `torch.inference_mode`, all layers; otherwise, the frozen ones. Their weights must not
-    change within the context. The copies double the memory of the weights; a backward pass, which also needs copies
-    of the transposed weights, triples it. Contexts that overlap, also in several threads, share the copies, which are
-    kept until the last of these contexts ends.
+    Yields the number of layers that it prepacks. They are the float32 layers on a CPU whose weights need no gradient
+    (see `frozen_linear_layers`). Their weights must not change within the context. The copies double the memory of
+    the weights; a backward pass, which also needs copies of the transposed weights, triples it. Contexts that overlap,
+    also in several threads, share the copies, which are kept until the last of these contexts ends.
     """
-    held: list[tuple[nn.Linear, _Prepacked]] = []
-    new = 0
-    try:
-        with _LOCK:
-            for layer in filter(_fits, module.modules()) if enabled and _available() else ():
-                if "forward" not in vars(layer):
-                    layer.forward, new = _Prepacked(layer), new + 1
-                layer.forward.users += 1
-                held.append((layer, layer.forward))
+    layers = filter(_is_worth_it, frozen_linear_layers(module)) if enabled and _available() else ()
+    with using_products(layers, "prepacked", _Prepacked) as new:
         yield new
-    finally:
-        with _LOCK:
-            for layer, product in held:
-                product.users -= 1
-                if not product.users:
-                    del layer.forward
 
 
 class _Prepacked:
-    """Replacement for the forward method of an `nn.Linear`. users: number of contexts that use it."""
-
-    users = 0
+    """The product of a linear layer with its prepacked weights."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight, self.bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
         self.blocks = _blocks(self.weight)
         self._transposed: Tensor | None = None
 
-    def __call__(self, input: Tensor) -> Tensor:
-        if (
+    def takes(self, input: Tensor) -> bool:
+        return not (
             torch.compiler.is_compiling()
             or input.dtype != torch.float32
             or torch.is_autocast_enabled("cpu")
             or input.numel() < LEAST_ROWS * input.shape[-1]
-        ):
-            return F.linear(input, self.weight, self.bias)
+        )
+
+    def __call__(self, input: Tensor) -> Tensor:
         return _Product.apply(input, self)
 
     @property
@@ -109,18 +91,8 @@ def _available() -> bool:
     return torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
 
 
-def _fits(layer: nn.Module) -> bool:
-    # A layer with another forward method of its own was changed by other code, such as accelerate's hooks.
-    if type(layer) is not nn.Linear or not isinstance(vars(layer).get("forward"), _Prepacked | None):
-        return False
-    parameters = list(layer.parameters())
-    return layer.weight.numel() >= LEAST_WEIGHTS and all(
-        type(parameter) is nn.Parameter  # excludes shards of a parameter
-        and parameter.dtype == torch.float32
-        and parameter.device.type == "cpu"
-        and not (parameter.requires_grad and torch.is_grad_enabled())
-        for parameter in parameters
-    )
+def _is_worth_it(layer: nn.Linear) -> bool:
+    return layer.weight.device.type == "cpu" and layer.weight.numel() >= LEAST_WEIGHTS
 
 
 def _blocks(weight: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ def _later_settings(model: Any) -> dict[str, Any]:
     """Return the settings that earlier versions did not have, if they are set: identities without them stay equal."""
     activations = getattr(model.head, "activations", None) if model.head_at_inference else None
     found = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
-    found["lora"] = model.encoder.lora and model.encoder.lora.effect
+    found |= {"lora": model.encoder.lora and model.encoder.lora.effect, "bf16": model.bf16}
     return {name: value for name, value in found.items() if value}
 
 

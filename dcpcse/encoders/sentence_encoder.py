@@ -20,6 +20,7 @@ from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, tokenizer_record
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.heads import DenseLayers, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
 from dcpcse.encoders.lora import Lora, lora_weights, require_peft
 from dcpcse.encoders.packing import Packing
@@ -54,8 +55,11 @@ SAME_CONFIGURATION = "give the folder of a model with the same --method, --tunin
 class SentenceEncoder(nn.Module):
     """An encoder, a pooling and a head, which map sentences to vectors.
 
-    Training methods train this model, and model folders contain it.
+    Training methods train this model, and model folders contain it. bf16: whether `encode` computes in bfloat16 where
+    that is safe (PyTorch's autocast); it can be set, and is not saved.
     """
+
+    bf16 = False
 
     def __init__(
         self,
@@ -557,13 +561,14 @@ def encode_in_batches(
     """Encode N texts in batches, and return their embeddings (N, H).
 
     lengths: the number of tokens of each text. encode_batch: a function that returns the embeddings of the texts with
-    the given indices. During encoding, the model is in eval mode without gradients, and its weights are prepacked if
-    there are many tokens. On a CPU, several threads encode the batches.
+    the given indices. During encoding, the model is in eval mode without gradients. In half precision, its weights are
+    cast once; otherwise, they are prepacked if there are many tokens. On a CPU, several threads encode the batches.
     """
     embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
     kind = model.device.type
     jobs = list(tokenization.batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
-    dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    cast = model.bf16 or torch.is_autocast_enabled(kind)
+    dtype = torch.bfloat16 if model.bf16 else torch.get_autocast_dtype(kind)
 
     def work(rows: Sequence[int]) -> None:
         # Both settings apply to the current thread only.
@@ -577,7 +582,9 @@ def encode_in_batches(
         release_memory(next(passes))
         bar.update(len(rows))
 
-    with bar, evaluating(model), torch.no_grad(), prepacked(model, sum(lengths) > WORTH_PREPACKING):
+    is_worth_it = not cast and sum(lengths) > WORTH_PREPACKING
+    halved = in_half_precision(model, dtype if cast else None, keep=model.bf16)
+    with bar, evaluating(model), torch.no_grad(), prepacked(model, is_worth_it), halved:
         run_jobs(jobs, work, finished, in_threads=kind == "cpu")
     return embeddings
 

@@ -45,6 +45,9 @@ class EncoderArguments:
     )
     base: str | None = option(None, "Folder or hub id of the frozen encoder. Default: the one recorded in the folder.")
     batch_size: int = option(128, "Maximum batch size in sentences.")
+    bf16: bool = option(
+        False, "Compute matrix products in bfloat16, and the rest in float32; meant for GPUs with bfloat16 units."
+    )
     packing: bool = option(
         True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
     )
@@ -84,7 +87,6 @@ class EncodingArguments:
     max_seq_length: int | None = option(
         None, "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum)."
     )
-    bf16: bool = option(False, "Compute in bfloat16 where that is safe; meant for CUDA.")
     chunk_size: int = option(8192, "Lines per chunk. An interrupted run keeps its finished chunks.")
     num_processes: int | None = option(
         None,

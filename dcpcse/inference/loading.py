@@ -45,6 +45,7 @@ def load_model(
     if args.flex_attention:
         require_flex_attention(model.device, args.packing)
     set_packed(model, args.packing, args.flex_attention)
+    model.bf16 = args.bf16
     return model
 
 
@@ -140,7 +141,8 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
     if Path(name).suffix == ".safetensors":
         raise UserError(f"{name} contains weights of a model; give the folder that contains it")
     _refuse_folder_options(name, args, published)
-    for option in sorted({"template", "denoise", "final_period", "top_k", "remove", "lm_head"} & args.changed()):
+    of_encoders = {"template", "denoise", "final_period", "top_k", "remove", "lm_head", "bf16"}
+    for option in sorted(of_encoders & args.changed()):
         raise UserError(f"--{option} applies only to encoders; {name} is a file of word vectors; leave it out")
     if args.pooler_type not in (None, "avg"):
         raise UserError(f"--pooler {args.pooler_type}: word vectors are always averaged; leave it out")

@@ -13,13 +13,14 @@ from typing import Any, get_args
 import torch
 import transformers
 from transformers.training_args import OptimizerNames
+from transformers.utils.import_utils import enable_tf32
 
 from dcpcse.data.tables import describe
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import number, truth_value, whole_number
 from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
-from dcpcse.utils.option_fields import option, require, require_seed
+from dcpcse.utils.option_fields import Need, flag, option, require, require_seed
 from dcpcse.utils.parsing import read_text
 
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
@@ -117,15 +118,15 @@ class TrainingArguments(transformers.TrainingArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py.
 
     Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
-    trains and the encoder, unless they are given; `optim` is `adamw_torch`, losses that are not finite stop a run,
-    batches of the evaluation contain 128 sentences, and `metric_for_best_model` is a score of the evaluation data, by
-    default the first one. Options that would change the meaning of a contrastive loss are refused. Raises UserError
-    for values that are not allowed.
+    trains and the encoder, and `bf16` on the device, unless they are given; `optim` is `adamw_torch`, losses that are
+    not finite stop a run, batches of the evaluation contain 128 sentences, and `metric_for_best_model` is a score of
+    the evaluation data, by default the first one. Options that would change the meaning of a contrastive loss are
+    refused. Raises UserError for values that are not allowed.
     """
 
     given = frozenset()  # names of the options that were set, to tell which have no effect; not an option itself
     is_resolved = False  # set by `resolve_arguments`
-    filled = frozenset()  # names of the options that `fill_recipe` has filled in
+    filled = frozenset()  # names of the options that `fill_recipe` and `fill_precision` have filled in
 
     _argument_group_name = "further options of transformers.TrainingArguments"
 
@@ -188,6 +189,15 @@ class TrainingArguments(transformers.TrainingArguments):
     per_device_train_batch_size: int | None = option(
         None, "Training examples per device in a batch. Default: depends on --method and --tuning."
     )
+    bf16: bool | None = flag(
+        "Compute matrix products in bfloat16 (mixed precision). Default: on, if the GPU has units for it and neither "
+        "--fp16 nor --encoder_dtype is given; else off."
+    )
+    fp16: bool = option(
+        False,
+        "Compute matrix products in float16 (mixed precision, with a scaled loss); needs a GPU.",
+        needs=Need("--bf16 False", lambda options: not options.bf16, voids="bf16"),
+    )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
     per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
     do_train: bool = option(False, "Train the model. Default: on, unless --do_eval is given alone.")
@@ -225,6 +235,8 @@ class TrainingArguments(transformers.TrainingArguments):
         self._require_known()
         if not 1 <= self.ddp_timeout <= 10**8:
             raise UserError(f"--ddp_timeout {self.ddp_timeout}: must be from 1 to 100000000 seconds")
+        if self.tf32 is not None:
+            enable_tf32.cache_clear()  # it would do nothing for a value that an earlier run of this process had
         backend = self.ddp_backend or ("nccl" if torch.cuda.is_available() and not self.use_cpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         try:
@@ -232,6 +244,12 @@ class TrainingArguments(transformers.TrainingArguments):
         except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
+
+    def set_bf16(self, on: bool) -> None:
+        """Set `bf16` after the construction, before a Trainer is made of these options."""
+        self.bf16 = on
+        if on:
+            self.mixed_precision = "bf16"  # what transformers gives to accelerate
 
     def _require_kinds(self) -> None:
         """Raise UserError if an option that is a number or a truth value has another type; convert those of numpy."""

@@ -16,7 +16,7 @@ from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.atomic_save import read_seal
-from dcpcse.utils.console import warn
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.live_runs import read_beside_training
@@ -50,7 +50,7 @@ _MAY_CHANGE = {
     *("eval_pairs", "eval_labels"),
     *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
-    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk"),
+    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "tf32"),
 }
 """Options that may change when a run resumes, such as paths, the length of the run, reports and hardware.
 
@@ -62,7 +62,7 @@ _MAY_MOVE = ("guide",)
 
 _MOVES_ROUNDING = (
     *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "torch_compile"),
-    *("gradient_checkpointing", "activation_checkpointing", "use_cpu"),
+    *("gradient_checkpointing", "activation_checkpointing", "use_cpu", "tf32"),
 )
 """Options of `_MAY_CHANGE` that change results in the last digits."""
 
@@ -108,6 +108,7 @@ class Checkpoint:
             return
         before = _whole(read_options, self.folder)
         defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(TrainingArguments)}
+        defaults["bf16"] = False  # earlier versions recorded it only if it was given
         for name in sorted(set(before) | set(options)):
             was, now = (o.get(name, defaults.get(name)) for o in (before, options))
             if was == now:
@@ -255,6 +256,21 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
         complete = "complete " if last_checkpoint(Path(run.output_dir)) else ""
         raise UserError(f"--resume_from_checkpoint: there is no {complete}checkpoint in {run.output_dir}")
     return newest
+
+
+def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> None:
+    """Give a run that resumes the precision of its record, unless one is given.
+
+    The default depends on the device, and earlier versions trained in float32 everywhere. checkpoint: the one from
+    which the run resumes, if there is one.
+    """
+    if run.bf16 is not None or "fp16" in run.given or not (run.resume or asks_to_resume(run.resume_from_checkpoint)):
+        return
+    folder = Path(run.output_dir) if checkpoint is None else checkpoint.folder
+    if (folder / RUN_FILE).is_file():
+        run.set_bf16(bool(read_options(folder).get("bf16")))
+        if run.bf16:
+            notify(f"--bf16 True: as in {folder / RUN_FILE}")
 
 
 def is_in(checkpoint: Path, run: TrainingArguments) -> bool:

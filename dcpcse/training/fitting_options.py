@@ -1,4 +1,4 @@
-"""Options that fit the method and the encoder: the learning rate and batch size that a run takes, and advice."""
+"""Options that fit the method, the encoder and the device: what a run takes if nothing is given, and advice."""
 
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -9,6 +9,8 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import Recipe
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.utils.console import notify
+from dcpcse.utils.devices import has_bfloat16_units
+from dcpcse.utils.distributed import all_reduce_max
 from dcpcse.utils.errors import UserError
 
 
@@ -28,12 +30,29 @@ def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -
     found = {name: value for name, value in zip(names, values, strict=True) if name in missing}
     for name, value in found.items():
         setattr(run, name, value)
-    run.filled = frozenset(missing)
+    run.filled |= missing
     if run.do_train:
         filled = " and ".join(f"--{name} {value:g}" for name, value in found.items())
         of = f"--method {model.method}{f' with --tuning {model.tuning}' if model.tuning else ''}"
         kind = f" on an encoder that was {'' if trained_before else 'not '}trained for sentences" if depends else ""
         notify(f"{filled}: filled in, as the default of {of}{kind}")
+
+
+def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
+    """Set `bf16` if no precision is given, and say so if it is on and the run trains.
+
+    It is on if every process has a GPU with units for bfloat16; all processes must call this function. model: the
+    options of the model, of which `encoder_dtype` is a precision too.
+    """
+    if run.bf16 is not None:
+        return
+    by_launcher = run.mixed_precision  # that of accelerate launch, unless --fp16 is given
+    given = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
+    run.set_bf16(by_launcher == "bf16" or not (given or all_reduce_max(not has_bfloat16_units(run.device))))
+    if run.bf16 and not given:
+        run.filled |= {"bf16"}
+        if run.do_train:
+            notify("--bf16 True: filled in, as the default on this GPU; --bf16 False trains in float32")
 
 
 def _is_sentence_encoder(model: ModelArguments) -> bool:

@@ -89,6 +89,7 @@ def _train_with(
     if target and run_args.process_index == 0:  # checked before training, to save the time
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
+    checkpoints.keep_precision(run_args, checkpoint)
     _require_inputs(model_args, data_args, inputs)
     own, dev = [], None
     if wants_dev_scores(run_args):

@@ -42,7 +42,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.fitting_options import advise_on_representation, fill_recipe, load_options
+from dcpcse.training.fitting_options import advise_on_representation, fill_precision, fill_recipe, load_options
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
 from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
@@ -52,7 +52,7 @@ from dcpcse.utils.files import write_atomic
 from dcpcse.utils.option_fields import require_kinds
 
 ALWAYS_RECORDED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs")
-ALWAYS_RECORDED += ("max_steps", "do_train", "fp16")
+ALWAYS_RECORDED += ("max_steps", "do_train", "fp16", "bf16")
 """Options that are always recorded in `run.yaml`."""
 
 NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
@@ -178,6 +178,7 @@ def build(
     if entry:
         options = fill_defaults(options, columns, entry)
     fill_recipe(run, recipe_of(entry, options.tuning), options)
+    fill_precision(run, options)
     if data:
         require_data(data, len(dataset), options, run)
         require_distinct_rows(dataset, run)

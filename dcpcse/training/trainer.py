@@ -22,6 +22,7 @@ from dcpcse.data.tables import describe
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest
 from dcpcse.losses import Loss
@@ -270,8 +271,12 @@ class Trainer(transformers.Trainer):
         return TrainOutput(self.state.global_step, math.nan, {})
 
     def _train(self, resume_from_checkpoint: str | None, *args: Any, **kwargs: Any) -> TrainOutput:
-        # Compiled graphs and bf16 use the original weights; sharded weights are not resident all the time.
-        uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
+        half = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
+        # Compiled graphs use the original weights; sharded weights are not resident all the time.
+        original = self.args.torch_compile or self.args.shard_encoder
+        layout = prepacked(self.step_module, self.args.prepack and not (original or half))
+        # The guide computes in float32.
+        cast = nn.ModuleList([self.sentence_encoder, self.step_module.losses])
         self._resumed_from, self._loss_sum_before = resume_from_checkpoint and Path(resume_from_checkpoint), 0.0
         # What was drawn since the constructor has no effect, and every process draws other dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
@@ -280,7 +285,7 @@ class Trainer(transformers.Trainer):
         # A resumed run was already evaluated at its start.
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
-            with prepacked(self.step_module, uses):
+            with layout, in_half_precision(cast, None if original else half):
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             close_bars(self.callback_handler.callbacks)

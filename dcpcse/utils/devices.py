@@ -30,6 +30,11 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     return picked
 
 
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Return whether a device is a GPU with units for bfloat16; others emulate it, which is slow."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def require_flex_attention(device: torch.device, packing: bool) -> None:
     """Raise UserError unless --flex_attention can be used: it needs a GPU and packed batches."""
     if not packing:

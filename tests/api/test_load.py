@@ -161,6 +161,7 @@ def test_a_plain_encoder_a_result_and_word_vectors_are_loaded_as_by_the_commands
         (tiny("bert"), template | {"denoise": False, "pooler": "top_k", "top_k": 3}),
         (str(tmp_path / "model"), {}),
         (str(tmp_path / "model"), {"pooler": "avg"}),
+        (str(tmp_path / "model"), {"bf16": True}),
         (str(tmp_path / "words.txt"), {}),
     ):
         options = {"pooler_type" if key == "pooler" else key: value for key, value in given.items()}
@@ -168,6 +169,27 @@ def test_a_plain_encoder_a_result_and_word_vectors_are_loaded_as_by_the_commands
         found = dcpcse.load(name, device=torch.device("cpu"), **given)
         assert identity(found) == identity(expected)
         np.testing.assert_array_equal(found.encode(sentences), expected.encode(sentences))
+
+
+@pytest.mark.parametrize("kind", ["plain", "result", "other code"])
+def test_bf16_is_computed_for_every_kind_of_encoder(kind, tiny, tmp_path, sentences):
+    name, options = tiny("bert"), {"pooler": "avg"}
+    if kind == "result":
+        name, options = tmp_path / "model", {}
+        model_of("dcpcse", tiny).save(name)
+    elif kind == "other code":
+        made = Checkpoint(tiny("bert"), trained=False)
+        made.with_prefix(projection=False)
+        made.with_mlp()
+        name, options = made.write(tmp_path / "unsup-dcpcse", False), {"base": tiny("bert"), "mlp_only_train": False}
+    full = dcpcse.load(name, device="cpu", **options)
+    half = dcpcse.load(name, device="cpu", bf16=True, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = full.encode(sentences)
+    np.testing.assert_array_equal(half.encode(sentences), expected)
+    assert half.encode(sentences).dtype == np.float32 and not np.array_equal(full.encode(sentences), expected)
+    with pytest.raises(UserError, match="bf16 'yes': must be True or False"):
+        dcpcse.load(name, bf16="yes")
 
 
 @pytest.mark.parametrize("pickled", [True, False])

@@ -1,5 +1,6 @@
 """`dcpcse.train` is train.py from Python: the same run, mistakes in Python's words, and a process left as it was."""
 
+import itertools
 import json
 import logging
 import os
@@ -347,3 +348,27 @@ def test_a_program_shows_a_bar_and_where_the_model_is_until_it_ends(tiny, train_
         == f"the model goes to the temporary folder {folder}, removed when Python ends; give output_dir to keep it"
     )
     assert all("it/s]" in line for line in bar if line.strip())
+
+
+@pytest.mark.parametrize(("given", "precision"), [(True, "tf32"), (False, "ieee")])
+def test_tf32_holds_in_training_and_evaluation_is_recorded_and_ends_with_the_call(
+    given, precision, train, sentences, tmp_path, monkeypatch
+):
+    """The option of transformers; there is no GPU, so the question whether one computes in TF32 is substituted."""
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+    before, seen = torch.backends.cuda.matmul.fp32_precision, []
+
+    class Note(TrainerCallback):
+        def note(self, *args, **kwargs):
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+
+        on_step_end = on_evaluate = note
+
+    pairs = [(one, other, float(k % 5)) for k, (one, other) in enumerate(itertools.pairwise(sentences))]
+    for name in ("first", "second"):  # transformers would set it in the first call only
+        folder = tmp_path / name
+        train(tf32=given, callbacks=[Note()], output_dir=folder, max_steps=1, eval_pairs=pairs, eval_strategy="steps")
+        assert len(seen) >= 2 and set(seen) == {precision}
+        assert yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))["tf32"] is given
+        assert torch.backends.cuda.matmul.fp32_precision == before
+        seen.clear()

@@ -472,6 +472,7 @@ OTHERS = {
     "pooling": lambda m: setattr(m, "pooling", "avg"),
     "head": lambda m: setattr(m, "head_at_inference", False),
     "weights of the head": lambda m: m.head.dense.weight.mul_(2),
+    "precision": lambda m: setattr(m, "bf16", True),
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from method_models import model_of
 
 from dcpcse.encoders import cpu_prepacking as prepacking
+from dcpcse.encoders import frozen_layers
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import evaluating, load_backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
@@ -112,7 +113,7 @@ def test_a_process_that_is_forked_while_a_thread_prepares_a_model_can_use_it():
     model, held, end = torch.nn.Linear(8, 8), threading.Event(), threading.Event()
 
     def hold():
-        with prepacking._LOCK:
+        with frozen_layers._LOCK:
             held.set()
             end.wait()
 
@@ -120,7 +121,7 @@ def test_a_process_that_is_forked_while_a_thread_prepares_a_model_can_use_it():
     thread.start()
     assert held.wait(5)
     if not (child := os.fork()):
-        os._exit(0 if prepacking._LOCK.acquire(timeout=5) else 1)
+        os._exit(0 if frozen_layers._LOCK.acquire(timeout=5) else 1)
     end.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0

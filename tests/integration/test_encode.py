@@ -252,7 +252,7 @@ OTHERS = {  # what differs in the second command → what the error names
     "file": (lambda argv, tiny, text: [argv[0], str(other_text(text)), *argv[2:]], "a different text"),
     "dtype": (lambda argv, tiny, text: [*argv, "--dtype", "float16"], "dtype float32, now float16"),
     "unit length": (lambda argv, tiny, text: [*argv, "--normalize"], "normalize False, now True"),
-    "precision": (lambda argv, tiny, text: [*argv, "--bf16"], "bf16 False, now True"),
+    "precision": (lambda argv, tiny, text: [*argv, "--bf16"], "bf16 None, now True"),
     "chunks": (lambda argv, tiny, text: [*argv, "--chunk_size", "5"], "chunk_size 2, now 5"),
     "pads": (lambda argv, tiny, text: [*argv, "--packing", "False"], "packing True, now False"),
     "batch": (lambda argv, tiny, text: [*argv, "--batch_size", "5"], "batch_size 128, now 5"),

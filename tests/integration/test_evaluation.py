@@ -516,6 +516,23 @@ def test_a_flow_is_trained_with_its_seed_and_kept_embeddings_stay_raw(words, eve
     assert raw == pytest.approx({task: everything["scores_x100"][task] for task in raw}, abs=1e-4)
 
 
+def test_bf16_is_recorded_and_its_embeddings_are_kept_apart(words, tool, tmp_path):
+    cache = ["--cache_dir", str(tmp_path / "cache")]
+    argv = [*words, *cache, "--task_set", "na", "--tasks", "STSBenchmark"]
+
+    def written(*options: str) -> dict:
+        outcome = tool(evaluate_command, [*argv, *options, "--output_file", str(tmp_path / "s.json"), "--overwrite"])
+        assert outcome.code == 0, outcome.err
+        return json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+
+    full, half, again, read = written(), written("--bf16"), written(), written("--bf16")
+    assert half["model"]["identity"] == {**full["model"]["identity"], "bf16": True}
+    correlations = [one["tasks"]["STSBenchmark"]["sets"]["test"]["pearson"] for one in (full, half, again, read)]
+    assert correlations[0] != correlations[1] == pytest.approx(correlations[0], abs=0.05)
+    assert correlations[2:] == correlations[:2]
+    assert len(list((tmp_path / "cache/embeddings").glob("*.sqlite"))) == 2
+
+
 def test_the_pairs_on_file_give_the_scores_of_the_table(words, tool, tmp_path):
     names = {"output_file": "s.json", "similarities_file": "pairs.npz"}
     places = [word for option, name in names.items() for word in (f"--{option}", str(tmp_path / name))]
@@ -544,6 +561,7 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
     refused(
         tool, evaluate_command, [*argv, "--template", 'a "{sentence}" [MASK]'], "--template applies only to encoders"
     )
+    refused(tool, evaluate_command, [*argv, "--bf16"], "--bf16 applies only to encoders")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ import pytest
 import torch
 from joined import build, masked_by_place
 from method_models import RECIPES, columns_of, model_of, rows_of
+from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Template
@@ -228,3 +230,16 @@ def test_gradients_in_float32_are_those_of_float64(training):
     step, collate, examples, expected = training
     found = outcome(copy.deepcopy(step).float(), collate(examples))
     assert_near(found, expected, GRADIENTS)
+
+
+def test_frozen_weights_that_are_cast_once_move_no_bit_of_autocast(training):
+    step, collate, examples, exact = training
+    step, batch = copy.deepcopy(step).float(), collate(examples)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = outcome(step, batch)
+        with in_half_precision(nn.ModuleList([step.model, step.losses]), torch.bfloat16) as layers:
+            found = outcome(step, batch)
+    trains_encoder = any(parameter.requires_grad for parameter in step.model.encoder.backbone.parameters())
+    assert trains_encoder or layers >= 12
+    assert found.keys() == expected.keys() == exact.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from model_folders import as_before
 from runs import assert_same_weights, comparable, files, train_loss, weights
 
 from dcpcse.cli.commands.train import train_command
+from dcpcse.training.atomic_save import SEAL
 from dcpcse.training.trainer import Trainer
 
 # 40 sentences in batches of 8 are 5 steps an epoch; checkpoints at 2, 4, 5 or 6 of 8 steps.
@@ -404,3 +406,56 @@ def test_another_generator_under_the_same_weights_is_refused(refused, train, tin
     (generator / "config.json").write_text(json.dumps(content | {"hidden_act": "relu"}), encoding="utf-8")
     line = refused(tmp_path / "out", folder / "checkpoint-2", method="diffcse", generator_name=str(generator))
     assert "another generator or LM head, with names and configuration" in line
+
+
+# The precision, which depends on the device. Whether it has units for bfloat16 is substituted.
+
+
+def with_units(monkeypatch, answer: bool) -> None:
+    monkeypatch.setattr("dcpcse.training.fitting_options.has_bfloat16_units", lambda device: answer)
+
+
+def recorded(folder: Path) -> dict:
+    return yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+
+
+def as_recorded_before(folder: Path) -> None:
+    """As earlier versions recorded a run: without a precision that was not given."""
+    for place in (folder, *folder.glob("checkpoint-*")):
+        options = recorded(place)
+        assert options.pop("bf16") is False
+        (place / "run.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+        (place / SEAL).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["bfloat16", "float32 of an earlier version"])
+def test_a_resumed_run_keeps_the_precision_of_its_record(before, train, tiny, train_txt, monkeypatch, caplog):
+    options = {**STEPS, "save_steps": 4}
+    with_units(monkeypatch, before)
+    whole = train(tiny("bert"), train_txt, **options)
+    folder = train.interrupted(5, tiny("bert"), train_txt, **options)
+    assert recorded(folder)["bf16"] is recorded(folder / "checkpoint-4")["bf16"] is before
+    if not before:
+        as_recorded_before(folder)
+    with_units(monkeypatch, not before)
+    caplog.clear()
+    with caplog.at_level("INFO", logger="dcpcse"):
+        again = train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
+    said = [line for line in caplog.messages if "--bf16" in line]
+    assert said == ([f"--bf16 True: as in {folder / 'checkpoint-4/run.yaml'}"] if before else [])
+    assert len(again.gradients) == 4 and recorded(folder)["bf16"] is before
+    assert_same_weights(whole.folder, folder)
+    finished = files(folder)
+    train(tiny("bert"), train_txt, folder=folder, resume=True, **options)  # which has nothing left to do
+    assert files(folder) == finished
+
+
+def test_another_precision_than_that_of_the_record_is_refused(refused, interrupted):
+    line = refused(interrupted, "True", bf16=True)
+    assert "was written with --bf16 False, this run has --bf16 True" in line
+
+
+def test_tf32_may_change_with_the_device_and_is_reported(train, tiny, train_txt, caplog):
+    folder = train.interrupted(3, tiny("bert"), train_txt, **STEPS, save_steps=2, tf32="False")
+    train(tiny("bert"), train_txt, folder=folder, resume=True, **STEPS, save_steps=2)
+    assert "--tf32 was False and is None now: the last digits may differ" in caplog.text

@@ -1,5 +1,6 @@
 """train.py from the command line to the folder: what is trained, what is logged, what the options do."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -26,8 +27,10 @@ import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.encoders import cpu_prepacking as prepacking
+from dcpcse.encoders import half_precision
 from dcpcse.encoders.backbones import fingerprint
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.training import trainer as trainers
 from dcpcse.utils import devices
 
 TRAINED = ("model.encoder.prompt.", "model.head.")
@@ -682,6 +685,42 @@ def counted(function, made):
         function(self, layer)
 
     return call
+
+
+# Frozen weights in half precision under autocast
+
+
+@pytest.mark.parametrize("options", [{"do_mlm": True}, {"method": "d2cse"}, {"gradient_cache_chunk": 2}], ids=str)
+def test_a_run_in_bf16_casts_frozen_weights_once_and_is_the_same_run(options, tiny, train, train_txt, monkeypatch):
+    options = {"generator_name": tiny("bert", seed=1)} | options if "method" in options else options
+    options |= {"bf16": True, "max_steps": 2}
+    made = []
+    monkeypatch.setattr(half_precision, "_HalfPrecision", counted_class(half_precision._HalfPrecision, made))
+    own = train(tiny("bert"), train_txt, **options)
+    frozen = {
+        m for m in own.trainer.step_module.modules() if type(m) is torch.nn.Linear and not m.weight.requires_grad
+    }
+    assert set(made) == frozen and len(made) == len(frozen)
+    assert not any("forward" in vars(layer) for layer in frozen)
+    monkeypatch.setattr(trainers, "in_half_precision", lambda module, dtype: contextlib.nullcontext())
+    plain = train(tiny("bert"), train_txt, **options)
+    assert plain.logged("loss") == own.logged("loss")
+    for ours, theirs in zip(own.gradients, plain.gradients, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(gradient, theirs[name]) for name, gradient in ours.items())
+    saved, expected = weights(own.folder), weights(plain.folder)
+    assert (
+        all(torch.equal(tensor, expected[name]) for name, tensor in saved.items()) and saved.keys() == expected.keys()
+    )
+
+
+def counted_class(kind, made):
+    class Counted(kind):
+        def __init__(self, layer, dtype):
+            made.append(layer)
+            super().__init__(layer, dtype)
+
+    return Counted
 
 
 # A frozen encoder in bfloat16

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 import dcpcse
@@ -14,7 +15,9 @@ from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments
 from dcpcse.methods.arguments import TUNINGS
 from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.methods.registry import recipe_of
+from dcpcse.training import fitting_options
 from dcpcse.utils import presets
+from dcpcse.utils.devices import has_bfloat16_units
 
 QUIET = {"use_cpu": True, "report_to": "none", "max_steps": 1, "save_strategy": "no"}
 MODULES = [
@@ -203,3 +206,105 @@ def test_a_method_of_ones_own_has_recipes_for_known_tunings_only(methods_of_this
     assert recipe_of(METHODS["own"], "full") == RECIPES["full"] == recipe_of(None, None)
     with pytest.raises(ValueError, match=r"register\('other', recipes=...\): unknown tuning 'depe'; use full, deep"):
         register("other", recipes={"depe": Recipe(0.5)})(own)
+
+
+# The precision. No GPU is used: the question whether the device has units for bfloat16 is substituted.
+
+
+@pytest.fixture
+def units(monkeypatch):
+    """units(answer) says whether the device has units for bfloat16."""
+
+    def say(answer: bool) -> None:
+        monkeypatch.setattr(fitting_options, "has_bfloat16_units", lambda device: answer)
+
+    say(True)
+    return say
+
+
+def trainer_of(encoder, sentences, folder: Path, options=None, **given) -> dcpcse.Trainer:
+    args = dcpcse.TrainingArguments(str(folder), **QUIET, learning_rate=1e-3, per_device_train_batch_size=4, **given)
+    return dcpcse.Trainer(encoder, "dcpcse", args, sentences, pre_seq_len=2, **(options or {}))
+
+
+def precision_of(trainer: dcpcse.Trainer) -> tuple[bool, str]:
+    """As it is recorded, and as it is computed."""
+    assert trainer.run_options["bf16"] is trainer.args.bf16
+    return trainer.args.bf16, trainer.accelerator.mixed_precision
+
+
+def test_a_gpu_with_units_is_asked_for_without_emulation_and_other_devices_are_not_asked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: asked.append(how) or True)
+    assert not has_bfloat16_units(torch.device("cpu")) and not asked
+    assert has_bfloat16_units(torch.device("cuda")) and asked == [{"including_emulation": False}]
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: how["including_emulation"])
+    assert not has_bfloat16_units(torch.device("cuda", 1))
+
+
+LINE = "bf16=True: filled in, as the default on this GPU; bf16=False trains in float32"
+
+
+def test_a_device_with_units_trains_in_bfloat16_and_one_line_says_so(units, tiny, sentences, tmp_path, caplog):
+    with caplog.at_level("INFO", logger="dcpcse"):
+        trainer = trainer_of(tiny("bert"), sentences, tmp_path)
+    assert [line for line in caplog.messages if "filled in" in line] == [LINE]
+    assert precision_of(trainer) == (True, "bf16")
+    seen = []
+    forward = trainer.sentence_encoder.encoder.forward
+
+    def noted(*args, **kwargs):
+        seen.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
+        return forward(*args, **kwargs)
+
+    trainer.sentence_encoder.encoder.forward = noted
+    trainer.train()
+    assert set(seen) == {torch.bfloat16}
+    trained = [p for p in trainer.step_module.parameters() if p.requires_grad]
+    of_optimiser = [part for state in trainer.optimizer.state.values() for part in state.values()]
+    assert {tensor.dtype for tensor in [*trained, *of_optimiser]} == {torch.float32}
+    assert {p.dtype for p in trainer.sentence_encoder.parameters()} == {torch.float32}
+
+
+NAMED = {
+    "no units": ({}, {}, False),
+    "bf16 off": ({"bf16": False}, {}, True),
+    "another type of frozen weights": ({}, {"encoder_dtype": "bfloat16"}, True),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_float32_where_a_precision_is_named_or_the_device_has_no_units(name, units, tiny, sentences, tmp_path, caplog):
+    given, options, answer = NAMED[name]
+    units(answer)
+    with caplog.at_level("INFO", logger="dcpcse"):
+        trainer = trainer_of(tiny("bert"), sentences, tmp_path, options, **given)
+    assert precision_of(trainer) == (False, "no")
+    assert not any("filled in" in line for line in caplog.messages)
+
+
+def test_a_given_bf16_is_nothing_that_was_filled_in(tiny, sentences, tmp_path, caplog):
+    with caplog.at_level("INFO", logger="dcpcse"):
+        assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path, bf16=True)) == (True, "bf16")
+    assert not any("filled in" in line for line in caplog.messages)
+
+
+def test_the_precision_of_accelerate_launch_is_one_that_is_given(
+    units, tiny, sentences, tmp_path, monkeypatch, caplog
+):
+    units(False)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with caplog.at_level("INFO", logger="dcpcse"):
+        assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path)) == (True, "bf16")
+    assert not any("filled in" in line for line in caplog.messages)
+
+
+def test_all_processes_train_in_float32_if_one_has_no_units(units, tiny, sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting_options, "all_reduce_max", lambda without: 1)
+    assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path)) == (False, "no")
+
+
+def test_fp16_of_the_public_scripts_is_kept(units, tmp_path):
+    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, fp16=True)
+    fitting_options.fill_precision(run, model_arguments())
+    assert (run.fp16, run.bf16, run.mixed_precision) == (True, False, "fp16")

@@ -20,6 +20,9 @@ from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import remove, write_json_atomic
 
+PRECISION = ("--bf16", "False")
+"""Options of every command. All units of a study have the precision of a CPU, since its results are compared."""
+
 
 @strict
 @dataclass(kw_only=True)
@@ -53,7 +56,7 @@ def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callab
     loaded = time.process_time()
     try:
         for words in task["commands"]:
-            call(_resumed(_filled(words, places), folder))
+            call(_resumed([*_filled(words, places), *PRECISION], folder))
         trained = time.process_time()
         if protocol is None:
             seconds = read_record(folder / ENCODER)["seconds"]  # of all its parts, if it was interrupted

@@ -65,7 +65,7 @@ def encode_file(
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, f"--output {output}")
     text = TextFile.read(file, args.chunk_size)
-    job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, args.bf16)
+    job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length)
     with _workers(args, encoder) as workers:
         job, dimension = workers.identify(job)
         missing, started = [], time.perf_counter()
@@ -103,13 +103,13 @@ def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractCont
     return contextlib.nullcontext(InProcess(encoder.device))
 
 
-ENCODER_OPTIONS = ("batch_size", "packing", "flex_attention")
-"""Options of the encoder that are not part of the identity of the model, but affect the last bits of vectors."""
+ENCODER_OPTIONS = ("batch_size", "packing", "flex_attention", "bf16")
+"""Options of the encoder that affect vectors."""
 
 
 def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
     """Return everything that determines the bytes of the output; the number of processes does not."""
-    options = ("dtype", "with_sentences", "normalize", "max_seq_length", "bf16", "chunk_size")
+    options = ("dtype", "with_sentences", "normalize", "max_seq_length", "chunk_size")
     return {
         "format": 1,
         "model": dict(job.identity),

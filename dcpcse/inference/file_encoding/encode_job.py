@@ -39,7 +39,6 @@ class EncodeJob:
     dtype: str
     normalize: bool
     max_length: int | None
-    bf16: bool
     identity: Mapping[str, Any] | None = None
 
     def load(self, device: str | torch.device) -> SentenceEncoder:
@@ -68,9 +67,8 @@ class EncodeJob:
 
     def encode(self, model: SentenceEncoder, sentences: Sequence[str]) -> EncodedChunk:
         """Encode the sentences of a chunk."""
-        autocast = torch.autocast(model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
         normalize = self.normalize or None  # without --normalize, as the model's setting says
-        with _count_truncated() as counts, autocast:
+        with _count_truncated() as counts:
             vectors = model.encode(
                 sentences, batch_size=self.encoder.batch_size, normalize=normalize, max_length=self.max_length
             )

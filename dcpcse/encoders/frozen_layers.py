@@ -1,0 +1,105 @@
+"""Let frozen linear layers multiply by copies of their weights that are made once.
+
+`cpu_prepacking` and `half_precision` make such copies. Both may be in use at the same time, in contexts that overlap
+in any order, also in several threads.
+"""
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcpcse.utils.locks import thread_lock
+
+
+class Product(Protocol):
+    """The product of a linear layer, computed from a copy of its weights."""
+
+    def takes(self, input: Tensor) -> bool:
+        """Return whether the product can be computed for this input, in the present state of autocast."""
+        ...
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Return the output (..., out) of the layer for an input (..., in)."""
+        ...
+
+
+_LOCK = thread_lock()
+
+
+class _Forward:
+    """Replacement for the forward method of an `nn.Linear`: the first product that takes the input, or its own."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.weight, self.bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+        self.users: dict[Hashable, int] = {}
+        self.products: dict[Hashable, Product] = {}
+
+    def __call__(self, input: Tensor) -> Tensor:
+        for product in self.products.values():
+            if product.takes(input):
+                return product(input)
+        return F.linear(input, self.weight, self.bias)
+
+    def hold(self, kind: Hashable, make: Callable[[], Product]) -> bool:
+        """Count a user of a kind of product, which is made for the first one. Return whether it was made."""
+        self.users[kind] = self.users.get(kind, 0) + 1
+        if self.users[kind] > 1:
+            return False
+        # The dict is replaced and never changed, since other threads may be reading it.
+        self.products = {**self.products, kind: make()}
+        return True
+
+    def release(self, kind: Hashable) -> None:
+        self.users[kind] -= 1
+        if not self.users[kind]:
+            self.products = {other: product for other, product in self.products.items() if other != kind}
+
+
+@contextlib.contextmanager
+def using_products(layers: Iterable[nn.Linear], kind: Hashable, make: Callable[[nn.Linear], Product]) -> Iterator[int]:
+    """Make linear layers compute their outputs with products of a kind within the context.
+
+    layers: layers that `frozen_linear_layers` yields. make: makes the product of a layer. Contexts of the same kind
+    share the products, which are kept until the last of these contexts ends. Yields the number of products that this
+    context has made.
+    """
+    held: list[tuple[nn.Linear, _Forward]] = []
+    new = 0
+    try:
+        with _LOCK:
+            for layer in layers:
+                if "forward" not in vars(layer):
+                    layer.forward = _Forward(layer)
+                held.append((layer, layer.forward))
+                new += layer.forward.hold(kind, lambda layer=layer: make(layer))
+        yield new
+    finally:
+        with _LOCK:
+            for layer, forward in held:
+                forward.release(kind)
+                if not forward.products:
+                    del layer.forward
+
+
+def frozen_linear_layers(module: nn.Module) -> Iterator[nn.Linear]:
+    """Yield the linear layers of a module whose float32 weights need no gradient.
+
+    Under `torch.no_grad` and `torch.inference_mode`, these are all linear layers; otherwise, the frozen ones.
+    """
+    return (layer for layer in module.modules() if _is_frozen(layer))
+
+
+def _is_frozen(layer: nn.Module) -> bool:
+    # A layer with another forward method of its own was changed by other code, such as accelerate's hooks.
+    if type(layer) is not nn.Linear or not isinstance(vars(layer).get("forward"), _Forward | None):
+        return False
+    return all(
+        type(parameter) is nn.Parameter  # excludes shards of a parameter
+        and parameter.dtype == torch.float32
+        and not (parameter.requires_grad and torch.is_grad_enabled())
+        for parameter in layer.parameters()
+    )

@@ -1,0 +1,69 @@
+"""Keep frozen weights in half precision while autocast computes with them.
+
+Autocast casts the weight of a linear layer to half precision in every pass. It keeps the result for further passes
+only if the weight is trained. Frozen weights do not change, so they are cast once here. Autocast does not cast the
+weights of layer normalisation and of embeddings, and neither does this module.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
+
+_KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
+"""Layer → its product of the last context with `keep`."""
+
+
+@contextlib.contextmanager
+def in_half_precision(module: nn.Module, dtype: torch.dtype | None, *, keep: bool = False) -> Iterator[int]:
+    """Make the frozen linear layers of a module multiply by copies of their weights in a dtype under autocast.
+
+    The results are those of autocast, bit for bit, and without autocast those of the float32 weights, which are
+    unchanged and must not change within the context. The copies need half the memory of these weights. dtype: the type
+    to which autocast casts; None changes nothing. keep: keep the copies for the next context with `keep`, which makes
+    new ones if the weights were changed in between. Yields the number of layers that no other context of this dtype
+    had in half precision. See `frozen_linear_layers` for which layers are frozen.
+    """
+    if dtype is None:
+        yield 0
+        return
+
+    def make(layer: nn.Linear) -> _HalfPrecision:
+        kept = _KEPT.get(layer) if keep else None
+        if kept is None or kept.made_of != _state(layer, dtype):
+            kept = _HalfPrecision(layer, dtype)
+        if keep:
+            _KEPT[layer] = kept
+        return kept
+
+    with using_products(frozen_linear_layers(module), ("half precision", dtype), make) as layers:
+        yield layers
+
+
+class _HalfPrecision:
+    """The product of a linear layer with its weights in half precision. made_of: state of the weights."""
+
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
+        self.made_of = _state(layer, dtype)
+        with torch.no_grad():
+            self.weight = layer.weight.to(dtype)
+            self.bias = None if layer.bias is None else layer.bias.to(dtype)
+
+    def takes(self, input: Tensor) -> bool:
+        kind = input.device.type
+        return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == self.weight.dtype
+
+    def __call__(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
+
+
+def _state(layer: nn.Linear, dtype: torch.dtype) -> object:
+    """Return a value that changes with the weights of a layer. Writing through `.data` does not change it."""
+    if any(weight.is_inference() for weight in layer.parameters()):
+        return object()  # inference tensors have no version counter; a new object differs from every earlier state
+    return dtype, [(weight.data_ptr(), weight.device, weight._version) for weight in layer.parameters()]
