@@ -9,7 +9,7 @@ from dcpcse.data.columns import negatives_in
 from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
-from dcpcse.losses.row_chunks import mean_over_anchors
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
@@ -58,11 +58,9 @@ class Contrastive(Loss):
         self.anchors = views["anchor"].detach()
         count = len(self.anchors)
 
-        def of_rows(
-            rows: slice, anchors: Sequence[Tensor], candidates: Sequence[Tensor], normalized: bool
-        ) -> tuple[Tensor, Metrics]:
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
             (anchors,), (positives, *others), excluded = anchors, candidates, masks_of(rows)
-            place = {"offset": rows.start, "normalized": normalized}
+            to_positives = cosines(anchors, positives, normalized)
             loss = nt_xent(
                 anchors,
                 positives,
@@ -71,9 +69,11 @@ class Contrastive(Loss):
                 hard_negative_weight=self.hard_negative_weight,
                 others=others[len(hard) :],
                 excluded=excluded,
-                **place,
+                offset=rows.start,
+                normalized=normalized,
+                to_positives=to_positives,
             )
-            metrics = cosine_metrics(anchors, positives[:count], excluded[0], **place)
+            metrics = cosine_metrics(to_positives[:, :count], excluded[0], rows.start)
             return loss, metrics | share_left_out(excluded)
 
         candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)])
@@ -105,20 +105,18 @@ def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
 
 
 @torch.no_grad()
-def cosine_metrics(
-    anchors: Tensor, positives: Tensor, excluded: Tensor | None = None, *, offset: int = 0, normalized: bool = False
-) -> Metrics:
-    """Return the mean cosines of anchors (B, H) with their own positives and with other positives (C, H), as metrics.
+def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int = 0) -> Metrics:
+    """Return the mean cosines of anchors with their own positives and with other positives, as metrics.
 
-    excluded: boolean mask (B, at least C) of positives that are not negatives. offset, normalized: as in `nt_xent`.
-    The metrics are logged, and the training guards use them to detect a collapse.
+    of_pairs: the cosines (B, C) of B anchors and C positives; that of anchor i is positive offset + i. excluded:
+    boolean mask (B, at least C) of positives that are not negatives. The metrics are logged, and the training guards
+    use them to detect a collapse.
     """
-    of_pairs = cosines(anchors, positives, normalized)
     own = of_pairs.diagonal(offset).sum()
-    pairs = torch.tensor(len(anchors), device=of_pairs.device)
-    others = pairs * (len(positives) - 1)
+    pairs = torch.tensor(len(of_pairs), device=of_pairs.device)
+    others = pairs * (of_pairs.shape[1] - 1)
     if excluded is None:
         return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, others)}
-    left_out = excluded[:, : len(positives)]
+    left_out = excluded[:, : of_pairs.shape[1]]
     negatives = of_pairs.masked_fill(left_out, 0).sum() - own, others - left_out.sum()
     return {"cosine_positive": (own, pairs), "cosine_negative": negatives}

@@ -9,7 +9,7 @@ from dcpcse.data.columns import negatives_in
 from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, own_pairs
-from dcpcse.losses.row_chunks import mean_over_anchors
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
@@ -42,9 +42,7 @@ class EnergyHinge(Loss):
         candidates = gather_own_first([views[name] for name in names])
         masks_of = false_negatives.masks_of_rows(batch.precomputed, names)
 
-        def of_rows(
-            rows: slice, anchors: Sequence[Tensor], candidates: Sequence[Tensor], normalized: bool
-        ) -> tuple[Tensor, Metrics]:
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
             (anchors,), (positives, *negatives) = anchors, candidates
             place = {"offset": rows.start, "normalized": normalized}
             own, hardest = own_and_hardest(anchors, positives, negatives, masks_of(rows), **place)

@@ -26,6 +26,11 @@ The guide's embeddings of one sentence in two batches differ in the last digits.
 """
 
 
+# Named, since a compiled step cannot evaluate brackets in the annotations of a function within a function.
+Masks = list[Tensor | None]
+MasksOfRows = Callable[[slice], Masks]
+
+
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     """Return what tells false negatives apart, by name: the classes (B,), and the guide's embeddings of the views."""
     found = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
@@ -34,7 +39,7 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     return found
 
 
-def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
+def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> Masks:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
     found: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
@@ -45,7 +50,7 @@ def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | No
     return masks_of_rows(found, names)(slice(0, None))
 
 
-def masks_of_rows(found: Mapping[str, Tensor], names: Sequence[str]) -> Callable[[slice], list[Tensor | None]]:
+def masks_of_rows(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfRows:
     """Return a function of rows that returns the masks (b, C) of these b anchors; the arguments are those of `masks`.
 
     The marks of all processes are gathered here, and the function exchanges nothing with other processes.
@@ -53,7 +58,7 @@ def masks_of_rows(found: Mapping[str, Tensor], names: Sequence[str]) -> Callable
     nearer = _nearer(found, names) if f"{GUIDED}anchor" in found else None
     same_class = _same_class(found[CLASSES]) if CLASSES in found else None
 
-    def of_rows(rows: slice) -> list[Tensor | None]:
+    def of_rows(rows: slice) -> Masks:
         guided = nearer(rows) if nearer else [None] * len(names)
         if not same_class:
             return guided
@@ -73,11 +78,11 @@ def _same_class(classes: Tensor) -> Callable[[slice], Tensor]:
     return of_rows
 
 
-def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> Callable[[slice], list[Tensor | None]]:
+def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfRows:
     anchors = unit(found[f"{GUIDED}anchor"])
     everywhere = [unit(rows) for rows in gather_own_first([found[f"{GUIDED}{name}"] for name in names])]
 
-    def of_rows(rows: slice) -> list[Tensor | None]:
+    def of_rows(rows: slice) -> Masks:
         similarities = [cosines(anchors[rows], candidates, normalized=True) for candidates in everywhere]
         own = similarities[0].diagonal(rows.start).unsqueeze(1)
         return [similarity > own + RESOLUTION for similarity in similarities]

@@ -19,23 +19,26 @@ def nt_xent(
     excluded: Sequence[Tensor | None] = (),
     offset: int = 0,
     normalized: bool = False,
+    to_positives: Tensor | None = None,
 ) -> Tensor:
     """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
     See SimCSE, eq. 1 and 5. anchors: (B, H). positives: (C, H) with C ≥ B; row i belongs to anchor i. negatives:
-    any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i. offset: for a part of the
-    anchors, row offset + i is that of anchor i. normalized: whether all rows have length 1. The negatives of an anchor
+    any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i. The negatives of an anchor
     are the other C - 1 positives and all hard negatives, plus the rows of others, each (E, H) (in ConPVP, eq. 1, the
     negated prototypes). temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the
     logits of an anchor's own hard negatives; 0 gives them the same weight as other negatives. excluded: boolean masks
     (B, C) and (B, D) of the positives, then of each tensor of negatives, that are true at candidates to leave out;
-    None leaves out none. Raises ValueError if C or D is below offset + B.
+    None leaves out none. offset: if the anchors are a part of more, the number of the first one, so that row
+    offset + i belongs to anchor i. normalized: whether all rows have length 1. to_positives: the cosines (B, C) of
+    anchors and positives, if they are known already. Raises ValueError if C or D is below offset + B.
     """
     least = offset + len(anchors)
     for name, candidates in (("positives", positives), *(("negatives", hard) for hard in negatives)):
         if len(candidates) < least:
             raise ValueError(f"{len(anchors)} anchors need at least {least} {name}; got {len(candidates)}")
-    logits = [cosines(anchors, positives, normalized) / temperature]  # (B, C)
+    to_positives = cosines(anchors, positives, normalized) if to_positives is None else to_positives
+    logits = [to_positives / temperature]  # (B, C)
     for hard in negatives:
         against = cosines(anchors, hard, normalized) / temperature  # (B, D)
         logits.append(against + hard_negative_weight * own_pairs(against, offset).to(against))

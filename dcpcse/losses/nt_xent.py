@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcpcse.losses.base import EncodedBatch, Loss, Metrics
+from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.contrastive import cosine_metrics
 from dcpcse.losses.functional import cosines, own_pairs
-from dcpcse.losses.row_chunks import mean_over_anchors
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
@@ -39,16 +39,15 @@ class NTXent(Loss):
         self.anchors = copies[0].detach()
         count = len(self.anchors)
 
-        def of_rows(
-            rows: slice, anchors: Sequence[Tensor], candidates: Sequence[Tensor], normalized: bool
-        ) -> tuple[Tensor, Metrics]:
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
             place = {"offset": rows.start, "normalized": normalized}
             pairs, both = (zip(views[::2], views[1::2], strict=True) for views in (anchors, candidates))
             losses = [
                 two_way_nt_xent(*pair, *everywhere, self.temperature, **place)
                 for pair, everywhere in zip(pairs, both, strict=True)
             ]
-            return sum(losses), cosine_metrics(anchors[0], candidates[1][:count], **place)
+            of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
+            return sum(losses), cosine_metrics(of_pairs, offset=rows.start)
 
         loss, self.metrics = mean_over_anchors(of_rows, copies, gather_own_first(copies), self.row_chunk)
         loss = global_mean(loss, count)

@@ -9,7 +9,11 @@ from torch.utils.checkpoint import checkpoint
 from dcpcse.losses.base import Metrics
 from dcpcse.losses.functional import unit
 
-OfRows = Callable[[slice, Sequence[Tensor], Sequence[Tensor], bool], tuple[Tensor, Metrics]]
+# Named, since a compiled step cannot evaluate brackets in the annotations of a function within a function.
+Vectors = Sequence[Tensor]
+MeanAndMetrics = tuple[Tensor, Metrics]
+
+OfRows = Callable[[slice, Vectors, Vectors, bool], MeanAndMetrics]
 """Type of a function of anchors: (rows, anchors, candidates, normalized) → their mean loss, and its metrics.
 
 rows: the numbers of these b anchors among the B anchors of the process; anchor rows.start + i belongs to row
@@ -18,9 +22,7 @@ their rows have length 1.
 """
 
 
-def mean_over_anchors(
-    of_rows: OfRows, anchors: Sequence[Tensor], candidates: Sequence[Tensor], chunk: int | None
-) -> tuple[Tensor, Metrics]:
+def mean_over_anchors(of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int | None) -> MeanAndMetrics:
     """Return the mean loss over B anchors, and its metrics.
 
     of_rows: computes the loss of some of the anchors; it is called with all of them, or with `chunk` at a time. Its
@@ -35,9 +37,7 @@ def mean_over_anchors(
 
 
 @torch.compiler.disable
-def _in_chunks(
-    of_rows: OfRows, anchors: Sequence[Tensor], candidates: Sequence[Tensor], chunk: int
-) -> tuple[Tensor, Metrics]:
+def _in_chunks(of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int) -> MeanAndMetrics:
     candidates = [unit(rows) for rows in candidates]  # once, and not once per chunk
     parts = zip(*(unit(rows).split(chunk) for rows in anchors), strict=True)
     count, start, loss, metrics = len(anchors[0]), 0, 0.0, {}

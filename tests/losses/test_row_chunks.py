@@ -248,3 +248,17 @@ def test_half_precision_does_not_round_the_cosines():
     assert loss.dtype == torch.float32 and math.isfinite(loss)
     torch.testing.assert_close(loss, expected[0], rtol=1e-6, atol=0)
     assert largest_error(gradients, expected[1]) < 2**-7  # the gradients themselves are bfloat16
+
+
+@pytest.mark.parametrize("name", ["guide and classes", "hinge, guide and classes", "two copies"])
+def test_a_compiled_loss_is_one_graph_and_computes_the_same_in_chunks(name):
+    case = CASES[name]
+    expected, batch = computed(case, None)[0], batch_of(case)
+    torch._dynamo.reset()
+    try:
+        for chunk in (None, 5):
+            case.loss_fn.row_chunk = chunk
+            loss = torch.compile(case.loss_fn.forward, backend="eager", fullgraph=chunk is None)(batch)
+            torch.testing.assert_close(loss.detach(), expected, rtol=1e-12, atol=0)
+    finally:
+        torch._dynamo.reset()
