@@ -233,7 +233,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),
         "no-deps",
         *("head", "port", "address"),  # of `ray start`
-        *("requeue", "signal", "wrap"),  # of sbatch
+        *("requeue", "signal", "wrap", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task"),  # of sbatch
         *("tokenizer", "text", "sides"),  # of benchmarks/step_speed.py
         "toy",  # of benchmarks/gpu.py
         *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy

@@ -52,11 +52,15 @@ class Loss(nn.Module):
     metrics: metrics of the last batch for the training log, without gradients. anchors: anchor embeddings (B, H) of
     the last batch for the training guards, without gradients, or None. max_tokens: the maximum number of tokens of a
     text that the loss accepts, or None if only the encoder limits it. leaves_out_false_negatives: whether the loss
-    compares no anchor with the candidates that `dcpcse.losses.false_negatives` masks.
+    compares no anchor with the candidates that `dcpcse.losses.false_negatives` masks. row_chunk: the number of anchors
+    that the loss compares with all candidates at a time, or None for all (--loss_chunk); it is set before a training.
+    has_row_chunks: whether the loss uses it, in `dcpcse.losses.row_chunks`.
     """
 
     max_tokens: int | None = None
     leaves_out_false_negatives: bool = False
+    has_row_chunks: bool = False
+    row_chunk: int | None = None
 
     def __init__(self) -> None:
         super().__init__()

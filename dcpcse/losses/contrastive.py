@@ -9,6 +9,7 @@ from dcpcse.data.columns import negatives_in
 from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
@@ -21,6 +22,7 @@ class Contrastive(Loss):
     """
 
     leaves_out_false_negatives = True
+    has_row_chunks = True
 
     def __init__(
         self,
@@ -52,21 +54,32 @@ class Contrastive(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views = batch.embeddings
         hard = negatives_in(views)
-        excluded = false_negatives.masks(batch.precomputed, (self.positive, *hard))
+        masks_of = false_negatives.masks_of_rows(batch.precomputed, (self.positive, *hard))
         self.anchors = views["anchor"].detach()
-        self.metrics = cosine_metrics(views["anchor"], views[self.positive], excluded[0]) | share_left_out(excluded)
-        names = (self.positive, *hard, *self.others)
-        candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
-        loss = nt_xent(
-            views["anchor"],
-            candidates[self.positive],
-            self.temperature,
-            negatives=[candidates[name] for name in hard],
-            hard_negative_weight=self.hard_negative_weight,
-            others=[*(candidates[name] for name in self.others), *self.extra_negatives()],
-            excluded=excluded,
-        )
-        loss = global_mean(loss, len(views["anchor"]))
+        count = len(self.anchors)
+
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
+            (anchors,), (positives, *others), excluded = anchors, candidates, masks_of(rows)
+            to_positives = cosines(anchors, positives, normalized)
+            loss = nt_xent(
+                anchors,
+                positives,
+                self.temperature,
+                negatives=others[: len(hard)],
+                hard_negative_weight=self.hard_negative_weight,
+                others=others[len(hard) :],
+                excluded=excluded,
+                offset=rows.start,
+                normalized=normalized,
+                to_positives=to_positives,
+            )
+            metrics = cosine_metrics(to_positives[:, :count], excluded[0], rows.start)
+            return loss, metrics | share_left_out(excluded)
+
+        candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)])
+        candidates = [*candidates, *self.extra_negatives()]
+        loss, self.metrics = mean_over_anchors(of_rows, [views["anchor"]], candidates, self.row_chunk)
+        loss = global_mean(loss, count)
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def extra_negatives(self) -> Sequence[Tensor]:
@@ -92,17 +105,18 @@ def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
 
 
 @torch.no_grad()
-def cosine_metrics(anchors: Tensor, positives: Tensor, excluded: Tensor | None = None) -> Metrics:
-    """Return the mean cosines of anchors (B, H) with their own positives and with other positives (B, H), as metrics.
+def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int = 0) -> Metrics:
+    """Return the mean cosines of anchors with their own positives and with other positives, as metrics.
 
-    excluded: boolean mask (B, at least B) of positives that are not negatives. The metrics are logged, and the
-    training guards use them to detect a collapse.
+    of_pairs: the cosines (B, C) of B anchors and C positives; that of anchor i is positive offset + i. excluded:
+    boolean mask (B, at least C) of positives that are not negatives. The metrics are logged, and the training guards
+    use them to detect a collapse.
     """
-    of_pairs = cosines(anchors, positives)
-    own = of_pairs.diagonal().sum()
-    pairs = torch.tensor(len(anchors), device=of_pairs.device)
+    own = of_pairs.diagonal(offset).sum()
+    pairs = torch.tensor(len(of_pairs), device=of_pairs.device)
+    others = pairs * (of_pairs.shape[1] - 1)
     if excluded is None:
-        return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1))}
-    left_out = excluded[:, : len(anchors)]
-    negatives = of_pairs.masked_fill(left_out, 0).sum() - own, pairs * (pairs - 1) - left_out.sum()
+        return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, others)}
+    left_out = excluded[:, : of_pairs.shape[1]]
+    negatives = of_pairs.masked_fill(left_out, 0).sum() - own, others - left_out.sum()
     return {"cosine_positive": (own, pairs), "cosine_negative": negatives}

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from dcpcse.data.columns import negatives_in
 from dcpcse.losses import false_negatives
-from dcpcse.losses.base import EncodedBatch, Loss
-from dcpcse.losses.functional import cosines
+from dcpcse.losses.base import EncodedBatch, Loss, Metrics
+from dcpcse.losses.functional import cosines, own_pairs
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
@@ -20,6 +21,7 @@ class EnergyHinge(Loss):
     """
 
     leaves_out_false_negatives = True
+    has_row_chunks = True
 
     def __init__(self, margin: float, gather_gradient: str = "exact") -> None:
         """Create the loss.
@@ -37,25 +39,38 @@ class EnergyHinge(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views, anchors = batch.embeddings, batch.embeddings["anchor"]
         names = ("positive", *negatives_in(views))
-        positives, *negatives = gather_own_first([views[name] for name in names])
-        excluded = false_negatives.masks(batch.precomputed, names)
-        own, hardest = own_and_hardest(anchors, positives, negatives, excluded)
-        hinge = (self.margin - (own - hardest)).clamp(min=0)
-        self._set_metrics(hardest, hinge)
-        loss = global_mean(hinge.mean(), len(anchors))
+        candidates = gather_own_first([views[name] for name in names])
+        masks_of = false_negatives.masks_of_rows(batch.precomputed, names)
+
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
+            (anchors,), (positives, *negatives) = anchors, candidates
+            place = {"offset": rows.start, "normalized": normalized}
+            own, hardest = own_and_hardest(anchors, positives, negatives, masks_of(rows), **place)
+            hinge = (self.margin - (own - hardest)).clamp(min=0)
+            return hinge.mean(), _metrics(hardest, hinge)
+
+        loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk)
+        loss = global_mean(loss, len(anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
-    @torch.no_grad()
-    def _set_metrics(self, hardest: Tensor, hinge: Tensor) -> None:
-        has_negative = hardest > float("-inf")
-        self.metrics = {
-            "cosine_hardest": (torch.where(has_negative, hardest, 0).sum(), has_negative.sum()),
-            "within_margin": ((hinge > 0).sum(), torch.tensor(len(hinge), device=hinge.device)),
-        }
+
+@torch.no_grad()
+def _metrics(hardest: Tensor, hinge: Tensor) -> Metrics:
+    has_negative = hardest > float("-inf")
+    return {
+        "cosine_hardest": (torch.where(has_negative, hardest, 0).sum(), has_negative.sum()),
+        "within_margin": ((hinge > 0).sum(), torch.tensor(len(hinge), device=hinge.device)),
+    }
 
 
 def own_and_hardest(
-    anchors: Tensor, positives: Tensor, negatives: Sequence[Tensor] = (), excluded: Sequence[Tensor | None] = ()
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Sequence[Tensor] = (),
+    excluded: Sequence[Tensor | None] = (),
+    *,
+    offset: int = 0,
+    normalized: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the cosines (B,) of the anchors with their own positives and with their hardest negatives.
 
@@ -63,13 +78,13 @@ def own_and_hardest(
     and the i-th row of each tensor of hard negatives belong to anchor i. The hardest negative of an anchor is the
     nearest of all other positives and all hard negatives. If an anchor has no negatives, the cosine is minus infinity.
     excluded: boolean masks (B, C) and (B, D) of the positives, then of each tensor of hard negatives, that are true at
-    candidates to leave out; None leaves out none.
+    candidates to leave out; None leaves out none. offset, normalized: as in `dcpcse.losses.functional.nt_xent`.
     """
-    to_positives = cosines(anchors, positives)
-    own = torch.eye(*to_positives.shape, dtype=torch.bool, device=anchors.device)
-    candidates = [to_positives.masked_fill(own, float("-inf")), *(cosines(anchors, hard) for hard in negatives)]
+    to_positives = cosines(anchors, positives, normalized)
+    candidates = [to_positives.masked_fill(own_pairs(to_positives, offset), float("-inf"))]
+    candidates += [cosines(anchors, hard, normalized) for hard in negatives]
     for i, mask in enumerate(excluded):
         candidates[i] = candidates[i] if mask is None else candidates[i].masked_fill(mask, float("-inf"))
     others = torch.cat(candidates, dim=1)
     # Of several equal maxima, only one receives the gradient, as in the public code.
-    return to_positives.diagonal(), others.max(dim=1).values
+    return to_positives.diagonal(offset), others.max(dim=1).values

@@ -1,17 +1,16 @@
 """Find the false negatives of an anchor: candidates of other rows that are not contrasted with it.
 
 `marks` returns what tells them apart, in `Loss.precompute`, so that the gradient cache computes it chunk by chunk.
-`masks` compares the marks of this process's anchors with those of the candidates of all processes.
+`masks` compares the marks of this process's anchors with those of the candidates of all processes;
+`masks_of_rows` does so for some of the anchors at a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dcpcse.losses.base import EncodedBatch
-from dcpcse.losses.functional import cosines
+from dcpcse.losses.functional import cosines, own_pairs, unit
 from dcpcse.utils.distributed import gather_own_first
 
 CLASSES = "classes"
@@ -27,6 +26,11 @@ The guide's embeddings of one sentence in two batches differ in the last digits.
 """
 
 
+# Named, since a compiled step cannot evaluate brackets in the annotations of a function within a function.
+Masks = list[Tensor | None]
+MasksOfRows = Callable[[slice], Masks]
+
+
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     """Return what tells false negatives apart, by name: the classes (B,), and the guide's embeddings of the views."""
     found = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
@@ -35,7 +39,7 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     return found
 
 
-def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
+def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> Masks:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
     found: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
@@ -43,22 +47,44 @@ def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | No
     False negatives are the positives of rows of the anchor's class, and the candidates of every view that the guide
     finds nearer to the anchor than its own positive (GISTEmbed).
     """
-    guided = _nearer(found, names) if f"{GUIDED}anchor" in found else [None] * len(names)
-    if CLASSES not in found:
-        return guided
-    same = _same_class(found[CLASSES])
-    return [same if guided[0] is None else same | guided[0], *guided[1:]]
+    return masks_of_rows(found, names)(slice(0, None))
 
 
-def _same_class(classes: Tensor) -> Tensor:
+def masks_of_rows(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfRows:
+    """Return a function of rows that returns the masks (b, C) of these b anchors; the arguments are those of `masks`.
+
+    The marks of all processes are gathered here, and the function exchanges nothing with other processes.
+    """
+    nearer = _nearer(found, names) if f"{GUIDED}anchor" in found else None
+    same_class = _same_class(found[CLASSES]) if CLASSES in found else None
+
+    def of_rows(rows: slice) -> Masks:
+        guided = nearer(rows) if nearer else [None] * len(names)
+        if not same_class:
+            return guided
+        same = same_class(rows)
+        return [same if guided[0] is None else same | guided[0], *guided[1:]]
+
+    return of_rows
+
+
+def _same_class(classes: Tensor) -> Callable[[slice], Tensor]:
     (everywhere,) = gather_own_first([classes])
-    own = F.one_hot(torch.arange(len(classes), device=classes.device), num_classes=len(everywhere)).bool()
-    return (classes.unsqueeze(1) == everywhere) & ~own
+
+    def of_rows(rows: slice) -> Tensor:
+        same = classes[rows].unsqueeze(1) == everywhere
+        return same & ~own_pairs(same, rows.start)
+
+    return of_rows
 
 
-def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
-    anchors = found[f"{GUIDED}anchor"]
-    everywhere = gather_own_first([found[f"{GUIDED}{name}"] for name in names])
-    similarities = [cosines(anchors, candidates) for candidates in everywhere]
-    own = similarities[0].diagonal().unsqueeze(1)
-    return [similarity > own + RESOLUTION for similarity in similarities]
+def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfRows:
+    anchors = unit(found[f"{GUIDED}anchor"])
+    everywhere = [unit(rows) for rows in gather_own_first([found[f"{GUIDED}{name}"] for name in names])]
+
+    def of_rows(rows: slice) -> Masks:
+        similarities = [cosines(anchors[rows], candidates, normalized=True) for candidates in everywhere]
+        own = similarities[0].diagonal(rows.start).unsqueeze(1)
+        return [similarity > own + RESOLUTION for similarity in similarities]
+
+    return of_rows

@@ -17,6 +17,9 @@ def nt_xent(
     hard_negative_weight: float = 0.0,
     others: Sequence[Tensor] = (),
     excluded: Sequence[Tensor | None] = (),
+    offset: int = 0,
+    normalized: bool = False,
+    to_positives: Tensor | None = None,
 ) -> Tensor:
     """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
@@ -26,19 +29,22 @@ def nt_xent(
     negated prototypes). temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the
     logits of an anchor's own hard negatives; 0 gives them the same weight as other negatives. excluded: boolean masks
     (B, C) and (B, D) of the positives, then of each tensor of negatives, that are true at candidates to leave out;
-    None leaves out none. Raises ValueError if C < B or D < B.
+    None leaves out none. offset: if the anchors are a part of more, the number of the first one, so that row
+    offset + i belongs to anchor i. normalized: whether all rows have length 1. to_positives: the cosines (B, C) of
+    anchors and positives, if they are known already. Raises ValueError if C or D is below offset + B.
     """
+    least = offset + len(anchors)
     for name, candidates in (("positives", positives), *(("negatives", hard) for hard in negatives)):
-        if len(candidates) < len(anchors):
-            raise ValueError(f"{len(anchors)} anchors need at least {len(anchors)} {name}; got {len(candidates)}")
-    logits = [cosines(anchors, positives) / temperature]  # (B, C)
-    targets = torch.arange(len(anchors), device=anchors.device)
+        if len(candidates) < least:
+            raise ValueError(f"{len(anchors)} anchors need at least {least} {name}; got {len(candidates)}")
+    to_positives = cosines(anchors, positives, normalized) if to_positives is None else to_positives
+    logits = [to_positives / temperature]  # (B, C)
     for hard in negatives:
-        against = cosines(anchors, hard) / temperature  # (B, D)
-        own = F.one_hot(targets, num_classes=len(hard)).to(against)
-        logits.append(against + hard_negative_weight * own)
+        against = cosines(anchors, hard, normalized) / temperature  # (B, D)
+        logits.append(against + hard_negative_weight * own_pairs(against, offset).to(against))
     logits[: len(excluded)] = map(_without, logits, excluded)
-    logits += [cosines(anchors, other) / temperature for other in others]
+    logits += [cosines(anchors, other, normalized) / temperature for other in others]
+    targets = torch.arange(offset, least, device=anchors.device)
     return F.cross_entropy(torch.cat(logits, dim=1), targets)
 
 
@@ -46,13 +52,26 @@ def _without(logits: Tensor, excluded: Tensor | None) -> Tensor:
     return logits if excluded is None else logits.masked_fill(excluded, -math.inf)
 
 
-def cosines(vectors: Tensor, others: Tensor) -> Tensor:
+def own_pairs(similarities: Tensor, offset: int = 0) -> Tensor:
+    """Return the boolean mask of a matrix (B, C) that is true where row i meets its own column, offset + i."""
+    rows, columns = (torch.arange(size, device=similarities.device) for size in similarities.shape)
+    return (offset + rows).unsqueeze(1) == columns
+
+
+def cosines(vectors: Tensor, others: Tensor, normalized: bool = False) -> Tensor:
     """Return the cosines (A, B) of all pairs of rows of vectors (A, H) and others (B, H), in float32 or float64.
 
-    Half precision is avoided because it has few values between 0.9 and 1, and an encoder's cosines are often there.
+    normalized: whether the rows are those that `unit` returns. Half precision is avoided because it has few values
+    between 0.9 and 1, and an encoder's cosines are often there.
     """
     with torch.autocast(vectors.device.type, enabled=False):
-        return F.normalize(precise(vectors), dim=-1) @ F.normalize(precise(others), dim=-1).T
+        return vectors @ others.T if normalized else unit(vectors) @ unit(others).T
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Return vectors (N, H) scaled to length 1, in float32 or float64."""
+    with torch.autocast(vectors.device.type, enabled=False):
+        return F.normalize(precise(vectors), dim=-1)
 
 
 def precise(tensor: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.contrastive import cosine_metrics
-from dcpcse.losses.functional import cosines
+from dcpcse.losses.functional import cosines, own_pairs
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
@@ -19,6 +20,8 @@ class NTXent(Loss):
     See ConSERT, eq. 1. If there are several columns of sentences, one loss per column is computed, and the losses are
     summed.
     """
+
+    has_row_chunks = True
 
     def __init__(self, pairs: Sequence[tuple[str, str]], temperature: float, gather_gradient: str = "exact") -> None:
         """Create the loss.
@@ -32,15 +35,22 @@ class NTXent(Loss):
         self.gather_gradient = gather_gradient
 
     def forward(self, batch: EncodedBatch) -> Tensor:
-        copies = [(batch.embeddings[first], batch.embeddings[second]) for first, second in self.pairs]
-        self.anchors = copies[0][0].detach()
-        self.metrics = cosine_metrics(*copies[0])
-        everywhere = gather_own_first([view for pair in copies for view in pair])
-        losses = [
-            two_way_nt_xent(*pair, *both, self.temperature)
-            for pair, both in zip(copies, zip(everywhere[::2], everywhere[1::2], strict=True), strict=True)
-        ]
-        loss = global_mean(sum(losses), len(self.anchors))
+        copies = [batch.embeddings[view] for pair in self.pairs for view in pair]
+        self.anchors = copies[0].detach()
+        count = len(self.anchors)
+
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
+            place = {"offset": rows.start, "normalized": normalized}
+            pairs, both = (zip(views[::2], views[1::2], strict=True) for views in (anchors, candidates))
+            losses = [
+                two_way_nt_xent(*pair, *everywhere, self.temperature, **place)
+                for pair, everywhere in zip(pairs, both, strict=True)
+            ]
+            of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
+            return sum(losses), cosine_metrics(of_pairs, offset=rows.start)
+
+        loss, self.metrics = mean_over_anchors(of_rows, copies, gather_own_first(copies), self.row_chunk)
+        loss = global_mean(loss, count)
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
@@ -49,20 +59,26 @@ class NTXent(Loss):
 
 
 def two_way_nt_xent(
-    first: Tensor, second: Tensor, all_first: Tensor, all_second: Tensor, temperature: float
+    first: Tensor,
+    second: Tensor,
+    all_first: Tensor,
+    all_second: Tensor,
+    temperature: float,
+    *,
+    offset: int = 0,
+    normalized: bool = False,
 ) -> Tensor:
     """Return the cross entropy of picking the other copy of a sentence by cosine, in nats, averaged over 2 B copies.
 
     See ConSERT, eq. 1. first, second: the copies (B, H) of this process's sentences. all_first, all_second: the copies
-    (C, H) of all sentences, which begin with first and second. temperature: divides the cosines.
+    (C, H) of all sentences, which begin with first and second. temperature: divides the cosines. offset, normalized:
+    as in `dcpcse.losses.functional.nt_xent`.
     """
-    own = torch.arange(len(first), device=first.device)
+    own = torch.arange(offset, offset + len(first), device=first.device)
 
     def one_way(anchors: Tensor, others: Tensor, same: Tensor) -> Tensor:
-        self_pairs = F.one_hot(own, num_classes=len(same)).bool()
-        logits = torch.cat(
-            [cosines(anchors, others), cosines(anchors, same).masked_fill(self_pairs, -math.inf)], dim=1
-        )
-        return F.cross_entropy(logits / temperature, own)
+        to_others, to_same = cosines(anchors, others, normalized), cosines(anchors, same, normalized)
+        to_same = to_same.masked_fill(own_pairs(to_same, offset), -math.inf)
+        return F.cross_entropy(torch.cat([to_others, to_same], dim=1) / temperature, own)
 
     return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2

@@ -159,6 +159,11 @@ class TrainingArguments(transformers.TrainingArguments):
         "Encode a batch in chunks of this many examples, twice each (GradCache): the gradient is exact and a batch of "
         "any size takes the memory of a chunk. Not with --batchnorm.",
     )
+    loss_chunk: int | None = option(
+        None,
+        "Compare this many anchors at a time with all candidates in the losses, instead of all anchors: the gradient "
+        "is the same except for rounding, and a large batch needs no matrix of all pairs.",
+    )
     packing: bool = option(
         True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
     )
@@ -292,7 +297,7 @@ class TrainingArguments(transformers.TrainingArguments):
             raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers; add it, or leave it out")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
         least |= {"dataloader_prefetch_factor": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
-        least |= {"gradient_cache_chunk": 2}
+        least |= {"gradient_cache_chunk": 2, "loss_chunk": 1}
         least |= dict.fromkeys(("weight_decay", "max_grad_norm", "adam_epsilon", "eval_delay", "warmup_steps"), 0)
         least |= {"save_total_limit": 1, "ddp_bucket_cap_mb": 1, "ddp_timeout": 1}
         for name, bound in least.items():

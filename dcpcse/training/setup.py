@@ -198,6 +198,8 @@ def build(
     if options.guide:
         method = replace(method, guide=Guide(_load_guide(options), method.views))
     require_fitting(method, columns, dataset, data_args, run)
+    for loss_fn in method.losses:
+        loss_fn.row_chunk = run.loss_chunk
     corpus = _read_corpus(options, data_args, data, method) if data else None
     dataset = CorruptedDataset(data.dataset, corpus) if corpus else dataset
     collator = ViewCollator(

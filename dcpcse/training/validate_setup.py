@@ -160,6 +160,20 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
             raise UserError(f"--guide has no effect: --method {method.model.method} compares no rows; leave it out")
 
 
+def require_row_chunks(method: Method, run: TrainingArguments) -> None:
+    """Raise UserError if --loss_chunk is given and a loss that compares rows does not use it, or there is none."""
+    if run.loss_chunk is None:
+        return
+    comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
+    if not comparing:
+        raise UserError(f"--loss_chunk has no effect: --method {method.model.method} compares no rows; leave it out")
+    if whole := next((name for name, loss_fn in comparing.items() if not loss_fn.has_row_chunks), None):
+        raise UserError(
+            f"--loss_chunk: the loss {whole} of --method {method.model.method} compares all rows at once; leave out "
+            "--loss_chunk, or use dcpcse.losses.row_chunks in the loss and set has_row_chunks"
+        )
+
+
 def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:
     """Return the number of rows of each batch of an epoch, over all processes."""
     return step_sizes(len(dataset), run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
@@ -208,6 +222,9 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
     require_classes(data)
     if model.gather_gradient == "published" and run.world_size == 1:
         notify("--gather_gradient published has no effect with one process")
+    if run.loss_chunk and run.loss_chunk >= run.per_device_train_batch_size:
+        rows = run.per_device_train_batch_size
+        notify(f"--loss_chunk {run.loss_chunk} has no effect with --per_device_train_batch_size {rows}")
 
 
 def require_fitting(
@@ -223,6 +240,7 @@ def require_fitting(
     """
     require_fits(method, data)
     require_masked(method, columns)
+    require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)
     require_own_layers(method, run)

@@ -45,6 +45,8 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
     )
     if "guide" in case:
         method = replace(method, guide=Guide(plain_encoder(load_backbone(case["guide"]), "avg"), method.views))
+    for loss_fn in method.losses:
+        loss_fn.row_chunk = case.get("row_chunk")
     step = TrainingStep(method).double().train()
     if method.model.encoder.prompt is not None:
         with torch.no_grad():

@@ -85,6 +85,13 @@ CASES = {
     },
     "published": {"arguments": {"gather_gradient": "published", **PUBLISHED}, "shares": (4, 4)},
 }
+CASES |= {
+    f"{name}, in row chunks": {**CASES[name], "row_chunk": 2}  # two chunks in one process, one in the other
+    for name in (
+        *("several hard negatives, hinge", "hard negatives", "guide and classes", "conpvp, hard negatives"),
+        *("esimcse", "consert, hard negatives"),
+    )
+}
 """Without columns: all three; without shares: 5 rows, 3 of the first process and 2 of the second."""
 LOOPS = (
     "unsupervised",
@@ -135,7 +142,8 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
         job["cases"][name] = {"columns": columns, "arguments": arguments, "rows": rows, "lm_head": lm_head}
         job["cases"][name]["before"] = case.get("before", 0)
         job["cases"][name] |= {"guide": tiny("bert", seed=5, **NO_DROPOUT)} if "guide" in case else {}
-        step, collate = build(encoder, job["cases"][name])
+        step, collate = build(encoder, job["cases"][name])  # of all rows at once
+        job["cases"][name]["row_chunk"] = case.get("row_chunk")
         batch = collate([*rows[0], *rows[1]])
         go_before(step, batch, case)
         whole[name] = step, batch, outcome(step, step(**batch))

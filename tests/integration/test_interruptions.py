@@ -368,10 +368,11 @@ def test_another_number_of_processes_is_refused_not_left_out(attempt, stopped):
 
 
 def test_a_longer_course_says_that_the_learning_rate_follows_it(attempt, stopped):
-    ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 9}, resume=True, packing="False")
+    ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 9}, resume=True, packing="False", loss_chunk=3)
     assert ended.code == 0
     assert "--max_steps was 8 and is 9 now: the learning rate follows" in ended.said
     assert "--packing was True and is False now: the last digits may differ" in ended.said
+    assert "--loss_chunk was None and is 3 now: the last digits may differ" in ended.said
 
 
 def test_an_epochs_measurement_is_not_lost_between_its_checkpoint_and_its_end(

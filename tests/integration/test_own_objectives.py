@@ -83,6 +83,15 @@ def test_a_method_without_a_contrastive_objective_trains(options, method, tiny, 
     assert not run.logged("effective_rank")
 
 
+@pytest.mark.parametrize(("loss_fn", "why"), [(Pull, "compares no rows"), (Remembering, "the loss own of")])
+def test_row_chunks_are_refused_by_losses_that_have_none(loss_fn, why, method, tiny, train, train_csv, tool, tmp_path):
+    method(loss_fn)
+    outcome = tool(train_command, train.argv(tiny("bert"), train_csv, tmp_path / "out", loss_chunk=2))
+    assert outcome.code == 2
+    assert "--loss_chunk" in outcome.err and why in outcome.err
+    assert outcome.err.strip().count("\n") == 0 and not (tmp_path / "out").exists()
+
+
 def test_it_says_that_examples_are_not_told_apart(method, tiny, train, train_csv, tool, tmp_path):
     method(Pull)
     said = tool(train_command, train.argv(tiny("bert"), train_csv, tmp_path / "out", max_steps=1)).said

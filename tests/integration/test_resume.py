@@ -40,6 +40,7 @@ RECIPES = {
     "esimcse-deep": {"method": "esimcse", "tuning": "deep", "neg_size": 20, "gradient_accumulation_steps": 2},
     "lora": {"tuning": "lora", "lora_dropout": 0.2},
     "esimcse-lora": {"method": "esimcse", "tuning": "lora", "neg_size": 20, "gradient_checkpointing": True},
+    "row chunks": {"loss_chunk": 3, "gradient_cache_chunk": 5},
     "conpvp-instance": {"method": "conpvp", "instance_weight": 0.5, "gradient_accumulation_steps": 2},
 }
 """What a resumed run repeats bit for bit; of dcpcse where no method is named."""

@@ -410,6 +410,24 @@ def test_gradient_caching_gives_the_same_prompts_and_the_same_log(accumulation, 
         assert cached.logged(key) == pytest.approx(plain.logged(key), rel=1e-4)
 
 
+@pytest.mark.parametrize("cache", [None, 3])
+def test_losses_in_row_chunks_give_the_same_prompts_and_the_same_log(cache, tiny, train, train_csv):
+    options = {"learning_rate": 1e-3, "max_steps": 3, "do_eh_loss": True, "gradient_cache_chunk": cache}
+    whole = train(tiny("bert"), train_csv, **options)
+    chunked = train(tiny("bert"), train_csv, loss_chunk=3, **options)
+    assert_same_weights(whole.folder, chunked.folder, atol=1e-5)
+    for key in ("loss", "loss_energy_hinge", "cosine_positive", "cosine_negative", "within_margin", "grad_norm"):
+        assert chunked.logged(key) == pytest.approx(whole.logged(key), rel=1e-4)
+    recorded = [yaml.safe_load((run.folder / "run.yaml").read_text(encoding="utf-8")) for run in (whole, chunked)]
+    assert [options.get("loss_chunk") for options in recorded] == [None, 3]
+
+
+def test_row_chunks_of_a_whole_batch_are_said_to_have_no_effect(tiny, train, train_txt, tool, tmp_path):
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=1, loss_chunk=4))
+    assert outcome.code == 0
+    assert "--loss_chunk 4 has no effect with --per_device_train_batch_size 4" in outcome.said
+
+
 def test_both_passes_of_gradient_caching_have_the_precision_of_the_run(tiny, train, train_txt, monkeypatch):
     """In the Trainer it is the wrapped module that has it, which the first pass does not go through."""
     seen, forward = [], Encoder.forward

@@ -9,7 +9,7 @@ from dcpcse.losses import Contrastive, EncodedBatch
 from dcpcse.losses.base import with_precomputed
 from dcpcse.losses.contrastive import cosine_metrics
 from dcpcse.losses.energy_hinge import EnergyHinge
-from dcpcse.losses.functional import nt_xent
+from dcpcse.losses.functional import cosines, nt_xent
 
 TRIPLES = ("anchor", "positive", "negative_1", "negative_2")
 CLASSES = [3, 0, 3, 1, 0, 3]
@@ -101,9 +101,9 @@ def test_the_mean_cosine_of_negatives_is_that_of_rows_of_other_classes():
     others = [c for _, negatives in candidates(batch, of_class) for *_, c in negatives]
     assert count == len(others) == 22
     assert total.item() == pytest.approx(sum(others), rel=1e-12)
-    embeddings = [rows.detach() for rows in batch.embeddings.values()]
-    none = cosine_metrics(*embeddings, torch.zeros(6, 9, dtype=torch.bool))
-    for name, (total, count) in cosine_metrics(*embeddings).items():
+    of_pairs = cosines(*(rows.detach() for rows in batch.embeddings.values()))
+    none = cosine_metrics(of_pairs, torch.zeros(6, 9, dtype=torch.bool))
+    for name, (total, count) in cosine_metrics(of_pairs).items():
         assert none[name][1] == count
         torch.testing.assert_close(none[name][0], total)
 

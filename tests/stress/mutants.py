@@ -38,6 +38,7 @@ TESTS = {
     "dcpcse/losses/base.py": ["tests/losses/test_losses.py"],
     "dcpcse/losses/contrastive.py": ["tests/losses/test_losses.py"],
     "dcpcse/losses/nt_xent.py": ["tests/methods/test_consert.py"],
+    "dcpcse/losses/row_chunks.py": ["tests/losses/test_row_chunks.py"],
     "dcpcse/losses/energy_hinge.py": ["tests/losses/test_energy_hinge.py"],
     "dcpcse/losses/masked_lm.py": ["tests/losses/test_losses.py"],
     "dcpcse/losses/replaced_token_detection.py": ["tests/methods/test_replaced_tokens.py"],

@@ -124,6 +124,16 @@ def test_without_dropout_it_is_the_batch_at_once(tiny, sentences, name):
     assert_same(cached(steps, batch, 3, weights), expected)
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "sbert"])
+def test_losses_in_row_chunks_change_nothing(tiny, sentences, name):
+    steps, batch, weights = built(tiny, sentences, name, 0.0)
+    whole = cached(steps, batch, 3, weights)
+    for loss_fn in joint(steps.losses).values():
+        assert loss_fn.has_row_chunks
+        loss_fn.row_chunk = 2
+    assert_same(cached(steps, batch, 3, weights), whole)
+
+
 def test_only_a_chunk_is_in_memory(tiny, sentences):
     """Compares the largest number of elements saved for the backward pass at any time."""
     steps, batch, weights = built(tiny, sentences, "simcse", 0.0)

@@ -1,0 +1,53 @@
+"""Compute losses that compare all rows in chunks of anchors, so that no matrix of all pairs is in memory at once."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dcpcse.losses.base import Metrics
+from dcpcse.losses.functional import unit
+
+# Named, since a compiled step cannot evaluate brackets in the annotations of a function within a function.
+Vectors = Sequence[Tensor]
+MeanAndMetrics = tuple[Tensor, Metrics]
+
+OfRows = Callable[[slice, Vectors, Vectors, bool], MeanAndMetrics]
+"""Type of a function of anchors: (rows, anchors, candidates, normalized) → their mean loss, and its metrics.
+
+rows: the numbers of these b anchors among the B anchors of the process; anchor rows.start + i belongs to row
+rows.start + i of each tensor of candidates. anchors: tensors (b, H). candidates: tensors (C, H). normalized: whether
+their rows have length 1.
+"""
+
+
+def mean_over_anchors(of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int | None) -> MeanAndMetrics:
+    """Return the mean loss over B anchors, and its metrics.
+
+    of_rows: computes the loss of some of the anchors; it is called with all of them, or with `chunk` at a time. Its
+    results are then computed twice, in the forward and in the backward pass, and only those of one chunk are in
+    memory. It must not exchange anything with other processes, since their numbers of chunks may differ. anchors:
+    tensors (B, H), which are split. candidates: tensors of any number of rows, which are not. chunk: `Loss.row_chunk`.
+    """
+    count = len(anchors[0])
+    if chunk is None or count <= chunk:
+        return of_rows(slice(0, count), anchors, candidates, False)
+    return _in_chunks(of_rows, anchors, candidates, chunk)
+
+
+@torch.compiler.disable
+def _in_chunks(of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int) -> MeanAndMetrics:
+    candidates = [unit(rows) for rows in candidates]  # once, and not once per chunk
+    parts = zip(*(unit(rows).split(chunk) for rows in anchors), strict=True)
+    count, start, loss, metrics = len(anchors[0]), 0, 0.0, {}
+    for part in parts:
+        rows = slice(start, start + len(part[0]))
+        mean, figures = checkpoint(
+            of_rows, rows, part, candidates, True, use_reentrant=False, preserve_rng_state=False
+        )
+        loss = loss + mean * (len(part[0]) / count)
+        for name, pair in figures.items():
+            metrics[name] = tuple(map(sum, zip(metrics.get(name, (0, 0)), pair, strict=True)))
+        start = rows.stop
+    return loss, metrics
