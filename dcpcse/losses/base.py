@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dcpcse.data.on_host import on_host
 from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -40,6 +41,13 @@ class EncodedBatch:
     pooled: Mapping[str, Tensor] = field(default_factory=dict)
     precomputed: Mapping[str, Tensor] = field(default_factory=dict)
     guide: Guide | None = None
+
+    def on_host(self, name: str) -> Tensor:
+        """Return `input_ids` or `attention_mask` on the CPU.
+
+        Batches of other collators than `ViewCollator` have no CPU copies; this then waits for a GPU.
+        """
+        return on_host({**self.extras, name: getattr(self, name)}, name)
 
 
 Metrics = Mapping[str, tuple[Tensor, Tensor]]

@@ -88,7 +88,7 @@ def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
         return {}
     sizes = sum(mask.numel() for mask in present) - len(present[0])
     left_out = sum(mask.sum() for mask in present)
-    return {"left_out": (left_out, torch.tensor(sizes, device=left_out.device))}
+    return {"left_out": (left_out, torch.full((), sizes, device=left_out.device))}
 
 
 @torch.no_grad()
@@ -100,7 +100,7 @@ def cosine_metrics(anchors: Tensor, positives: Tensor, excluded: Tensor | None =
     """
     of_pairs = cosines(anchors, positives)
     own = of_pairs.diagonal().sum()
-    pairs = torch.tensor(len(anchors), device=of_pairs.device)
+    pairs = torch.full((), len(anchors), device=of_pairs.device)  # torch.tensor would wait for a GPU
     if excluded is None:
         return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1))}
     left_out = excluded[:, : len(anchors)]

@@ -50,7 +50,7 @@ class EnergyHinge(Loss):
         has_negative = hardest > float("-inf")
         self.metrics = {
             "cosine_hardest": (torch.where(has_negative, hardest, 0).sum(), has_negative.sum()),
-            "within_margin": ((hinge > 0).sum(), torch.tensor(len(hinge), device=hinge.device)),
+            "within_margin": ((hinge > 0).sum(), torch.full((), len(hinge), device=hinge.device)),
         }
 
 

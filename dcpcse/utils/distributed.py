@@ -197,7 +197,7 @@ def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
     """
     if world_size() == 1:
         return mean
-    own = torch.as_tensor(count, device=mean.device).detach().to(mean.dtype)
+    own = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
     return mean * (own / mean_count(own))
 
 
