@@ -52,11 +52,12 @@ class Contrastive(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views = batch.embeddings
         hard = negatives_in(views)
-        excluded = false_negatives.masks(batch.precomputed, (self.positive, *hard))
+        excluded = false_negatives.masks(batch.precomputed, (self.positive, *hard), batch.counts)
         self.anchors = views["anchor"].detach()
         self.metrics = cosine_metrics(views["anchor"], views[self.positive], excluded[0]) | share_left_out(excluded)
         names = (self.positive, *hard, *self.others)
-        candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
+        gathered = gather_own_first([views[name] for name in names], batch.counts)
+        candidates = dict(zip(names, gathered, strict=True))
         loss = nt_xent(
             views["anchor"],
             candidates[self.positive],

@@ -37,8 +37,8 @@ class EnergyHinge(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views, anchors = batch.embeddings, batch.embeddings["anchor"]
         names = ("positive", *negatives_in(views))
-        positives, *negatives = gather_own_first([views[name] for name in names])
-        excluded = false_negatives.masks(batch.precomputed, names)
+        positives, *negatives = gather_own_first([views[name] for name in names], batch.counts)
+        excluded = false_negatives.masks(batch.precomputed, names, batch.counts)
         own, hardest = own_and_hardest(anchors, positives, negatives, excluded)
         hinge = (self.margin - (own - hardest)).clamp(min=0)
         self._set_metrics(hardest, hinge)

@@ -35,30 +35,32 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     return found
 
 
-def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
+def masks(
+    found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
+) -> list[Tensor | None]:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
     found: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
-    masked, then those of the hard negatives. The C candidates are those of all processes, beginning with the own rows.
-    False negatives are the positives of rows of the anchor's class, and the candidates of every view that the guide
-    finds nearer to the anchor than its own positive (GISTEmbed).
+    masked, then those of the hard negatives. counts: see `gather_own_first`. The C candidates are those of all
+    processes, beginning with the own rows. False negatives are the positives of rows of the anchor's class, and the
+    candidates of every view that the guide finds nearer to the anchor than its own positive (GISTEmbed).
     """
-    guided = _nearer(found, names) if f"{GUIDED}anchor" in found else [None] * len(names)
+    guided = _nearer(found, names, counts) if f"{GUIDED}anchor" in found else [None] * len(names)
     if CLASSES not in found:
         return guided
-    same = _same_class(found[CLASSES])
+    same = _same_class(found[CLASSES], counts)
     return [same if guided[0] is None else same | guided[0], *guided[1:]]
 
 
-def _same_class(classes: Tensor) -> Tensor:
-    (everywhere,) = gather_own_first([classes])
+def _same_class(classes: Tensor, counts: Sequence[int] | None) -> Tensor:
+    (everywhere,) = gather_own_first([classes], counts)
     own = F.one_hot(torch.arange(len(classes), device=classes.device), num_classes=len(everywhere)).bool()
     return (classes.unsqueeze(1) == everywhere) & ~own
 
 
-def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor | None]:
+def _nearer(found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None) -> list[Tensor | None]:
     anchors = found[f"{GUIDED}anchor"]
-    everywhere = gather_own_first([found[f"{GUIDED}{name}"] for name in names])
+    everywhere = gather_own_first([found[f"{GUIDED}{name}"] for name in names], counts)
     similarities = [cosines(anchors, candidates) for candidates in everywhere]
     own = similarities[0].diagonal().unsqueeze(1)
     return [similarity > own + RESOLUTION for similarity in similarities]

@@ -54,7 +54,7 @@ class MomentumContrastive(Contrastive):
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         loss = super().forward(batch)
-        self._enqueue(batch.precomputed["queued"])
+        self._enqueue(batch.precomputed["queued"], batch.counts)
         return loss
 
     @torch.compiler.disable
@@ -64,9 +64,9 @@ class MomentumContrastive(Contrastive):
 
     @torch.compiler.disable
     @torch.no_grad()
-    def _enqueue(self, embeddings: Tensor) -> None:
+    def _enqueue(self, embeddings: Tensor, counts: Sequence[int] | None) -> None:
         """Append embeddings (B, H) to the queue; called after the loss, so that no anchor is its own negative."""
-        rows = torch.cat([self.queue, gather_by_rank(embeddings).to(self.queue)])
+        rows = torch.cat([self.queue, gather_by_rank(embeddings, counts).to(self.queue)])
         self.queue.copy_(rows[len(rows) - len(self.queue) :])
         self.filled.add_(len(rows) - len(self.queue)).clamp_(max=len(self.queue))
 

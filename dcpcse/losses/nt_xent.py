@@ -35,7 +35,7 @@ class NTXent(Loss):
         copies = [(batch.embeddings[first], batch.embeddings[second]) for first, second in self.pairs]
         self.anchors = copies[0][0].detach()
         self.metrics = cosine_metrics(*copies[0])
-        everywhere = gather_own_first([view for pair in copies for view in pair])
+        everywhere = gather_own_first([view for pair in copies for view in pair], batch.counts)
         losses = [
             two_way_nt_xent(*pair, *both, self.temperature)
             for pair, both in zip(copies, zip(everywhere[::2], everywhere[1::2], strict=True), strict=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from dcpcse.data.indexed_dataset import COUNTS_KEY
 from dcpcse.data.on_host import ON_HOST
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.packing import Packing
@@ -111,7 +112,8 @@ def run_in_chunks(
     its last argument is whether this is the last chunk. precision: context of the first pass and of the joint losses
     (autocast). Every process has the same number of chunks.
     """
-    chunks = list(_split(batch, -(-all_reduce_max(len(batch["input_ids"])) // chunk)))
+    of_processes = batch.get(COUNTS_KEY) or [all_reduce_max(len(batch["input_ids"]))]
+    chunks = list(_split(batch, -(-max(of_processes) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
         first_passes = []
@@ -171,7 +173,7 @@ def _joint_terms(
         return {}, [None] * len(first_passes)
     embeddings = torch.cat([first.embeddings for first in first_passes]).requires_grad_()
     views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
-    batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views)
+    batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views, counts=tensors.get(COUNTS_KEY))
     with precision():
         terms = {name: o(replace(batch, precomputed=_joined(name, first_passes))) for name, o in losses.items()}
         loss = sum(weights[name] * term for name, term in terms.items())

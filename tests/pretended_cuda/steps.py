@@ -30,6 +30,7 @@ from transformers.utils import logging
 
 import dcpcse
 from dcpcse.data.columns import Columns
+from dcpcse.data.indexed_dataset import COUNTS_KEY
 from dcpcse.data.labels import CLASSES
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.heads import BatchNormMLP
@@ -162,7 +163,7 @@ def steps(encoders: Encoders, wanted: Sequence[str], bf16: bool) -> Iterator[dic
         if wanted and not any(part in name for part in wanted):
             continue
         step, batch = built(name, encoders)
-        step, batch = step.to(device.CUDA), pin_memory(batch)
+        step, batch = step.to(device.CUDA), {**pin_memory(batch), COUNTS_KEY: (ROWS, ROWS)}
         optimizer = torch.optim.AdamW([p for p in step.parameters() if p.requires_grad], lr=1e-3, foreach=True)
         modes = {"one pass": (None, None)}
         modes |= {"bf16": (None, torch.bfloat16)} if bf16 else {}

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 PRETENDED = ROOT / "tests" / "pretended_cuda"
 TORCH = Path(torch.__file__).parent
 
+EXCHANGING = {"diffcse, public code"}
+"""Cases in which the CPUs of several processes exchange the length of the longest text, which no sampler knows."""
+
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory) -> list[dict]:
@@ -44,6 +47,12 @@ def test_no_step_of_any_method_waits_whatever_the_number_of_chunks_and_processes
     assert len({case for case, _ in waits}) == 35
     assert {mode for _, mode in waits} == {"one pass", "three chunks", "two processes", "two processes, three chunks"}
     assert {case: lines for case, lines in waits.items() if lines} == {}
+
+
+def test_processes_exchange_no_numbers_of_rows(reports):
+    exchanges = {case: one["exchanges"] for (case, _), one in of_modes(reports, "two processes").items()}
+    assert len(exchanges) == 35
+    assert {case for case, number in exchanges.items() if number} == EXCHANGING
 
 
 def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
