@@ -1,6 +1,7 @@
 """Collate examples into one padded batch of all views."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,7 @@ from dcpcse.data.columns import CLASS, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES
+from dcpcse.data.on_host import ON_HOST, OnHost
 from dcpcse.data.views import View, columns_of, max_added_tokens
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
@@ -29,6 +31,9 @@ GUIDE_PREFIX = "guide_"
 
 WHOLE_TEXT = 10**6
 """Maximum number of tokens of a text that an augmentation receives whole."""
+
+READ_ON_HOST = ("input_ids", "attention_mask", SLOTS_PREFIX)
+"""Beginnings of the names of tensors that a step reads on the CPU (see `dcpcse.data.on_host`)."""
 
 EDITS_PREFIX = "altered_"
 """Name prefix of the tensors in a batch that contain the fields of `EmbeddingEdits`."""
@@ -81,11 +86,13 @@ class ViewCollator:
         """Collate examples (column → text) into a batch.
 
         The batch contains input_ids and attention_mask, both (B, V, L), their packing, and slots, edits, labels and
-        row numbers if there are any. With augmented views, each example must contain its row number and epoch (see
-        `IndexedDataset`).
+        row numbers if there are any. The tensors that a step reads on the CPU are in `ON_HOST` too. With augmented
+        views, each example must contain its row number and epoch (see `IndexedDataset`).
         """
         batch = self._in_templates(examples) if self.templated else self._without_templates(examples)
-        return batch | self._for_guide(examples) | _stack_labels(examples) | stack_indices(examples)
+        batch |= self._for_guide(examples)
+        batch[ON_HOST] = OnHost.of(batch, (*READ_ON_HOST, *(f"{GUIDE_PREFIX}{name}" for name in READ_ON_HOST)))
+        return batch | _stack_labels(examples) | stack_indices(examples)
 
     def _for_guide(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
@@ -94,9 +101,9 @@ class ViewCollator:
         texts = [example[column] for example in examples for column in columns_of(self.views)]
         tokens = self.guide.tokenize(texts, self.guide.max_tokens, ())
         ids, mask, slots = tokens.batch(range(len(texts)), self.guide.tokenizer.pad_token_id)
-        found = {"input_ids": ids, "attention_mask": mask}
-        found |= {} if slots is None else {f"{SLOTS_PREFIX}{name}": tensor for name, tensor in vars(slots).items()}
-        return {f"{GUIDE_PREFIX}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
+        found = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
+        tokens = {f"{GUIDE_PREFIX}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
+        return {**tokens, f"{GUIDE_PREFIX}packing": Packing.of(mask)}
 
     def _without_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         ids = {}
@@ -124,11 +131,9 @@ class ViewCollator:
         if self.augmented:
             contents, cuts = self._augment(examples, contents)
         rows = [self.templates[index].wrap(content) for index, content in zip(indices, contents, strict=True)]
-        slots = vars(Slots.of(rows, indices))
-        shape = (len(examples), len(self.views))
-        placed = {f"{SLOTS_PREFIX}{name}": tensor.view(*shape, *tensor.shape[1:]) for name, tensor in slots.items()}
+        slots = Slots.of(rows, indices).map(lambda tensor: tensor.unflatten(0, (len(examples), len(self.views))))
         batch = self._stack([row.ids for row in rows], len(examples))
-        return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
+        return batch | _named(slots) | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
     def _contents(self, texts: Sequence[str], ways: Sequence[tuple[str, int]]) -> list[list[int]]:
         """Return the token ids of the sentences.
@@ -198,21 +203,36 @@ def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     return {}
 
 
-def guide_inputs(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Slots | None]:
-    """Return the guide's token ids and mask, both (B, columns, L), and its slots (B·columns, ...), if it has any.
+def guide_inputs(batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
+    """Return the guide's token ids and mask, both (B, columns, L), its slots (B·columns, ...), if any, and packing.
 
     Raises UserError if another collator made the batch.
     """
-    own = {name.removeprefix(GUIDE_PREFIX): t for name, t in batch.items() if name.startswith(GUIDE_PREFIX)}
-    if not own:
+    names = ("input_ids", "attention_mask")
+    ids, mask = (batch.get(f"{GUIDE_PREFIX}{name}") for name in names)
+    if ids is None:
         raise UserError("--guide needs the tokens that the collator of dcpcse adds; leave data_collator out")
-    return own["input_ids"], own["attention_mask"], slots_of(own)
+    return ids, mask, slots_of(batch, GUIDE_PREFIX), batch.get(f"{GUIDE_PREFIX}packing")
 
 
-def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:
-    """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates."""
-    found = _of(batch, SLOTS_PREFIX)
-    return Slots(**found) if found else None
+def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
+    """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates.
+
+    of: `GUIDE_PREFIX` for the slots of the guide.
+    """
+    prefix = f"{of}{SLOTS_PREFIX}"
+    if not (found := _of(batch, prefix)):
+        return None
+    slots = Slots(**found)
+    if slots.content.is_cpu or ON_HOST not in batch:
+        return slots
+    return replace(slots, copy=Slots(**_of(batch[ON_HOST].tensors, prefix)))
+
+
+def _named(slots: Slots | None) -> dict[str, Tensor]:
+    """Return the tensors of slots under their names in a batch."""
+    tensors = {} if slots is None else vars(slots)
+    return {f"{SLOTS_PREFIX}{name}": tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:

@@ -107,8 +107,8 @@ class CorruptedDataset(IndexedDataset):
         super().__init__(rows)
         self.corpus = corpus
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        examples = super().__getitems__(indices)
+    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        examples = super().examples(indices)
         return [{**example, CORRUPTED: self.corpus.ids[example[ROW_KEY]]} for example in examples]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from dcpcse.data.columns import Columns
+from dcpcse.utils.distributed import Share
 
 ROW_KEY = "row"
 """Name of the row number in an example."""
@@ -18,6 +19,9 @@ EPOCH_KEY = "epoch"
 
 ROWS_KEY = "rows"
 """Name of the row numbers in a batch: a list of integers, which is never moved to a device."""
+
+COUNTS_KEY = "counts"
+"""Name of the numbers of rows of all processes in a step, by rank, in examples and batches; a tuple of integers."""
 
 
 BATCH_ROWS = 10_000
@@ -65,6 +69,13 @@ class IndexedDataset(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        examples = self.examples(indices)
+        if isinstance(indices, Share):
+            examples = [{**example, COUNTS_KEY: indices.counts} for example in examples]
+        return examples
+
+    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the examples with these indices, each with its row number and epoch."""
         examples = self.rows.__getitems__(list(indices))
         return [{**example, ROW_KEY: i, EPOCH_KEY: self.epoch} for example, i in zip(examples, indices, strict=True)]
 
@@ -75,9 +86,10 @@ def _digests(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer(joined, np.int64)
 
 
-def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Return the row numbers of a batch, or {} if its examples have none."""
-    return {ROWS_KEY: [example[ROW_KEY] for example in examples]} if ROW_KEY in examples[0] else {}
+def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[int]]:
+    """Return the row numbers of a batch, and the counts of its step; those that its examples lack are left out."""
+    rows = {ROWS_KEY: [example[ROW_KEY] for example in examples]} if ROW_KEY in examples[0] else {}
+    return {**rows, COUNTS_KEY: examples[0][COUNTS_KEY]} if COUNTS_KEY in examples[0] else rows
 
 
 def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:

@@ -58,7 +58,7 @@ class NextLinePairs(IndexedDataset):
     def __len__(self) -> int:
         return len(self.anchors)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         rows = self.anchors[list(indices)].tolist()
         texts = [example[ANCHOR] for example in self.rows.__getitems__([*rows, *(row + 1 for row in rows)])]
         pairs = zip(rows, texts[: len(rows)], texts[len(rows) :], strict=True)
@@ -92,7 +92,7 @@ class ClassPairs(IndexedDataset):
         self._places[self._by_class] = np.arange(len(self._by_class))
         self._bounds = np.searchsorted(self.classes[self._by_class], np.arange(self.classes.max() + 2))
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         partners = [self.partner(index, self.epoch) for index in indices]
         texts = [example[ANCHOR] for example in self.rows.__getitems__([*indices, *partners])]
         pairs = zip(indices, texts[: len(indices)], texts[len(indices) :], strict=True)
@@ -138,7 +138,7 @@ class OneOfSeveralPositives(IndexedDataset):
         columns = Columns(rows.column_names)
         self.positives, self.negatives = columns.positives, columns.negatives
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         examples = []
         for i, row in zip(indices, self.rows.__getitems__(list(indices)), strict=True):
             texts = {ANCHOR: row[ANCHOR], POSITIVE: row[self.drawn(i, self.epoch)]}

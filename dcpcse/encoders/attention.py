@@ -110,7 +110,11 @@ def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Te
 
     For a packed batch, transformers would build a sliding-window mask that spans all sequences.
     """
-    return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
+    if attention_mask is None:
+        return None
+    if not attention_mask.is_cpu:
+        kwargs["allow_is_bidirectional_skip"] = False  # it would read from a GPU whether anything is masked
+    return sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
 
 
 AttentionInterface.register(PREFIX_ATTENTION, prefix_attention)

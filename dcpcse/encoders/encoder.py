@@ -207,9 +207,9 @@ class Encoder(nn.Module):
             return {"input_ids": input_ids}
         embedded = self.backbone.get_input_embeddings()(input_ids)
         if shallow is not None:
-            embedded = shallow(embedded, slots.prompts)
+            embedded = shallow(embedded, slots.on_host.prompts)
         if cls_prompt is not None:
-            embedded = cls_prompt(embedded, torch.zeros_like(input_ids[:, :1]))
+            embedded = cls_prompt(embedded, torch.zeros(input_ids.shape[0], 1, dtype=torch.long))
         return {"inputs_embeds": embedded}
 
     @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Packing:
         sizes = tuple(lengths.tolist())
         columns = torch.arange(max(sizes), device=mask.device)
         left_aligned = columns < lengths.unsqueeze(1)
-        return cls(_indices(real), _indices(left_aligned), lengths, left_aligned, sizes)
+        return cls(indices_of(real), indices_of(left_aligned), lengths, left_aligned, sizes)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
         """Return a copy on another device."""
@@ -95,7 +95,7 @@ class Packing:
         return rows.flatten(0, 1).index_select(0, self.place)
 
 
-def _indices(mask: Tensor) -> Tensor:
+def indices_of(mask: Tensor) -> Tensor:
     """Return the indices at which the flattened boolean mask is true."""
     return mask.flatten().nonzero().squeeze(1)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from dcpcse.encoders.attention import Prefix
+from dcpcse.utils.devices import send
 
 
 @dataclass(frozen=True)
@@ -184,10 +185,13 @@ class ShallowPrompt(nn.Module):
     def forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
         """Replace the word embeddings (N, L, E) at the indices slots[:, i] by prompt i.
 
-        slots: (N, n); the index -1 leaves a row unchanged.
+        slots: (N, n), on the CPU, so that their number can be read without waiting for a GPU; the index -1 leaves a
+        row unchanged.
         """
         rows, prompts = (slots >= 0).nonzero(as_tuple=True)
-        return embedded.index_put((rows, slots[rows, prompts]), self.weight[prompts].to(embedded))
+        places = torch.stack([rows, slots[rows, prompts], prompts])
+        rows, columns, prompts = send(places, embedded.device).unbind()
+        return embedded.index_put((rows, columns), self.weight[prompts].to(embedded))
 
     def record(self) -> dict[str, int]:
         """Return the prompt's entry in `dcpcse.json`."""

@@ -35,7 +35,7 @@ from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_t
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.arguments import encode_arguments, path, string, whole_number
-from dcpcse.utils.devices import pick_device, release_memory, run_jobs
+from dcpcse.utils.devices import pick_device, release_memory, run_jobs, send
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.refusals import doing
@@ -205,25 +205,35 @@ class SentenceEncoder(nn.Module):
 
     def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
         """Return the vectors (N, H) of the templates alone, which denoising subtracts."""
+        # What a pass needs follows from the slots. It is computed on the CPU, so that no pass waits for a GPU.
+        slots, device = slots.on_host, input_ids.device
         if self.denoising.by == "template":
-            return self.template_bias(slots.content, slots.template)
-        return self._pool(input_ids, template_tokens(self.templates, slots, attention_mask), slots)
+            return self.template_bias(slots.content, slots.template, device)
+        mask = template_tokens(self.templates, slots, input_ids.shape[1])
+        packing = send(Packing.of(mask), device) if self._packs else None
+        return self._pool(input_ids, send(mask, device), send(slots, device), packing=packing)
 
-    def template_bias(self, content: Tensor, template: Tensor | None = None) -> Tensor:
+    @property
+    def _packs(self) -> bool:
+        return self.encoder.packed and not torch.compiler.is_compiling()  # as in `Encoder.forward`
+
+    def template_bias(
+        self, content: Tensor, template: Tensor | None = None, device: torch.device | None = None
+    ) -> Tensor:
         """Return the pooled vectors (N, H) of templates without a sentence.
 
         content: (N,), the number of tokens of each sentence. template: (N,), the index of each sentence's template, 0
-        by default. See PromptBERT, section 4.3. In train mode, sentences with the same length and template share one
-        draw of dropout, as in its public code.
+        by default. Both are CPU tensors. device: that of the model, by default the CPU. See PromptBERT, section 4.3.
+        In train mode, sentences with the same length and template share one draw of dropout, as in its public code.
         """
-        which = torch.zeros_like(content) if template is None else template
-        cases, case_of = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
-        alone = render_template_only(
-            self.templates, *cases.unbind(1), self.tokenizer.pad_token_id, shifted=self.denoising.shifted
-        )
+        which, device = torch.zeros_like(content) if template is None else template, device or content.device
+        pad_id, shifted = self.tokenizer.pad_token_id, self.denoising.shifted
+        alone = render_template_only(self.templates, which, content, pad_id, shifted=shifted, packed=self._packs)
+        alone = send(alone, device)
         # The encoder adds its first position to an index; without it, the positions begin at 0.
         index = alone.index - self.encoder.positions.first if self.denoising.from_zero else alone.index
-        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=index)[case_of]
+        how = {"index": index, "packing": alone.packing}
+        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, **how)[alone.case_of]
 
     def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
         return self.pooler(self._hidden(input_ids, attention_mask, slots, **options), attention_mask, slots)
@@ -579,7 +589,7 @@ def encode_in_batches(
     bar = tqdm(total=len(lengths), desc="encode", mininterval=1, disable=not show_progress)
 
     def finished(rows: Sequence[int]) -> None:
-        release_memory(next(passes))
+        release_memory(model.device, next(passes))
         bar.update(len(rows))
 
     is_worth_it = not cast and sum(lengths) > WORTH_PREPACKING

@@ -4,13 +4,14 @@ PromptBERT (section 4.3) encodes the template without a sentence, but with the t
 ConPVP's code encodes the full input again, with attention restricted to the template's tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.encoders.tokenization import pad
 
@@ -55,43 +56,76 @@ NO_DENOISING = Denoising()
 
 @dataclass(frozen=True)
 class TemplateOnly:
-    """Templates without a sentence: token ids, mask and indices of the tokens in the full input, (K, T), and slots."""
+    """Templates without a sentence: token ids, mask and indices of the tokens in the full input, (K, T), and slots.
+
+    case_of: (N,), the row of the template of each of the N full inputs. packing: the packing of the mask; None if the
+    encoder computes padding.
+    """
 
     input_ids: Tensor
     attention_mask: Tensor
     index: Tensor
     slots: Slots
+    case_of: Tensor
+    packing: Packing | None = None
+
+    def to(self, device: torch.device, **options: Any) -> "TemplateOnly":
+        """Return a copy on another device."""
+        return self._with(lambda part: part.to(device, **options))
+
+    def pin_memory(self) -> "TemplateOnly":
+        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
+        return self._with(lambda part: part.pin_memory())
+
+    def _with(self, change: Callable[[Any], Any]) -> "TemplateOnly":
+        return TemplateOnly(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
 
 def render_template_only(
-    templates: Sequence[TokenTemplate], which: Tensor, lengths: Tensor, pad_id: int, *, shifted: bool = True
+    templates: Sequence[TokenTemplate],
+    template: Tensor,
+    content: Tensor,
+    pad_id: int,
+    *,
+    shifted: bool = True,
+    packed: bool = False,
 ) -> TemplateOnly:
-    """Render K templates without a sentence, each as a part of an input that contains a sentence.
+    """Render the templates of N full inputs without their sentences, on the CPU, each case of N only once.
 
-    which: (K,), indices of the templates. lengths: (K,), numbers of sentence tokens in the full inputs. shifted:
-    whether the tokens after the sentence keep their indices in the full input, so that their positions are the same.
+    template: (N,), the index of the template of each input. content: (N,), the number of its sentence tokens; both are
+    CPU tensors. shifted: whether the tokens after the sentence keep their indices in the full input, so that their
+    positions are the same. packed: whether to compute the packing of the mask.
     """
-    device, rows = lengths.device, [template.wrap([]) for template in templates]
-    ids, mask = (tensor.to(device)[which] for tensor in pad([row.ids for row in rows], pad_id))
-    index = torch.arange(ids.shape[1], device=device).expand_as(ids)
+    cases, case_of = torch.stack([template, content], 1).unique(dim=0, return_inverse=True)
+    which, lengths = cases.unbind(1)
+    rows = [template.wrap([]) for template in templates]
+    ids, mask = (tensor[which] for tensor in pad([row.ids for row in rows], pad_id))
+    index = torch.arange(ids.shape[1]).expand_as(ids)
     if shifted:
-        starts = torch.tensor([[row.start] for row in rows], device=device)[which]
+        starts = torch.tensor([[row.start] for row in rows])[which]
         index = index + torch.where(index >= starts, lengths.unsqueeze(1), 0) * mask
-    slots = Slots.of(rows, range(len(rows))).to(device).map(lambda tensor: tensor[which])
-    return TemplateOnly(ids, mask, index, slots)
+    slots = Slots.of(rows, range(len(rows))).map(lambda tensor: tensor[which])
+    return TemplateOnly(ids, mask, index, slots, case_of, Packing.of(mask) if packed else None)
 
 
-def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
-    """Return a boolean mask (N, L) of the tokens that belong to the sentences in rows of templates."""
-    starts = torch.tensor([len(template.before) for template in templates], device=attention_mask.device)
+def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
+    """Return a boolean mask (N, length) of the tokens that belong to the sentences in rows of templates.
+
+    slots: the slots on the CPU, as the mask is.
+    """
+    starts = torch.tensor([len(template.before) for template in templates])
     start = starts[slots.template].unsqueeze(1)
-    place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    place = torch.arange(length)
     return (place >= start) & (place < start + slots.content.unsqueeze(1))
 
 
-def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
-    """Return the mask (N, L) of the templates' tokens, without the sentence, [CLS] and [SEP] (ConPVP's code)."""
+def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
+    """Return the mask (N, length) of the templates' tokens, without the sentence, [CLS] and [SEP] (ConPVP's code).
+
+    slots: the slots on the CPU, as the mask is.
+    """
     first, last = templates[0].frame  # determined by the tokenizer, hence the same in all templates
-    place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    framed = (place < first) | (place >= attention_mask.sum(1, keepdim=True) - last)
-    return (~framed & ~sentence_tokens(templates, slots, attention_mask)).long()
+    lengths = torch.tensor([template.length for template in templates])[slots.template] + slots.content
+    place = torch.arange(length)
+    framed = (place < first) | (place >= lengths.unsqueeze(1) - last)
+    return (~framed & ~sentence_tokens(templates, slots, length)).long()

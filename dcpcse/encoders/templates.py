@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from dcpcse.encoders.truncation import tokenize
 from dcpcse.utils.errors import UserError
@@ -107,13 +107,15 @@ class Slots:
     """Indices of the template slots in the rows of a batch.
 
     masks: (N, M), indices of the mask slots. content: (N,), number of sentence tokens. prompts: (N, n), indices of the
-    prompt slots, -1 in rows whose template has none. template: (N,), index of each row's template.
+    prompt slots, -1 in rows whose template has none. template: (N,), index of each row's template. copy: the same
+    slots on the CPU, if these are on a device.
     """
 
     masks: Tensor
     content: Tensor
     prompts: Tensor
     template: Tensor
+    copy: Slots | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Rendered], templates: Sequence[int] | None = None) -> Slots:
@@ -129,12 +131,26 @@ class Slots:
             torch.tensor(templates or [0] * len(rows)),
         )
 
-    def to(self, device: torch.device) -> Slots:
-        return Slots(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+    @property
+    def on_host(self) -> Slots:
+        """The slots on the CPU. If there is no copy of them, this waits for their device."""
+        if self.content.is_cpu:
+            return self
+        return self.map(lambda tensor: tensor.cpu()) if self.copy is None else self.copy
+
+    def to(self, device: torch.device, **options: Any) -> Slots:
+        """Return a copy on another device, which remembers slots on the CPU."""
+        moved = self.map(lambda tensor: tensor.to(device, **options))
+        return replace(moved, copy=self if self.content.is_cpu else self.copy)
+
+    def pin_memory(self) -> Slots:
+        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
+        return self.map(lambda tensor: tensor.pin_memory())
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
         """Return a copy with every tensor changed, for example by a reshape."""
-        return Slots(**{name: change(tensor) for name, tensor in vars(self).items()})
+        tensors = (self.masks, self.content, self.prompts, self.template)
+        return Slots(*map(change, tensors), copy=None if self.copy is None else self.copy.map(change))
 
 
 class TokenTemplate:

@@ -1,13 +1,14 @@
 """The interface of training losses: their input (`EncodedBatch`), their base classes, and weighted terms."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dcpcse.data.on_host import on_host
 from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -26,7 +27,8 @@ class EncodedBatch:
     three. prefix: the deep prompts of the first pass. packing: the packing of attention_mask. slots: the template
     slots, or None without templates. extras: further tensors of the batch, such as labels. precomputed: the tensors
     that `precompute` of the same loss returned. guide: the guide of the training, which a loss may call in
-    `precompute`; None without --guide.
+    `precompute`; None without --guide. counts: B of all processes, in the order of ranks, for `gather_own_first`; None
+    if it is not known.
     """
 
     model: SentenceEncoder
@@ -40,6 +42,14 @@ class EncodedBatch:
     pooled: Mapping[str, Tensor] = field(default_factory=dict)
     precomputed: Mapping[str, Tensor] = field(default_factory=dict)
     guide: Guide | None = None
+    counts: Sequence[int] | None = None
+
+    def on_host(self, name: str) -> Tensor:
+        """Return `input_ids` or `attention_mask` on the CPU.
+
+        Batches of other collators than `ViewCollator` have no CPU copies; this then waits for a GPU.
+        """
+        return on_host({**self.extras, name: getattr(self, name)}, name)
 
 
 Metrics = Mapping[str, tuple[Tensor, Tensor]]

@@ -54,7 +54,7 @@ class Contrastive(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views = batch.embeddings
         hard = negatives_in(views)
-        masks_of = false_negatives.masks_of_rows(batch.precomputed, (self.positive, *hard))
+        masks_of = false_negatives.masks_of_rows(batch.precomputed, (self.positive, *hard), batch.counts)
         self.anchors = views["anchor"].detach()
         count = len(self.anchors)
 
@@ -76,7 +76,7 @@ class Contrastive(Loss):
             metrics = cosine_metrics(to_positives[:, :count], excluded[0], rows.start)
             return loss, metrics | share_left_out(excluded)
 
-        candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)])
+        candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)], batch.counts)
         candidates = [*candidates, *self.extra_negatives()]
         loss, self.metrics = mean_over_anchors(of_rows, [views["anchor"]], candidates, self.row_chunk)
         loss = global_mean(loss, count)
@@ -101,7 +101,7 @@ def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
         return {}
     sizes = sum(mask.numel() for mask in present) - len(present[0])
     left_out = sum(mask.sum() for mask in present)
-    return {"left_out": (left_out, torch.tensor(sizes, device=left_out.device))}
+    return {"left_out": (left_out, torch.full((), sizes, device=left_out.device))}
 
 
 @torch.no_grad()
@@ -113,7 +113,7 @@ def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int
     use them to detect a collapse.
     """
     own = of_pairs.diagonal(offset).sum()
-    pairs = torch.tensor(len(of_pairs), device=of_pairs.device)
+    pairs = torch.full((), len(of_pairs), device=of_pairs.device)  # torch.tensor would wait for a GPU
     others = pairs * (of_pairs.shape[1] - 1)
     if excluded is None:
         return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, others)}

@@ -26,6 +26,6 @@ class CosineRegression(PerRowLoss):
         # In float32, since half precision has few values between 0.9 and 1.
         first, second = (precise(batch.embeddings[name]) for name in ("anchor", "positive"))
         errors = F.cosine_similarity(first, second) - batch.extras["scores"].to(first) / self.largest
-        count = torch.tensor(len(errors), device=errors.device)
+        count = torch.full((), len(errors), device=errors.device)
         self.metrics = {"absolute_error": (errors.detach().abs().sum(), count)}
         return errors.square().mean()

@@ -39,8 +39,8 @@ class EnergyHinge(Loss):
     def forward(self, batch: EncodedBatch) -> Tensor:
         views, anchors = batch.embeddings, batch.embeddings["anchor"]
         names = ("positive", *negatives_in(views))
-        candidates = gather_own_first([views[name] for name in names])
-        masks_of = false_negatives.masks_of_rows(batch.precomputed, names)
+        candidates = gather_own_first([views[name] for name in names], batch.counts)
+        masks_of = false_negatives.masks_of_rows(batch.precomputed, names, batch.counts)
 
         def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
             (anchors,), (positives, *negatives) = anchors, candidates
@@ -59,7 +59,7 @@ def _metrics(hardest: Tensor, hinge: Tensor) -> Metrics:
     has_negative = hardest > float("-inf")
     return {
         "cosine_hardest": (torch.where(has_negative, hardest, 0).sum(), has_negative.sum()),
-        "within_margin": ((hinge > 0).sum(), torch.tensor(len(hinge), device=hinge.device)),
+        "within_margin": ((hinge > 0).sum(), torch.full((), len(hinge), device=hinge.device)),
     }
 
 

@@ -39,24 +39,26 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     return found
 
 
-def masks(found: Mapping[str, Tensor], names: Sequence[str]) -> Masks:
+def masks(found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
     found: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
-    masked, then those of the hard negatives. The C candidates are those of all processes, beginning with the own rows.
-    False negatives are the positives of rows of the anchor's class, and the candidates of every view that the guide
-    finds nearer to the anchor than its own positive (GISTEmbed).
+    masked, then those of the hard negatives. counts: see `gather_own_first`. The C candidates are those of all
+    processes, beginning with the own rows. False negatives are the positives of rows of the anchor's class, and the
+    candidates of every view that the guide finds nearer to the anchor than its own positive (GISTEmbed).
     """
-    return masks_of_rows(found, names)(slice(0, None))
+    return masks_of_rows(found, names, counts)(slice(0, None))
 
 
-def masks_of_rows(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfRows:
+def masks_of_rows(
+    found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
+) -> MasksOfRows:
     """Return a function of rows that returns the masks (b, C) of these b anchors; the arguments are those of `masks`.
 
     The marks of all processes are gathered here, and the function exchanges nothing with other processes.
     """
-    nearer = _nearer(found, names) if f"{GUIDED}anchor" in found else None
-    same_class = _same_class(found[CLASSES]) if CLASSES in found else None
+    nearer = _nearer(found, names, counts) if f"{GUIDED}anchor" in found else None
+    same_class = _same_class(found[CLASSES], counts) if CLASSES in found else None
 
     def of_rows(rows: slice) -> Masks:
         guided = nearer(rows) if nearer else [None] * len(names)
@@ -68,8 +70,8 @@ def masks_of_rows(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfR
     return of_rows
 
 
-def _same_class(classes: Tensor) -> Callable[[slice], Tensor]:
-    (everywhere,) = gather_own_first([classes])
+def _same_class(classes: Tensor, counts: Sequence[int] | None) -> Callable[[slice], Tensor]:
+    (everywhere,) = gather_own_first([classes], counts)
 
     def of_rows(rows: slice) -> Tensor:
         same = classes[rows].unsqueeze(1) == everywhere
@@ -78,9 +80,9 @@ def _same_class(classes: Tensor) -> Callable[[slice], Tensor]:
     return of_rows
 
 
-def _nearer(found: Mapping[str, Tensor], names: Sequence[str]) -> MasksOfRows:
+def _nearer(found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None) -> MasksOfRows:
     anchors = unit(found[f"{GUIDED}anchor"])
-    everywhere = [unit(rows) for rows in gather_own_first([found[f"{GUIDED}{name}"] for name in names])]
+    everywhere = [unit(rows) for rows in gather_own_first([found[f"{GUIDED}{name}"] for name in names], counts)]
 
     def of_rows(rows: slice) -> Masks:
         similarities = [cosines(anchors[rows], candidates, normalized=True) for candidates in everywhere]

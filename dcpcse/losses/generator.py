@@ -6,9 +6,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dcpcse.encoders.backbones import LMHead, load_masked_lm
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.packing import Packing, indices_of
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.token_masking import TokenMasking
+from dcpcse.utils.devices import send
 from dcpcse.utils.errors import UserError
 
 
@@ -38,12 +39,13 @@ class Generator(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, chosen: Tensor, packing: Packing | None = None
     ) -> Tensor:
-        """Return the logits (n, vocabulary) at the n chosen positions.
+        """Return the logits (n, vocabulary) of the n chosen tokens.
 
-        input_ids: token ids (N, L). attention_mask: (N, L). chosen: boolean positions (N, L). packing: the packing of
-        attention_mask, if it is already computed.
+        input_ids: token ids (N, L). attention_mask: (N, L). chosen: (n,), indices among all N·L tokens. packing: the
+        packing of attention_mask, if it is already computed.
         """
-        return self.lm_head(self.encoder(input_ids, attention_mask, packing=packing)[-1][chosen])
+        hidden = self.encoder(input_ids, attention_mask, packing=packing)[-1]
+        return self.lm_head(hidden.flatten(0, 1).index_select(0, chosen))
 
 
 class Corruption(nn.Module):
@@ -64,24 +66,34 @@ class Corruption(nn.Module):
         self.place = place
 
     @torch.no_grad()
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        packing: Packing | None = None,
+        on_host: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Return a corrupted copy of the token ids (N, L); padding is unchanged.
 
-        attention_mask: (N, L). packing: the packing of attention_mask, if it is already computed.
+        attention_mask: (N, L). packing: the packing of attention_mask, if it is already computed. on_host: ids and
+        mask on the CPU; without them, a GPU is waited for.
         """
-        masked_ids, chosen = self.masking(input_ids)
+        ids, mask = (input_ids.cpu(), attention_mask.cpu()) if on_host is None else on_host
+        masked_ids, chosen = self.masking(ids)
         if self.place == "all":
-            chosen = attention_mask.bool().clone()
+            chosen = mask.bool().clone()
             chosen[:, 0] = False
-        corrupted = input_ids.clone()
-        corrupted[chosen] = self._pick(self.generator(masked_ids, attention_mask, chosen, packing))
-        return corrupted
+        masked_ids, chosen = (send(tensor, input_ids.device) for tensor in (masked_ids, indices_of(chosen)))
+        picked = self._pick(self.generator(masked_ids, attention_mask, chosen, packing))
+        return input_ids.flatten().index_copy(0, chosen, picked).view_as(input_ids)
 
     def _pick(self, logits: Tensor) -> Tensor:
         """Return one token id for each row of logits (n, vocabulary)."""
         if self.choice == "argmax" or not len(logits):
             return logits.argmax(-1)
-        return torch.multinomial(logits.float().softmax(-1), 1).squeeze(1)
+        # As torch.multinomial draws one token, without its checks of the probabilities, which wait for a GPU.
+        probabilities = logits.float().softmax(-1)
+        return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
 
 
 def load_generator(

@@ -38,10 +38,10 @@ class Guide(nn.Module):
         number of losses. Half precision is avoided, since the similarities are compared. Raises UserError if the batch
         was collated without the guide's tokens.
         """
-        ids, mask, slots = guide_inputs(extras)
+        ids, mask, slots, packing = guide_inputs(extras)
         if self._last[0] is not ids:
             with torch.autocast(ids.device.type, enabled=False):
-                flat = self.model(ids.flatten(0, 1), mask.flatten(0, 1), slots)
+                flat = self.model(ids.flatten(0, 1), mask.flatten(0, 1), slots, packing=packing)
             of_columns = flat.unflatten(0, ids.shape[:2]).unbind(1)
             self._last = ids, {view: of_columns[place] for view, place in self.places.items()}
         return self._last[1]

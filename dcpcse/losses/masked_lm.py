@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from dcpcse.encoders.backbones import LMHead
+from dcpcse.encoders.packing import indices_of
 from dcpcse.encoders.template_denoising import sentence_tokens
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import masked_ce
 from dcpcse.losses.token_masking import TokenMasking
+from dcpcse.utils.devices import send
 
 
 class MaskedLM(PerRowLoss):
@@ -33,19 +36,24 @@ class MaskedLM(PerRowLoss):
         self.masking = masking
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """Return the masked token ids and the boolean positions to predict, both (B·V, L)."""
-        input_ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
-        candidates = None if batch.slots is None else sentence_tokens(batch.model.templates, batch.slots, mask)
-        return self.masking(input_ids, candidates)
+        """Return the masked token ids (B·V, L), and the indices (n,) of the tokens to predict among all B·V·L."""
+        ids, slots = batch.on_host("input_ids").flatten(0, 1), batch.slots
+        candidates = None
+        if slots is not None:
+            candidates = sentence_tokens(batch.model.templates, slots.on_host, ids.shape[1])
+        masked_ids, chosen = self.masking(ids, candidates)
+        device = batch.input_ids.device
+        return send(masked_ids, device), send(indices_of(chosen), device)
 
     def num_items(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor]) -> Tensor:
-        return sampled[1].sum()
+        return torch.full((), len(sampled[1]), device=sampled[1].device)
 
     def mean(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor]) -> Tensor:
         (masked_ids, chosen), mask = sampled, batch.attention_mask.flatten(0, 1)
         first_pass = {"slots": batch.slots, "prefix": batch.prefix, "packing": batch.packing}
         hidden = batch.model.encoder(masked_ids, mask, **first_pass)[-1]
-        return masked_ce(self.lm_head(hidden[chosen]), batch.input_ids.flatten(0, 1)[chosen])
+        labels = batch.input_ids.flatten().index_select(0, chosen)
+        return masked_ce(self.lm_head(hidden.flatten(0, 1).index_select(0, chosen)), labels)
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:

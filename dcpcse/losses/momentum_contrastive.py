@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots
 from dcpcse.losses.base import EncodedBatch
 from dcpcse.losses.contrastive import Contrastive
+from dcpcse.utils.devices import send
 from dcpcse.utils.distributed import gather_by_rank
 
 
@@ -44,14 +46,15 @@ class MomentumContrastive(Contrastive):
         model = batch.model
         if not self.filled:
             self.average.update(model.encoder, 1.0)
-        ids, mask, slots = _rows_of(batch, "anchor")
+        ids, mask, slots, packing = _rows_of(batch, "anchor")
         weights = {f"encoder.{name}": weight for name, weight in self.average.weights().items()}
         with _without_dropout(model):
-            return {**super().precompute(batch), "queued": functional_call(model, weights, (ids, mask, slots))}
+            queued = functional_call(model, weights, (ids, mask, slots), {"packing": packing})
+        return {**super().precompute(batch), "queued": queued}
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         loss = super().forward(batch)
-        self._enqueue(batch.precomputed["queued"])
+        self._enqueue(batch.precomputed["queued"], batch.counts)
         return loss
 
     @torch.compiler.disable
@@ -61,9 +64,9 @@ class MomentumContrastive(Contrastive):
 
     @torch.compiler.disable
     @torch.no_grad()
-    def _enqueue(self, embeddings: Tensor) -> None:
+    def _enqueue(self, embeddings: Tensor, counts: Sequence[int] | None) -> None:
         """Append embeddings (B, H) to the queue; called after the loss, so that no anchor is its own negative."""
-        rows = torch.cat([self.queue, gather_by_rank(embeddings).to(self.queue)])
+        rows = torch.cat([self.queue, gather_by_rank(embeddings, counts).to(self.queue)])
         self.queue.copy_(rows[len(rows) - len(self.queue) :])
         self.filled.add_(len(rows) - len(self.queue)).clamp_(max=len(self.queue))
 
@@ -100,13 +103,16 @@ class _Average(nn.Module):
         torch._foreach_lerp_([*averages.values()], [weights[name] for name in averages], share)
 
 
-def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | None]:
-    """Return the token ids and attention mask (B, L) of a view, and its template slots (None without templates)."""
-    index = list(batch.embeddings).index(view)
+def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
+    """Return the token ids and attention mask (B, L) of a view, its template slots (None without), and its packing.
+
+    The packing is None if that of the batch is.
+    """
+    index, shape = list(batch.embeddings).index(view), batch.input_ids.shape[:2]
     ids, mask = (part[:, index] for part in (batch.input_ids, batch.attention_mask))
-    if batch.slots is None:
-        return ids, mask, None
-    return ids, mask, batch.slots.map(lambda part: part.unflatten(0, batch.input_ids.shape[:2])[:, index])
+    slots = None if batch.slots is None else batch.slots.map(lambda part: part.unflatten(0, shape)[:, index])
+    packing = batch.packing and send(Packing.of(batch.on_host("attention_mask")[:, index]), mask.device)
+    return ids, mask, slots, packing
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class NTXent(Loss):
             of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
             return sum(losses), cosine_metrics(of_pairs, offset=rows.start)
 
-        loss, self.metrics = mean_over_anchors(of_rows, copies, gather_own_first(copies), self.row_chunk)
+        loss, self.metrics = mean_over_anchors(of_rows, copies, gather_own_first(copies, batch.counts), self.row_chunk)
         loss = global_mean(loss, count)
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 

@@ -62,7 +62,7 @@ class Classification(PerRowLoss):
         logits = self.head(torch.cat([self._features(views[pair.first], views[pair.second]) for pair in self.pairs]))
         targets = torch.cat([self._targets(batch, pair.label) for pair in self.pairs])
         correct = (logits.argmax(-1) == targets).sum()
-        self.metrics = {"accuracy": (correct, torch.tensor(len(targets), device=correct.device))}
+        self.metrics = {"accuracy": (correct, torch.full((), len(targets), device=correct.device))}
         return F.cross_entropy(precise(logits), targets)
 
     def _features(self, first: Tensor, second: Tensor) -> Tensor:

@@ -59,10 +59,14 @@ class ReplacedTokenDetection(PerRowLoss):
         """
         ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
         corrupted = batch.extras.get(CORRUPTED)
-        corrupted = self.corruption(ids, mask, batch.packing) if corrupted is None else corrupted.flatten(0, 1)
+        corrupted = self._corrupt(batch, ids, mask) if corrupted is None else corrupted.flatten(0, 1)
         if self.counts_pads:
             return _padded_alike(ids, corrupted, mask, batch.model.tokenizer.pad_token_id)
         return ids, corrupted, mask
+
+    def _corrupt(self, batch: EncodedBatch, ids: Tensor, mask: Tensor) -> Tensor:
+        on_host = tuple(batch.on_host(name).flatten(0, 1) for name in ("input_ids", "attention_mask"))
+        return self.corruption(ids, mask, batch.packing, on_host)
 
     def num_items(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor, Tensor]) -> int | Tensor:
         return replaced_token_count(sampled[2], self.reduction, self._sentences(batch))

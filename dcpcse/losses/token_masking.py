@@ -10,9 +10,9 @@ from dcpcse.utils.errors import UserError
 class TokenMasking(nn.Module):
     """BERT's masking: of the chosen tokens, 80 % become [MASK], 10 % become a random token, and 10 % stay unchanged.
 
-    See BERT, section 3.1. The random numbers come from torch's generator of the device, whose state is saved to
+    See BERT, section 3.1. The random numbers come from torch's generator of the CPU, whose state is saved to
     checkpoints, so a resumed run masks the same tokens. If the data loader drew the masks, they would depend on the
-    number of batches that it had prefetched.
+    number of batches that it had prefetched. If a GPU drew them, each step would have to wait for their number.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float) -> None:
@@ -22,18 +22,18 @@ class TokenMasking(nn.Module):
         self.probability = probability
         self.mask_id = tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
-        self.register_buffer("special_ids", torch.tensor(tokenizer.all_special_ids), persistent=False)
+        self.special_ids = torch.tensor(tokenizer.all_special_ids)  # not a buffer: it stays on the CPU
 
     def forward(self, input_ids: Tensor, candidates: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return a masked copy of input_ids and the boolean positions to predict, in the shape of input_ids.
 
-        candidates: boolean, in the same shape; the positions that may be chosen (None: all). Special tokens, including
-        padding, are never chosen.
+        All tensors are on the CPU. candidates: boolean, in the same shape; the positions that may be chosen (None:
+        all). Special tokens, including padding, are never chosen.
         """
         ordinary = ~torch.isin(input_ids, self.special_ids)
         candidates = ordinary if candidates is None else ordinary & candidates
-        chosen = candidates & (torch.rand(input_ids.shape, device=input_ids.device) < self.probability)
-        action = torch.rand(input_ids.shape, device=input_ids.device)
+        chosen = candidates & (torch.rand(input_ids.shape) < self.probability)
+        action = torch.rand(input_ids.shape)
         random_ids = torch.randint_like(input_ids, self.vocab_size)
         masked = torch.where(chosen & (action < 0.8), self.mask_id, input_ids)
         return torch.where(chosen & (action >= 0.8) & (action < 0.9), random_ids, masked), chosen

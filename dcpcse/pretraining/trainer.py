@@ -188,7 +188,8 @@ class Progress(TrainerCallback):
         return f"; {speed:,.0f} tokens/s, {timedelta(seconds=round(seconds / done * left))} left"
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        release_memory(state.global_step)  # the number of masked tokens differs between steps, and so do tensor sizes
+        # The number of masked tokens differs between steps, and so do the sizes of tensors.
+        release_memory(args.device, state.global_step)
         if self.stop.number:
             control.should_training_stop = control.should_save = True
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from dcpcse.data.indexed_dataset import COUNTS_KEY
+from dcpcse.data.on_host import ON_HOST
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
@@ -110,13 +112,14 @@ def run_in_chunks(
     its last argument is whether this is the last chunk. precision: context of the first pass and of the joint losses
     (autocast). Every process has the same number of chunks.
     """
-    chunks = list(_split(batch, -(-all_reduce_max(len(batch["input_ids"])) // chunk)))
+    of_processes = batch.get(COUNTS_KEY) or [all_reduce_max(len(batch["input_ids"]))]
+    chunks = list(_split(batch, -(-max(of_processes) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
         first_passes = []
         for part, seed in zip(chunks, seeds, strict=True):
             first_passes.append(_first_pass(steps, part, seed))
-            release_memory()  # after every chunk, since saving memory is the purpose
+            release_memory(part["input_ids"].device)  # after every chunk, since saving memory is the purpose
     terms, gradients = _joint_terms(steps, batch, first_passes, weights, precision)
     per_row = per_row_losses(steps.losses)
     counts = {name: mean_count(sum(first.counts[name] for first in first_passes)) for name in per_row}
@@ -124,7 +127,7 @@ def run_in_chunks(
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
         with _seeded(seed, part["input_ids"].device):
             parts = run(part, Replay(gradients[i], first_passes[i].sampled, counts), i == len(chunks) - 1)
-        release_memory()
+        release_memory(part["input_ids"].device)
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
     return {name: total[name] for name in steps.losses}
@@ -151,8 +154,10 @@ def _first_pass(steps: Steps, chunk: Batch, seed: int) -> _FirstPass:
         sampled = {name: loss_fn.sample(batch) for name, loss_fn in alone.items()}
         precomputed = {name: loss_fn.precompute(batch) for name, loss_fn in joint(steps.losses).items()}
     vectors = _stacked(batch)
-    counts = {name: torch.as_tensor(loss_fn.num_items(batch, sampled[name])) for name, loss_fn in alone.items()}
-    return _FirstPass(vectors, precomputed, sampled, {name: count.to(vectors) for name, count in counts.items()})
+    counts = {name: loss_fn.num_items(batch, sampled[name]) for name, loss_fn in alone.items()}
+    # Not `torch.tensor`, whose copy of a number to a GPU the host would wait for.
+    counts = {name: c.to(vectors) if isinstance(c, Tensor) else vectors.new_full((), c) for name, c in counts.items()}
+    return _FirstPass(vectors, precomputed, sampled, counts)
 
 
 def _joint_terms(
@@ -168,7 +173,7 @@ def _joint_terms(
         return {}, [None] * len(first_passes)
     embeddings = torch.cat([first.embeddings for first in first_passes]).requires_grad_()
     views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
-    batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views)
+    batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views, counts=tensors.get(COUNTS_KEY))
     with precision():
         terms = {name: o(replace(batch, precomputed=_joined(name, first_passes))) for name, o in losses.items()}
         loss = sum(weights[name] * term for name, term in terms.items())
@@ -183,12 +188,17 @@ def _joined(name: str, first_passes: Sequence[_FirstPass]) -> dict[str, Tensor]:
 
 def _split(batch: Batch, count: int) -> Iterator[Batch]:
     """Split a batch into `count` parts with nearly the same number of examples."""
-    tensors = {name: tensor.tensor_split(count) for name, tensor in batch.items() if isinstance(tensor, Tensor)}
-    masks = [mask.flatten(0, 1) for mask in tensors["attention_mask"]]
-    packing = batch.get("packing") or Packing.of(torch.cat(masks))
-    packings = packing.split([len(mask) for mask in masks], masks[0].shape[1])
-    for part, *parts in zip(packings, *tensors.values(), strict=True):
-        yield {**dict(zip(tensors, parts, strict=True)), "packing": part}
+    parts = {name: tensor.tensor_split(count) for name, tensor in batch.items() if isinstance(tensor, Tensor)}
+    batch = {"packing": None, **batch}
+    for name, packing in batch.items():
+        if name.endswith("packing"):
+            masks = [mask.flatten(0, 1) for mask in parts[name.removesuffix("packing") + "attention_mask"]]
+            packing = packing or Packing.of(torch.cat(masks))
+            parts[name] = packing.split([len(mask) for mask in masks], masks[0].shape[1])
+    if ON_HOST in batch:
+        parts[ON_HOST] = batch[ON_HOST].split(count)
+    for part in zip(*parts.values(), strict=True):
+        yield dict(zip(parts, part, strict=True))
 
 
 def _stacked(batch: EncodedBatch) -> Tensor:

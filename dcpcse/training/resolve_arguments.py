@@ -93,6 +93,8 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
+    # Copies from pinned memory need not be waited for: the next batch is collated in the meantime.
+    run.accelerator_config.non_blocking = run.dataloader_pin_memory
     run.remove_unused_columns = False  # the collator reads the text columns, which the Trainer would drop
     if run.train_sampling_strategy != "random":
         raise UserError(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.data.collator import edits_of, slots_of
+from dcpcse.data.indexed_dataset import COUNTS_KEY
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch
@@ -60,11 +61,11 @@ class TrainingStep(nn.Module):
         return {name: require_scalar(name, o(with_precomputed(batch, o))) for name, o in self.losses.items()}
 
     def encode(
-        self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
+        self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Any
     ) -> EncodedBatch:
         """Encode a batch for the losses.
 
-        input_ids, attention_mask: (B, V, L). others: further tensors, such as the slots of templates.
+        input_ids, attention_mask: (B, V, L). others: further contents, such as the slots of templates.
         """
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
@@ -86,6 +87,7 @@ class TrainingStep(nn.Module):
                 others,
                 pooled,
                 guide=self.guide,
+                counts=others.get(COUNTS_KEY),
             )
 
         edits = edits_of(others)

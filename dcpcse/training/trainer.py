@@ -342,7 +342,7 @@ class Trainer(transformers.Trainer):
     ) -> Tensor:
         """Run the forward and backward pass of a batch (in chunks with `--gradient_cache_chunk`); return the loss."""
         self._passes += 1
-        release_memory(self._passes)
+        release_memory(self.args.device, self._passes)
         batch, rows = without_index(inputs)
         run = self._at_once if self.args.gradient_cache_chunk is None else self._in_chunks
         self._terms = {}

@@ -1,17 +1,32 @@
-"""Functions that choose the device, release free memory, and distribute work over the threads of a CPU."""
+"""Functions that choose the device, move tensors to it, release free memory, and use the threads of a CPU."""
 
 import ctypes
 import functools
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from dcpcse.utils.errors import UserError
 
 JobT = TypeVar("JobT")
+
+
+class Movable(Protocol):
+    """A tensor, or tensors that move together."""
+
+    def pin_memory(self) -> Any:
+        """Return a copy in pinned memory."""
+        ...
+
+    def to(self, device: torch.device, *, non_blocking: bool) -> Any:
+        """Return a copy on a device."""
+        ...
+
+
+MovableT = TypeVar("MovableT", bound=Movable)
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
@@ -35,6 +50,14 @@ def has_bfloat16_units(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+def send(movable: MovableT, device: torch.device) -> MovableT:
+    """Return a copy of CPU tensors on a device, without waiting for it; on a CPU, the tensors themselves.
+
+    The device copies from pinned memory when it gets there. From other memory, the host would copy, and wait.
+    """
+    return movable if device.type == "cpu" else movable.pin_memory().to(device, non_blocking=True)
+
+
 def require_flex_attention(device: torch.device, packing: bool) -> None:
     """Raise UserError unless --flex_attention can be used: it needs a GPU and packed batches."""
     if not packing:
@@ -47,14 +70,17 @@ RELEASE_EVERY = 8
 """Passes between two releases of memory. Releasing after every pass would cost a tenth of a step in allocations."""
 
 
-def release_memory(passes: int = 0) -> None:
+def release_memory(device: torch.device, passes: int = 0) -> None:
     """Return free memory to the system after every `RELEASE_EVERY` passes, if the C library supports it (glibc).
+
+    device: where the tensors of the passes are. If this is not the CPU, nothing is done, since torch manages the
+    memory of devices.
 
     The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
     next batch do not fit into these pieces. Without a release, the memory of a process on a CPU would grow with every
     step, by some 40 MB with all-MiniLM-L6-v2.
     """
-    if passes % RELEASE_EVERY:
+    if device.type != "cpu" or passes % RELEASE_EVERY:
         return
     if trim := _malloc_trim():
         trim(0)

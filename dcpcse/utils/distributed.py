@@ -170,24 +170,30 @@ def is_lost_process(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
-def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
+def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = None) -> list[Tensor]:
     """Gather the rows of all processes, each tensor (R, H) → (sum of all R, H), with this process's rows first.
 
     All tensors of a process have the same number of rows R, which may differ between processes. Since the rows of the
     process come first, row i belongs to anchor i on every process. Each process computes the loss of its own anchors
-    against all candidates; the gradient of a row is the sum of its gradients on all processes.
+    against all candidates; the gradient of a row is the sum of its gradients on all processes. counts: R of all
+    processes, in the order of ranks, such as `EncodedBatch.counts`; by default, the processes exchange them.
     """
     if world_size() == 1:
         return list(tensors)
-    counts = all_gather_int(len(tensors[0]))
+    counts = all_gather_int(len(tensors[0])) if counts is None else list(counts)
     gathered = _AllGather.apply(torch.stack(list(tensors), dim=1), counts)
     return list(torch.roll(gathered, -sum(counts[: dist.get_rank()]), dims=0).unbind(1))
 
 
 @torch.no_grad()
-def gather_by_rank(rows: Tensor) -> Tensor:
-    """Gather the rows (R, H) of all processes in the order of ranks, without gradients. R may differ between them."""
-    return rows if world_size() == 1 else _AllGather.apply(rows, all_gather_int(len(rows)))
+def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    """Gather the rows (R, H) of all processes in the order of ranks, without gradients. R may differ between them.
+
+    counts: see `gather_own_first`.
+    """
+    if world_size() == 1:
+        return rows
+    return _AllGather.apply(rows, all_gather_int(len(rows)) if counts is None else list(counts))
 
 
 def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
@@ -197,7 +203,7 @@ def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
     """
     if world_size() == 1:
         return mean
-    own = torch.as_tensor(count, device=mean.device).detach().to(mean.dtype)
+    own = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
     return mean * (own / mean_count(own))
 
 
@@ -255,6 +261,8 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
+        if len(tensor) != counts[dist.get_rank()]:
+            raise ValueError(f"process {dist.get_rank()} has {len(tensor)} rows, but the counts are {counts}")
         start = sum(counts[: dist.get_rank()])
         ctx.own = slice(start, start + len(tensor))
         most = max(counts)
@@ -284,8 +292,27 @@ class _AllReduce(torch.autograd.Function):
         return _AllReduce.forward(ctx, gradient)
 
 
+class Share(list[int]):
+    """The rows of one process in a step. counts: the number of rows of each process in the step, by rank.
+
+    A data loader gives a list of rows to the dataset as it is, so that each process knows the counts of the others
+    without an exchange.
+    """
+
+    counts: tuple[int, ...] = ()
+
+    @classmethod
+    def of_step(cls, step: Sequence[int], processes: int) -> "list[Share]":
+        """Divide the rows of a step evenly."""
+        bounds = [len(step) * rank // processes for rank in range(processes + 1)]
+        shares = [cls(step[start:end]) for start, end in pairwise(bounds)]
+        for share in shares:
+            share.counts = tuple(map(len, shares))
+        return shares
+
+
 class DistributedBatchSampler(BatchSampler):
-    """A batch sampler that divides the rows of every step evenly: it yields one list per process, in succession.
+    """A batch sampler that divides the rows of every step evenly: it yields one `Share` per process, in succession.
 
     Each row of an epoch is in exactly one list. The last step may have fewer rows. If it has fewer rows than
     processes, its rows are added to the previous step, at most one per process. With drop_last an incomplete step is
@@ -305,12 +332,10 @@ class DistributedBatchSampler(BatchSampler):
     def __len__(self) -> int:
         return len(self._sizes()) * self.processes
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Share]:
         rows = iter(self.sampler)
         for size in self._sizes():
-            step = list(islice(rows, size))
-            bounds = [size * rank // self.processes for rank in range(self.processes + 1)]
-            yield from (step[start:end] for start, end in pairwise(bounds))
+            yield from Share.of_step(list(islice(rows, size)), self.processes)
 
     def _sizes(self) -> list[int]:
         return step_sizes(len(self.sampler), self.per_process, self.processes, self.drop_last)

@@ -27,7 +27,10 @@ def test_a_batch_holds_every_view_of_every_example_in_its_place(tokenizer, sente
     views = sentence_pair_views(columns)
     examples = examples_of(sentences, columns)
     batch = ViewCollator(tokenizer, views, 32)(examples)
-    assert set(batch) == {"input_ids", "attention_mask", "packing"}
+    assert set(batch) == {"input_ids", "attention_mask", "packing", "on_host"}
+    assert batch["on_host"].tensors == {name: batch[name] for name in ("input_ids", "attention_mask")}
+    for part, ids in zip(batch["on_host"].split(2), batch["input_ids"].tensor_split(2), strict=True):
+        assert torch.equal(part.tensors["input_ids"], ids)
     assert torch.equal(batch["packing"].source, batch["attention_mask"].flatten().nonzero().squeeze(1))
     longest = 0
     for b, example in enumerate(examples):

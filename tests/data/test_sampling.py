@@ -13,9 +13,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.indexed_dataset import IndexedDataset, stack_indices
 from dcpcse.data.pairing import ClassPairs, OneOfSeveralPositives
 from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, NoDuplicatesSampler, distinct_rows, set_order
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
@@ -84,6 +84,26 @@ def test_processes_share_the_order_of_one():
     order = list(theirs)
     assert shards[0][0] + shards[1][0] == order[:8]
     assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(50))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("rows", [32, 37, 41])
+def test_a_batch_knows_the_numbers_of_rows_of_all_processes(rows, workers):
+    dataset = IndexedDataset(table([(f"text {i}",) for i in range(rows)], ("anchor",)))
+    loaders = []
+    for rank in range(3):  # as accelerate prepares the loader of each process
+        lists = DistributedBatchSampler(BatchSampler(SequentialSampler(range(rows)), 4, False), 3)
+        shard = BatchSamplerShard(BatchSampler(SequentialSampler(range(rows)), 4, False), 3, rank)
+        shard.batch_sampler, shard.batch_size = lists, None
+        how = {"batch_sampler": shard, "collate_fn": stack_indices, "num_workers": workers}
+        loaders.append(DataLoaderShard(dataset, **how))
+    steps = list(zip(*loaders, strict=True))
+    assert sum(len(batch["rows"]) for step in steps for batch in step) == rows
+    for step in steps:
+        for batch in step:
+            assert batch["counts"] == tuple(len(other["rows"]) for other in step)
+    resumed = list(zip(*(skip_first_batches(loader, 2) for loader in loaders), strict=True))
+    assert resumed == steps[2:] != []
 
 
 # Batches without duplicates

@@ -167,7 +167,7 @@ from dcpcse.utils.devices import release_memory
 from dcpcse.encoders.cpu_prepacking import prepacked
 
 def held():
-    release_memory()
+    release_memory(torch.device("cpu"))
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 layer = nn.Linear(256, 256).requires_grad_(False)

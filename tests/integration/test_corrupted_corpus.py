@@ -52,7 +52,7 @@ def test_training_from_it_is_training_with_the_generator_under_the_same_corrupti
     assert not any("generator" in name for name in ahead.final)
     batches = iter(ahead.batches)
 
-    def same(self, ids, mask, packing):
+    def same(self, ids, mask, packing, on_host):
         batch = next(batches)
         assert torch.equal(batch["input_ids"].flatten(0, 1), ids)
         torch.rand(1)  # a generator draws random numbers: whatever it draws, the corruption is what counts

@@ -49,7 +49,7 @@ def by_hand(views, margin=MARGIN):
 
 def loss_of(views, margin=MARGIN, **options):
     loss_fn = EnergyHinge(margin, **options)
-    return loss_fn(SimpleNamespace(embeddings=views, precomputed={})), loss_fn
+    return loss_fn(SimpleNamespace(embeddings=views, precomputed={}, counts=None)), loss_fn
 
 
 @pytest.mark.parametrize("names", VIEWS.values(), ids=VIEWS)
@@ -171,7 +171,7 @@ def test_it_goes_with_prototypes_and_looks_at_the_pair_alone(tiny):
     method = built(tiny("bert"), VIEWS["triplets"], **options)
     assert list(method.terms) == ["contrastive", "prototypical", "energy_hinge"]
     views = vectors([view.name for view in method.views])
-    loss = method.terms["energy_hinge"].loss(SimpleNamespace(embeddings=views, precomputed={}))
+    loss = method.terms["energy_hinge"].loss(SimpleNamespace(embeddings=views, precomputed={}, counts=None))
     assert loss.item() == pytest.approx(by_hand(views, 0.2)[0], rel=1e-12)
 
 

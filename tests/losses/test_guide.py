@@ -172,7 +172,8 @@ def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny
     ids = short(rows)[f"{GUIDE_PREFIX}input_ids"]
     assert torch.equal(ids, batch[f"{GUIDE_PREFIX}input_ids"])  # --max_seq_length is that of the trained encoder
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = step.guide.vectors({name: t.clone() for name, t in batch.items() if name.startswith(GUIDE_PREFIX)})
+        copied = {name: t.clone() if isinstance(t, torch.Tensor) else t for name, t in batch.items()}
+        half = step.guide.vectors({name: t for name, t in copied.items() if name.startswith(GUIDE_PREFIX)})
     whole = step.guide.vectors(batch)
     for name, rows in half.items():
         assert rows.dtype == torch.float32 and torch.equal(rows, whole[name])

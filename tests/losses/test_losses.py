@@ -492,7 +492,7 @@ def test_the_logged_cosines_are_those_of_a_loop_over_pairs(positive):
     torch.manual_seed(0)
     views = {name: (3 * torch.randn(5, 7)).bfloat16().requires_grad_() for name in ("anchor", positive)}
     loss_fn = Contrastive(positive=positive)
-    loss_fn(SimpleNamespace(embeddings=views, precomputed={}))
+    loss_fn(SimpleNamespace(embeddings=views, precomputed={}, counts=None))
     anchors, others = (view.detach().double() for view in views.values())
     cosines = [[float(a @ b / (a.norm() * b.norm())) for b in others] for a in anchors]
     own = [cosines[i][i] for i in range(5)]
@@ -503,7 +503,7 @@ def test_the_logged_cosines_are_those_of_a_loop_over_pairs(positive):
         assert float(total) == pytest.approx(sum(expected), abs=1e-5)  # in float32, whatever the views are in
         assert not total.requires_grad
     with torch.autocast("cpu", dtype=torch.bfloat16):  # as a run in half precision computes it
-        loss_fn(SimpleNamespace(embeddings=views, precomputed={}))
+        loss_fn(SimpleNamespace(embeddings=views, precomputed={}, counts=None))
     assert float(loss_fn.metrics["cosine_positive"][0]) == pytest.approx(sum(own), abs=1e-5)
     assert torch.equal(loss_fn.anchors, views["anchor"]) and not loss_fn.anchors.requires_grad
 
@@ -527,7 +527,9 @@ def test_further_negatives_stand_below_the_line_of_every_anchor():
 
     torch.manual_seed(0)
     kept, anchors, positives = (torch.randn(n, 6, dtype=torch.float64) for n in (3, 4, 4))
-    found = Further(0.3)(SimpleNamespace(embeddings={"anchor": anchors, "positive": positives}, precomputed={}))
+    found = Further(0.3)(
+        SimpleNamespace(embeddings={"anchor": anchors, "positive": positives}, precomputed={}, counts=None)
+    )
     losses = []
     for anchor, positive in zip(anchors, positives, strict=True):
         scores = [torch.cosine_similarity(anchor, other, dim=0) / 0.3 for other in (*positives, *kept)]
@@ -542,7 +544,7 @@ def test_one_process_has_nothing_to_gather_and_its_gradient_is_the_same_either_w
     for gather_gradient in ("exact", "published"):
         anchors, positives = (view.clone().requires_grad_() for view in texts)
         loss = Contrastive(gather_gradient=gather_gradient)(
-            SimpleNamespace(embeddings={"anchor": anchors, "positive": positives}, precomputed={})
+            SimpleNamespace(embeddings={"anchor": anchors, "positive": positives}, precomputed={}, counts=None)
         )
         loss.backward()
         gradients.append(anchors.grad)

@@ -31,7 +31,7 @@ def rows(sentences, columns, count=4):
 class FixedCorruption(torch.nn.Module):
     """Every third token becomes another one; what it gave is kept."""
 
-    def forward(self, ids, mask, packing=None):
+    def forward(self, ids, mask, packing=None, on_host=None):
         self.corrupted = ids.clone()
         for row, length in zip(self.corrupted, mask.sum(1).tolist(), strict=True):
             row[2 : length - 1 : 3] = (row[2 : length - 1 : 3] + 7) % 60 + 5

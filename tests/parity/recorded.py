@@ -397,4 +397,4 @@ def public_ids(case: Case) -> list[list[int]]:
 def attended(step: TrainingStep, batch: Mapping[str, Tensor]) -> Tensor:
     """Where our debiasing pass of ConPVP attends, (N, views, L)."""
     mask = batch["attention_mask"]
-    return template_tokens(step.model.templates, slots_of(batch), mask.flatten(0, 1)).view_as(mask)
+    return template_tokens(step.model.templates, slots_of(batch), mask.shape[-1]).view_as(mask)

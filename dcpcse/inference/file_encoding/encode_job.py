@@ -72,7 +72,7 @@ class EncodeJob:
             vectors = model.encode(
                 sentences, batch_size=self.encoder.batch_size, normalize=normalize, max_length=self.max_length
             )
-        release_memory()
+        release_memory(model.device)
         with np.errstate(over="ignore"):  # the caller rejects infinite values and reports their line
             return EncodedChunk(vectors.astype(self.dtype, copy=False), sum(counts))
 

@@ -1,0 +1,98 @@
+"""What the pretended device must notice and what it must not, for the tests of the device itself."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import device
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dcpcse.utils.distributed import all_gather_int
+
+WAITING = {
+    "item": lambda here: here.sum().item(),
+    "bool": lambda here: bool(here.any()),
+    "tolist": lambda here: here.tolist(),
+    "a copy to the CPU": lambda here: here.cpu(),
+    "the size of nonzero": lambda here: here.nonzero(),
+    "unique": lambda here: here.unique(),
+    "a boolean index": lambda here: here[here > 0],
+    "an index on the CPU": lambda here: here[torch.tensor([1, 0])],
+    "a number on the device": lambda here: torch.tensor(3, device=here.device),
+    "a list on the device": lambda here: here.new_tensor([3.0]),
+    "an unpinned copy": lambda here: torch.ones(3).to(here.device, non_blocking=True),
+    "a blocking copy": lambda here: torch.ones(3).pin_memory().to(here.device),
+    "a copy into a tensor": lambda here: here[0].copy_(torch.ones(3)),
+    "an event": lambda here: torch.cuda.current_stream().record_event().synchronize(),
+    "the device": lambda here: torch.cuda.synchronize(),
+}
+"""Name → function of a tensor (2, 3) of the device that waits once."""
+
+FREE = {
+    "a number by a kernel": lambda here: torch.full((), 3, device=here.device),
+    "a pinned copy": lambda here: torch.ones(3).pin_memory().to(here.device, non_blocking=True),
+    "a copy to pinned memory": lambda here: here.to("cpu", non_blocking=True),
+    "an index on the device": lambda here: here[torch.zeros(1, dtype=torch.long, device=here.device)],
+    "a number of the CPU": lambda here: here * torch.tensor(2.0),
+    "a chosen class": lambda here: nn.functional.one_hot(here.argmax(1), num_classes=3),
+}
+"""Name → function that does not wait."""
+
+REFUSED = {
+    "a sum over two devices": lambda here: here + torch.ones(3),
+    "a product over two devices": lambda here: here @ torch.ones(3, 2),
+    "a number of the CPU in a list": lambda here: torch.stack([here[0, 0], torch.tensor(1.0)]),
+    "an array": lambda here: here.detach().numpy(),
+    "a CPU tensor in the NCCL group": lambda here: dist.all_reduce(torch.ones(1)),
+    "a tensor of the device in the gloo group": lambda here: dist.all_reduce(here, group=device.GLOO),
+    "uneven tensors": lambda here: dist.all_gather([here[:1], here[:1]], here),
+}
+"""Name → function that raises an error on CUDA, in one process or in several."""
+
+
+def checks() -> Iterator[dict[str, Any]]:
+    """Report the expected and the found outcome of each function: a number of waits, or an error."""
+    expected = {**dict.fromkeys(WAITING, 1), **dict.fromkeys(FREE, 0), **dict.fromkeys(REFUSED, "error")}
+    for name, function in {**WAITING, **FREE, **REFUSED}.items():
+        here = torch.arange(6.0).view(2, 3).pin_memory().to(device.CUDA, non_blocking=True)
+        device.reset()
+        with device.two_processes():
+            try:
+                function(here)
+                found = device.WAITS.total()
+            except (RuntimeError, TypeError):
+                found = "error"
+        yield {"case": name, "mode": "check", "expected": expected[name], "found": found}
+    device.reset()
+    with device.two_processes():
+        found = [all_gather_int(3), device.EXCHANGES.total()]
+    yield {"case": "an exchange of CPUs", "mode": "check", "expected": [[3, 3], 1], "found": found}
+    yield {"case": "values of a CPU", "mode": "check", "expected": True, "found": are_equal()}
+
+
+class Layer(nn.Module):
+    """Attention between linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
+        states = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.first(rows).chunk(3, dim=-1))
+        mixed = nn.functional.scaled_dot_product_attention(*states, attn_mask=mask)
+        return self.last(mixed.transpose(1, 2).flatten(2)).square().mean()
+
+
+def are_equal() -> bool:
+    """Whether a layer has the same loss and gradients on the device and on the CPU, bit for bit."""
+    torch.manual_seed(0)
+    on_cpu, rows, mask = Layer(), torch.randn(3, 5, 8), torch.rand(3, 1, 1, 5) < 0.7
+    mask[..., 0] = True
+    on_device = copy.deepcopy(on_cpu).to(device.CUDA)
+    losses = on_cpu(rows, mask), on_device(rows.to(device.CUDA), mask.to(device.CUDA))
+    for loss in losses:
+        loss.backward()
+    pairs = zip(on_cpu.parameters(), on_device.parameters(), strict=True)
+    return torch.equal(losses[0], losses[1].cpu()) and all(torch.equal(a.grad, b.grad.cpu()) for a, b in pairs)

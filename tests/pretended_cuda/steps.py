@@ -1,0 +1,241 @@
+"""Training steps of every method on the pretended device: what the host waits for in each of them.
+
+Usage: python steps.py FOLDER [PART_OF_A_NAME ...] [--bf16], with the compiled device.cpp in LD_PRELOAD, and with the
+folder of the project, SentEval and tests in PYTHONPATH
+
+Tiny encoders are written to FOLDER. REPORTS in it gets one line of JSON for every case and mode.
+"""
+
+import json
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import device
+import torch
+from accelerate.utils import send_to_device
+from checks import checks
+from conftest import SENTENCES, make_encoder
+from method_models import Collator
+from torch.utils.data._utils.pin_memory import pin_memory
+from transformers import TrainerCallback
+from transformers.utils import logging
+
+import dcpcse
+from dcpcse.data.columns import Columns
+from dcpcse.data.indexed_dataset import COUNTS_KEY
+from dcpcse.data.labels import CLASSES
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.heads import BatchNormMLP
+from dcpcse.encoders.sentence_encoder import plain_encoder
+from dcpcse.losses import Contrastive
+from dcpcse.losses.guide import Guide
+from dcpcse.methods import build_method, model_arguments
+from dcpcse.training.gradient_cache import run_in_chunks
+from dcpcse.training.guards.nothing_to_learn import STEPS
+from dcpcse.training.step import TrainingStep
+
+REPORTS = "reports.jsonl"
+
+ROWS, CHUNK = 8, 3
+
+SENTENCE, PAIR, TRIPLE = ("anchor",), ("anchor", "positive"), ("anchor", "positive", "negative")
+LABELLED = Columns((*PAIR, "label"), classes=CLASSES)
+SCORED = Columns((*PAIR, "score"), scores=(0.0, 4.0))
+ANNOTATIONS = {"label": lambda i: CLASSES[i % 3], "score": lambda i: float(i % 5), "class": lambda i: i // 2}
+
+DEEP = {"method": "dcpcse", "pre_seq_len": 3}
+IN_TEMPLATE = {"template": 'This sentence : "{sentence}" means [MASK].', "pooler_type": "mask", "denoise": True}
+PUBLIC_CODE = {"crtd_reduction": "mean_all", "generate_at": "all", "generation": "argmax"}
+ADVERSARIAL = {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "max_square": True}
+CASES = {
+    "dcpcse": ("bert", SENTENCE, DEEP),
+    "dcpcse, triples": ("roberta", TRIPLE, DEEP),
+    "dcpcse, MLM": ("bert", SENTENCE, {**DEEP, "do_mlm": True}),
+    "dcpcse, hinge": ("bert", TRIPLE, {**DEEP, "do_eh_loss": True}),
+    "dcpcse, classes": ("bert", (*PAIR, "class"), {**DEEP, "do_eh_loss": True}),
+    "dcpcse, guide": ("bert", TRIPLE, {**DEEP, "do_eh_loss": True}),
+    "dcpcse, projection": ("bert", SENTENCE, {**DEEP, "prefix_projection": True}),
+    "dcpcse, vectors": ("roberta", SENTENCE, {**DEEP, "prompt_form": "vectors"}),
+    "dcpcse, ModernBERT": ("modernbert", SENTENCE, DEEP),
+    "dcpcse, ELECTRA": ("electra", SENTENCE, DEEP),
+    "scpcse": ("bert", SENTENCE, {"method": "scpcse"}),
+    "scpcse, prototypes": ("bert", TRIPLE, {"method": "scpcse", "prototypes": "both"}),
+    "d2cse": ("bert", SENTENCE, {**DEEP, "method": "d2cse"}),
+    "d2cse, [CLS] prompt": ("bert", TRIPLE, {**DEEP, "method": "d2cse", "cls_prompt": True, "batchnorm": False}),
+    "promptbert": ("bert", SENTENCE, {"method": "promptbert"}),
+    "promptbert, triples": ("roberta", TRIPLE, {"method": "promptbert", "org_mlp": True}),
+    "promptbert, MLM": ("bert", SENTENCE, {"method": "promptbert", "do_mlm": True}),
+    "promptbert, attention": ("bert", SENTENCE, {"method": "promptbert", "denoise_by": "attention"}),
+    "promptbert, shallow": ("bert", SENTENCE, {"method": "promptbert", "tuning": "shallow"}),
+    "conpvp": ("bert", SENTENCE, {"method": "conpvp"}),
+    "conpvp, triples": ("bert", TRIPLE, {"method": "conpvp", "instance_weight": 0.5}),
+    "conpvp, LoRA": ("roberta", SENTENCE, {"method": "conpvp", "tuning": "lora"}),
+    "simcse": ("bert", SENTENCE, {"method": "simcse"}),
+    "simcse, triples": ("bert", TRIPLE, {"method": "simcse"}),
+    "simcse, LoRA": ("bert", SENTENCE, {"method": "simcse", "tuning": "lora"}),
+    "simcse, avg_first_last": ("bert", SENTENCE, {"method": "simcse", "pooler_type": "avg_first_last"}),
+    "diffcse": ("bert", SENTENCE, {"method": "diffcse"}),
+    "diffcse, public code": ("bert", SENTENCE, {"method": "diffcse", "batchnorm": False, **PUBLIC_CODE}),
+    "esimcse": ("bert", SENTENCE, {"method": "esimcse", "neg_size": 12}),
+    "esimcse, template": ("bert", TRIPLE, {"method": "esimcse", "neg_size": 12, **IN_TEMPLATE}),
+    "consert": ("bert", SENTENCE, {"method": "consert"}),
+    "consert, adversarial": ("bert", TRIPLE, {"method": "consert", **ADVERSARIAL}),
+    "sbert": ("bert", TRIPLE, {"method": "sbert"}),
+    "sbert, labels": ("bert", LABELLED, {"method": "sbert"}),
+    "sbert, scores": ("bert", SCORED, {"method": "sbert"}),
+}
+"""Name → kind of encoder, columns of the data, options."""
+
+RUNS = {
+    "dcpcse": (DEEP, {}),
+    "dcpcse, gradient cache": (DEEP, {"gradient_cache_chunk": CHUNK}),
+    "simcse, bf16": ({"method": "simcse"}, {"bf16": True}),
+    "conpvp": ({"method": "conpvp"}, {}),
+}
+"""Name → options of `dcpcse.Trainer` and of its TrainingArguments."""
+
+
+class Encoders:
+    """Tiny encoders of one layer, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, kind: str) -> str:
+        if not (self.folder / kind).exists():
+            make_encoder(self.folder / kind, kind, **{"n_layers" if kind == "distilbert" else "num_hidden_layers": 1})
+        return str(self.folder / kind)
+
+
+def built(name: str, encoders: Encoders) -> tuple[TrainingStep, dict[str, Any]]:
+    """The step of a case and a batch, both on the CPU."""
+    kind, columns, options = CASES[name]
+    if options["method"] in ("d2cse", "diffcse"):
+        options = {**options, "generator_name": encoders["distilbert"]}
+    torch.manual_seed(0)
+    backbone = load_backbone(encoders[kind], lm_head="checkpoint" if {"do_mlm", "org_mlp"} & options.keys() else None)
+    method = build_method(backbone, model_arguments(**options), columns)
+    if name.endswith("guide"):
+        method = replace(method, guide=Guide(plain_encoder(load_backbone(encoders["roberta"]), "avg"), method.views))
+    rows = [
+        {c: ANNOTATIONS[c](i) if c in ANNOTATIONS else SENTENCES[(i + 4 * k) % 12] for k, c in enumerate(columns)}
+        for i in range(ROWS)
+    ]
+    return TrainingStep(method).train(), Collator.of(method, 32)(rows)
+
+
+def one_step(step: TrainingStep, optimizer, batch, chunk: int | None, dtype: torch.dtype | None) -> None:
+    """A step of training on a batch in pinned memory, in chunks if there is a number of their rows."""
+    weights = {name: term.weight for name, term in step.terms.items()}
+    batch = send_to_device(batch, device.CUDA, non_blocking=True)
+
+    def precision():
+        return nullcontext() if dtype is None else torch.autocast("cuda", dtype)
+
+    def run(part, replay, last):
+        with precision():
+            terms = step(replay=replay, **part)
+        sum(weights.get(name, 1.0) * term for name, term in terms.items()).backward()
+        return terms
+
+    if chunk is None:
+        run(batch, None, True)
+    else:
+        run_in_chunks(step, batch, chunk, weights, run, precision)
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for loss_fn in step.losses.values():
+            loss_fn.after_step(step.model)
+
+
+def steps(encoders: Encoders, wanted: Sequence[str], bf16: bool) -> Iterator[dict[str, Any]]:
+    """Report one step of every case in every mode."""
+    for name in CASES:
+        if wanted and not any(part in name for part in wanted):
+            continue
+        step, batch = built(name, encoders)
+        step, batch = step.to(device.CUDA), {**pin_memory(batch), COUNTS_KEY: (ROWS, ROWS)}
+        optimizer = torch.optim.AdamW([p for p in step.parameters() if p.requires_grad], lr=1e-3, foreach=True)
+        modes = {"one pass": (None, None)}
+        modes |= {"bf16": (None, torch.bfloat16)} if bf16 else {}
+        if not isinstance(step.model.head, BatchNormMLP):  # it does not take chunks
+            modes |= {"three chunks": (CHUNK, None), "two processes, three chunks": (CHUNK, None)}
+        modes |= {"two processes": (None, None)}
+        for mode, (chunk, dtype) in modes.items():
+            device.reset()
+            with device.two_processes() if "processes" in mode else nullcontext():
+                one_step(step, optimizer, batch, chunk, dtype)
+            yield report(name, mode, device.WAITS, device.KERNELS)
+
+
+def planted(encoders: Encoders) -> Iterator[dict[str, Any]]:
+    """Report steps with a loss that reads a number on the host."""
+    unread = Contrastive.forward
+
+    def read(loss_fn, batch):
+        loss = unread(loss_fn, batch)
+        return loss * (loss.item() > 0)
+
+    with patch.object(Contrastive, "forward", read):
+        for found in steps(encoders, ["simcse, triples"], bf16=False):
+            yield {**found, "case": "planted"}
+
+
+class OneStep(TrainerCallback):
+    """Remembers what the host waits for from one step to the next, after the steps in which guards read figures."""
+
+    FIRST = STEPS + 1
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.FIRST:
+            device.reset()
+        elif state.global_step == self.FIRST + 1:
+            self.waits, self.kernels = device.WAITS.copy(), device.KERNELS.copy()
+
+
+def runs(encoders: Encoders, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Report one step of whole runs of the Trainer, from the loading of a batch on."""
+    for name, (options, how) in RUNS.items():
+        if wanted and not any(part in name for part in wanted):
+            continue
+        args = dcpcse.TrainingArguments(
+            str(encoders.folder / f"run of {name}"),
+            max_steps=OneStep.FIRST + 2,
+            per_device_train_batch_size=ROWS,
+            learning_rate=1e-4,
+            save_strategy="no",
+            logging_steps=1000,
+            disable_tqdm=True,
+            overwrite_output_dir=True,
+            **how,
+        )
+        sentences, one = [f"{sentence} {i}" for i in range(10) for sentence in SENTENCES], OneStep()
+        dcpcse.Trainer(encoders["bert"], args=args, train_dataset=sentences, callbacks=[one], **options).train()
+        yield report(name, "run", one.waits, one.kernels)
+
+
+def report(name: str, mode: str, waits: Counter, kernels: Counter) -> dict[str, Any]:
+    lines = [f"{number} × {what}: {where}" for (what, where), number in waits.items()]
+    numbers = {"waits": waits.total(), "kernels": kernels.total(), "exchanges": device.EXCHANGES.total()}
+    return {"case": name, "mode": mode, **numbers, "lines": lines}
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    device.pretend()
+    encoders, wanted = Encoders(Path(sys.argv[1])), [word for word in sys.argv[2:] if word != "--bf16"]
+    with open(encoders.folder / REPORTS, "w", encoding="utf-8") as file:
+        parts = () if wanted else (checks(), planted(encoders))
+        for found in chain(*parts, steps(encoders, wanted, "--bf16" in sys.argv), runs(encoders, wanted)):
+            file.write(json.dumps(found) + "\n")
