@@ -89,7 +89,10 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
     said = next((name for name in names if len(name.split()) > 3 or name.endswith((".", "!", "?"))), None)
     if said is None:
         return None
-    return f"looks like a sentence ({said[:40]!r}), but the first row names the columns and is not trained on"
+    return (
+        f"the first row looks like a sentence ({said[:40]!r}), but it names the columns and is not trained on; give a "
+        "row of names before it"
+    )
 
 
 def _is_short(value: str) -> bool:

@@ -196,9 +196,11 @@ def _require_names(
                 "columns, in this order, or rename a column of sentences"
             )
         if name.lower() in (LABEL, SCORE):
+            place, remedy = "third", "put labels or scores into the third column, after two columns of sentences"
+            if len(names) == 2 and name.lower() == LABEL:
+                place, remedy = "second", "give a sentence and its class in two columns, in this order"
             raise error(
-                f"the column {name!r} of {names} is not the third; put labels or scores into the third column, after "
-                "two columns of sentences, or rename a column of sentences"
+                f"the column {name!r} of {names} is not the {place}; {remedy}, or rename a column of sentences"
             )
 
 

@@ -3,24 +3,34 @@
 Labels are in the last column, see `dcpcse.data.columns`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dcpcse.data.columns import BINARY, LABEL, SCORE, Header
+from dcpcse.data.columns import BINARY, CLASS, LABEL, SCORE, Header
 from dcpcse.utils.errors import plural
 from dcpcse.utils.option_fields import finite_number
 
 CLASSES = ("contradiction", "entailment", "neutral")
 """Classes in the order of their indices, which are the same as in SBERT's reader."""
 
+_DECIMAL = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
+"""A number that is not whole, such as 0.5; version numbers with two dots are words."""
+
 
 def normalize_label(header: Header, cell: str) -> str:
     """Normalise a label: return a relation in lower case, a score as Python prints it, or a class as it is.
 
-    Raises ValueError if the label is neither one of `CLASSES` nor a finite number, as its column requires.
+    Raises ValueError if the label is not what its column requires: one of `CLASSES`, a finite number, or a class that
+    is a word or a whole number.
     """
     if header.target == LABEL:
         return _relation(cell)
+    if header.target == CLASS and _DECIMAL.fullmatch(cell):
+        raise ValueError(
+            f"found {cell[:40]} as a class; give every class as a word or a whole number (scores belong to pairs: two "
+            f"columns of sentences, and the column {SCORE} third)"
+        )
     return _score(header, cell) if header.target == SCORE else cell
 
 

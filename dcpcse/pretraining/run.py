@@ -73,6 +73,11 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
     require_output(output, args.resume)
     source = read_lines(Path(text), "the text")
     other = None if args.validation_file is None else read_lines(Path(args.validation_file), "--validation_file")
+    if other and other.sha256 == source.sha256:
+        raise UserError(
+            f"--validation_file {other.path} has the same content as {source.path}; give a text that is not trained "
+            "on, or leave it out, and a part of the text is held out"
+        )
     parts = (source.lines, other.lines) if other else hold_out(source, args.share)
     with exclusive_lock(output, f"--output_dir {output}"):
         remove_leftovers(output)

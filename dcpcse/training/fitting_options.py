@@ -79,7 +79,7 @@ def advise_on_representation(model: SentenceEncoder, given: ModelArguments) -> N
     except UserError:  # settings that cannot be reproduced here
         return
     if own is not None and (words := fitting_options(model, given, own.pooling)):
-        notify(f"{name} is a sentence encoder ({own}, as {MODULES} says); {words} starts from that")
+        notify(f"{name} is a sentence encoder ({own}, as {MODULES} says); {words} keeps this representation")
 
 
 def fitting_options(model: SentenceEncoder, given: ModelArguments, pooling: str) -> str:

@@ -182,5 +182,5 @@ def _advise(
     if after - before >= FAR and interval is not None and interval[0] > 0:
         notify(
             f"before training, the mean of the tokens has {after:.2f} on {task.name} and [CLS] {before:.2f}; if the "
-            f"encoder was trained for sentences, {words} starts from that"
+            f"encoder was trained for sentences, {words} keeps this representation"
         )

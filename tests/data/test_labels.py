@@ -121,6 +121,27 @@ def test_a_label_that_does_not_stand_third_is_refused(load, header):
         load("a.csv", [["x"] * len(header)], header)
 
 
+@pytest.mark.parametrize(
+    ("cell", "is_refused"), [("0.5", True), ("-1.25", True), ("2", False), ("3.0", False), ("3.11.1", False)]
+)
+def test_a_class_is_a_word_or_a_whole_number(load, cell, is_refused):
+    rows = [("x", "a"), ("y", cell)]
+    if is_refused:
+        with pytest.raises(
+            UserError, match=r"line 3: found .* as a class; give every class as a word or a whole number"
+        ):
+            load("a.csv", rows, ("text", "label"))
+    else:
+        assert load("a.csv", rows, ("text", "label")).dataset["class"][1] == cell
+
+
+def test_a_class_before_its_sentence_is_refused_with_the_order(load):
+    with pytest.raises(
+        UserError, match=r"'label' of .* is not the second; give a sentence and its class in two columns"
+    ):
+        load("a.csv", [("x", "a")], ("label", "text"))
+
+
 def test_a_file_of_one_column_may_have_any_name(load):
     assert load("a.csv", "label\nsome text\n").dataset.to_dict() == {"anchor": ["some text"]}
 

@@ -243,7 +243,9 @@ def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):
     long = f"flute {'and garden ' * 9}"
     with pytest.raises(UserError, match=r"the text 'flute (and garden ){4}and garde…' is"):
         read(file("long.csv", [*pairs(40), (long, "x")]), file("longer.csv", [*pairs(20, 100), (long, "y")]))
-    with pytest.raises(UserError, match=r"test\.csv, line 22: .*dev\.csv, line 5"):
+    with pytest.raises(
+        UserError, match=r"test\.csv, line 22: .*dev\.csv, line 5, and 1 other text too; .*remove these"
+    ):
         read(data, file("dev.csv", pairs(20, 100)), test)
 
 
@@ -266,6 +268,24 @@ REFUSED = {
         "the dev part of --dev has too few queries to measure: 2 of at least 10; a query is an anchor with a positive",
     ),
     "anchors that are their positives": (([(f"x {i}", f"X {i}") for i in range(90)],), "positive other than itself"),
+    "one class": (
+        ({"text": [f"x {i}" for i in range(90)], "class": ["a"] * 90},),
+        "all texts of the dev part of data have the class 'a'; give texts of other classes too",
+    ),
+    "one class of the test part": (
+        (
+            {"text": [f"x {i}" for i in range(200)], "class": ["a", "b"] * 100},
+            None,
+            {"text": [f"y {i}" for i in range(90)], "class": ["a"] * 90},
+        ),
+        "all texts of the test part of --test have the class 'a'",
+    ),
+    "the same data twice": ((pairs(60), pairs(60)), "--dev has the same content as DATA; give other rows, or leave"),
+    "one file for dev and test": (
+        (pairs(60), pairs(30, 100), pairs(30, 100)),
+        "--test has the same content as --dev; give other rows, or leave --test out",
+    ),
+    "nothing": ((None,), "data is None; give a file"),
     "classes of one text": (
         ({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},),
         "the dev part of data has too few queries to measure: 0 of at least 10; a query is a text whose class has",
@@ -275,6 +295,21 @@ REFUSED = {
         "--test has sentences with classes, but --dev has pairs; give pairs in both",
     ),
 }
+
+
+def test_a_column_that_is_not_what_it_is_taken_for_is_reported(read, tmp_path, caplog):
+    names = tmp_path / "topics.csv"
+    names.write_text("text,topic\n" + "".join(f"words about thing {i},topic {i % 3}\n" for i in range(90)))
+    with pytest.raises(UserError, match="leaves 0 for the test part"):
+        read(names)
+    assert (
+        "the column 'topic' has 3 different values in 90 rows; if they are classes, name the column class"
+        in caplog.text
+    )
+    headless = tmp_path / "headless.csv"
+    headless.write_text("".join(f"A long text about {a}.,{b}\n" for a, b in pairs(80)))
+    read(headless)
+    assert "the first row looks like a sentence" in caplog.text
 
 
 @pytest.mark.parametrize("name", REFUSED)

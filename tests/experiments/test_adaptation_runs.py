@@ -154,7 +154,10 @@ def test_a_gain_is_claimed_only_if_dev_and_test_agree_and_the_test_is_large_enou
 
 
 FEW = {
-    "data": ({"data": 120}, "24 queries; .*give at least about 250 rows, or --test; --keep keeps"),
+    "data": (
+        {"data": 120},
+        "24 queries; .*give at least about 250 rows, or --test; with --keep the adapted encoder is kept",
+    ),
     "kept": ({"data": 120, "keep": True}, "24 queries; .*give at least about 250 rows, or --test$"),
     "half of dev": ({"data": 60, "dev": 60}, "30 queries; .*give at least about 100 rows in --dev, or --test"),
     "test": ({"data": 60, "test": 30}, "30 queries; .*give more rows in --test"),
@@ -471,6 +474,20 @@ def test_every_kind_of_data_is_trained_on_and_measured(name, adapt, few):
     assert (found.record["kind"], trial["outcome"], list(trial["scores"])) == (kind, FINISHED, ["1"])
     assert ("temp" in trial["setting"]) == (name != "0 and 1")
     assert (trial["setting"].get("positive") == "crop") == (name == "sentences")
+
+
+CHOSEN = {
+    "method": ({"method": "sbert"}, "two negatives", r"temp has no effect: .*\(dcpcse adapt itself sets temp 0\.1\)"),
+    "temperature": ({"temp": 0.1}, "0 and 1", r'temp has no effect: .*\(dcpcse adapt itself sets method="sbert"\)'),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_an_error_says_which_of_its_options_adapt_has_chosen(name, adapt):
+    options, kind, message = CHOSEN[name]
+    _, data, dev = KINDS[kind]
+    with pytest.raises(UserError, match=message):
+        adapt(data, dev=dev, **options)
 
 
 def test_blank_lines_between_documents_are_not_reported_as_dropped(adapt, few, tmp_path, caplog):

@@ -293,6 +293,21 @@ def test_an_existing_file_is_replaced_on_request_only_and_a_failure_leaves_it(tm
     assert {path.name for path in tmp_path.iterdir()} == {"out.csv", "cache"}
 
 
+def test_a_file_that_is_read_is_never_replaced(tmp_path):
+    pairs, corpus = tmp_path / "pairs.csv", tmp_path / "corpus.txt"
+    pairs.write_text("anchor,positive\n" + "".join(f"{a},{b}\n" for a, b in made_pairs(20)))
+    corpus.write_text("\n".join(TEXTS))
+    before = pairs.read_text()
+    run = functools.partial(dcpcse.mine, Lookup(), str(pairs), overwrite=True, cache_dir=tmp_path / "cache")
+    with pytest.raises(UserError, match=r"pairs\.csv is also read, and would be overwritten"):
+        run(output=tmp_path / "." / "pairs.csv")
+    other = tmp_path / "link.csv"
+    other.hardlink_to(pairs)
+    with pytest.raises(UserError, match=r"link\.csv is also read"):
+        run(output=other, corpus=str(corpus))
+    assert pairs.read_text() == before
+
+
 @pytest.mark.parametrize(
     ("name", "options", "columns"),
     [

@@ -251,6 +251,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         with_data("a method that does not read scores", "a,b,same\nx,y,0\nz,w,1\n", "zero.csv", "sbert"),
         with_data("a column of 0 and 1 with another cell", "a,b,same\nx,y,0\nz,w,2\n", "two.csv", "line 3"),
         with_data("a class in the first column", "class,text\nx,a\ny,b\n", "class.csv", "second of two"),
+        with_data("a class that is a decimal number", "text,label\na,x\nb,0.5\n", "decimal.csv", "line 3: found 0.5"),
         with_data("one class", "text,class\na,x\nb,x\n", "one.csv", "'x'"),
         with_data("classes of one sentence", "text,label\na,x\nb,y\n", "single.csv", "'label'"),
         with_data("true as a class", '{"text": "a", "class": true}\n', "truth.jsonl", "class"),
@@ -997,6 +998,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "line 1",
             files={"latin.txt": "Ein Käse.\n".encode("latin-1")},
         ),
+        Case(
+            "the text as validation text",
+            "pretrain corpus.txt --output_dir out --size tiny --max_steps 1 --use_cpu --validation_file corpus.txt",
+            "--validation_file corpus.txt has the same content",
+        ),
         Case("fewer words than tokens", f"pretrain corpus.txt {PRETRAINED} --vocab_size 1000", "--vocab_size 1000"),
         Case(
             "fewer tokens than bytes",
@@ -1156,8 +1162,24 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case(
             "adapt: one class",
             f"{ADAPT} mine.csv",
-            "the train part of mine.csv",
+            "of mine.csv have the class 'class'",
             files={"mine.csv": "text,class\n" + "".join(f"one {i},class\n" for i in range(60))},
+        ),
+        Case(
+            "adapt: one class to test on",
+            f"{ADAPT} mine.csv --test test.csv",
+            "the test part of test.csv have the class 'class 1'",
+            files={
+                "mine.csv": "text,class\n" + "".join(f"one {i},class {i % 2}\n" for i in range(60)),
+                "test.csv": "text,class\n" + "".join(f"other {i},class 1\n" for i in range(60)),
+            },
+        ),
+        Case("adapt: one file twice", f"{ADAPT} mine.csv --dev mine.csv", "--dev has the same content", files=MINE),
+        Case(
+            "adapt: a method of its own",
+            _mine("bert", "--method sbert"),
+            "dcpcse adapt itself sets --temp 0.1",
+            files=MINE,
         ),
         Case(
             "adapt: classes, and a dev file of pairs",
@@ -1377,6 +1399,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         mining("no output", "", "--output"),
         mining("another format", "--output mined.json", "mined.json"),
         mining("the output exists", "--output old.csv", "old.csv", {"old.csv": "a,b\nc,d\n"}),
+        mining("the output is read", "--output two.csv --overwrite", "--output two.csv"),
         mining("no such pairs", "--output mined.csv", "nowhere.csv", pairs="nowhere.csv"),
         mining("hard negatives already", "--output mined.csv", "pairs.csv", pairs="pairs.csv"),
         mining("several positives", "--output mined.csv", "positive_1, positive_2", SEVERAL, pairs="several.csv"),

@@ -233,7 +233,7 @@ def test_mean_pooling_is_recommended_where_it_is_far_ahead_before_training(
 
     (line,) = said()
     assert re.match(r"before training, the mean of the tokens has 100.00 on pairs.tsv and \[CLS\] \S+; if", line)
-    assert line.endswith("--pooler_type avg --position_offset 0 starts from that")
+    assert line.endswith("--pooler_type avg --position_offset 0 keeps this representation")
     assert "--position_offset" not in said(method="simcse", learning_rate=1e-5)[0]
     assert not said(pooler_type="cls") and not said(eval_on_start="False")
     caplog.clear()

@@ -58,7 +58,7 @@ def test_scores_of_0_and_1_are_learned_and_doubtful_columns_are_said(tiny, train
     rows = [f"{i},{sentences[i % 12]},{i % 2}" for i in range(8)]
     (file := tmp_path / "same.csv").write_text("\n".join(["Is this a header?,b,same", *rows]) + "\n", encoding="utf-8")
     said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "out", method="sbert", max_steps=1)).said
-    assert f"{file}: looks like a sentence ('Is this a header?'), but the first row names the columns" in said
+    assert f"{file}: the first row looks like a sentence ('Is this a header?'), but it names the columns" in said
     assert f"{file}: every cell of the column 'Is this a header?' is a number, but its place is that of" in said
     assert f"{file}: the column 'same' has 0 and 1: its numbers are scores, 1 for a similar pair" in said
     assert "(scores from 0 to 1)" in said and "train_loss" in said

@@ -188,6 +188,13 @@ def test_other_options_texts_and_tokenizers_do_not_resume(stopped, text, tmp_pat
     assert f"--tokenizer {tmp_path / 'tokenizer'} has changed" in message()
 
 
+def test_the_text_is_no_validation_text_of_itself(text, tmp_path, capsys):
+    copy = shutil.copyfile(text, tmp_path / "copy.txt")
+    assert command(text, tmp_path / "out", validation_file=copy, validation_share=None) == 2
+    assert "copy.txt has the same content as" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_float16_weights_are_rounded_and_computed_with_in_float32(whole, text, tmp_path):
     assert command(text, tmp_path / "half", tokenizer=whole, export_dtype="float16", final_dropout=0.2) == 0
     full, half = load_file(whole / "model.safetensors"), load_file(tmp_path / "half/model.safetensors")

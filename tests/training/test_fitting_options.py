@@ -123,7 +123,7 @@ def test_a_sentence_encoder_has_a_rate_of_its_own_and_a_line_that_says_what_fits
     (advice,) = [line for line in caplog.messages if "is a sentence encoder" in line]
     assert advice == (
         f"{folder} is a sentence encoder (mean pooling, normalised, as modules.json says); "
-        'pooler_type="avg" position_offset 0 starts from that'
+        'pooler_type="avg" position_offset 0 keeps this representation'
     )
     (Path(folder) / "modules.json").unlink()
     (Path(folder) / "config_sentence_transformers.json").write_text("{}", encoding="utf-8")
@@ -153,7 +153,9 @@ def test_only_options_that_change_something_are_recommended(name, as_sentence_en
     with caplog.at_level("INFO", logger="dcpcse"):
         filled(folder, data if options.get("method") == "sbert" else sentences, tmp_path, **options)
     said = [line for line in caplog.messages if "is a sentence encoder" in line]
-    assert [line.partition("); ")[2] for line in said] == ([f"{expected} starts from that"] if expected else [])
+    assert [line.partition("); ")[2] for line in said] == (
+        [f"{expected} keeps this representation"] if expected else []
+    )
 
 
 def test_modules_of_other_code_are_no_error(as_sentence_encoder, sentences, tmp_path, caplog):

@@ -58,7 +58,8 @@ class Measure:
     part: the name of the part, which is that of the task. title: the name of the score. statistic: a key of
     `significance.STATISTICS`. items: what the n items are called, and size: their number. texts: all texts that are
     encoded. outcomes: function of their embeddings that returns the outcome (n,) of each item. gold: (n,), or None.
-    remedy: what an item is, and which data have more of them, if not every row is one.
+    remedy: what an item is, and which data have more of them, if not every row is one. classes: the names of the
+    classes, if the items have some.
     """
 
     part: str
@@ -70,6 +71,7 @@ class Measure:
     outcomes: Callable[[Embeddings], np.ndarray]
     gold: np.ndarray | None = None
     remedy: str = "give more rows"
+    classes: Sequence[str] = ()
 
     def located(self) -> Iterator[Located]:
         """Yield the texts; senteval names them in its messages."""
@@ -90,7 +92,7 @@ class Measure:
         return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
 
     def require_enough(self, source: str) -> None:
-        """Raise UserError if no interval can be computed: too few items, or scores that hardly differ.
+        """Raise UserError if nothing can be measured: too few items, one class, or scores that hardly differ.
 
         source: the name of the data that the part is taken from, for the message.
         """
@@ -98,6 +100,10 @@ class Measure:
         if self.size < LEAST_ITEMS:
             raise UserError(
                 f"{where} has too few {self.items} to measure: {self.size} of at least {LEAST_ITEMS}; {self.remedy}"
+            )
+        if len(self.classes) == 1:
+            raise UserError(
+                f"all texts of {where} have the class {self.classes[0]!r}; give texts of other classes too"
             )
         if self.gold is not None and len(set(self.gold)) == 1:
             raise UserError(f"all {self.items} of {where} have the score {self.gold[0]:g}; give others too")
@@ -175,7 +181,7 @@ def own_class(part: str, rows: Columns) -> Measure:
     """
     distinct = {(text_key(text), name): (text, name) for text, name in zip(rows["anchor"], rows["class"], strict=True)}
     texts = [text for text, _ in distinct.values()]
-    _, classes = np.unique([name for _, name in distinct.values()], return_inverse=True)
+    names, classes = np.unique([name for _, name in distinct.values()], return_inverse=True)
     queries = np.flatnonzero(np.bincount(classes)[classes] > 1)
 
     def outcomes(embed: Embeddings) -> np.ndarray:
@@ -189,7 +195,8 @@ def own_class(part: str, rows: Columns) -> Measure:
         return found
 
     remedy = "a query is a text whose class has another text in the part; give about 10 texts of each class, or more"
-    return Measure(part, "mean average precision", "mean", "queries", len(queries), texts, outcomes, remedy=remedy)
+    facts = {"remedy": remedy, "classes": names.tolist()}
+    return Measure(part, "mean average precision", "mean", "queries", len(queries), texts, outcomes, **facts)
 
 
 def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[range, np.ndarray]]:

@@ -12,6 +12,7 @@ from dcpcse.data.training_file import TrainingData
 from dcpcse.experiments.adaptation.kinds import SENTENCES, DataKind, kind_of
 from dcpcse.experiments.adaptation.measures import LEAST_ITEMS, Columns, Measure
 from dcpcse.experiments.adaptation.split import TRAIN, divide, groups_of, text_key
+from dcpcse.training.validate_setup import warn_of_columns
 from dcpcse.utils.errors import UserError, plural
 
 DEV, TEST = "dev", "test"
@@ -53,12 +54,16 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
 
     Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows.
     """
+    if data is None:
+        raise UserError("data is None; give a file, or training data as a Python object")
     given = {"data": data, DEV: dev, TEST: test}
     read = {
         name: _read(name, one, cache_dir, documents=documents and name == "data")
         for name, one in given.items()
         if one is not None
     }
+    for one in read.values():
+        warn_of_columns(one)
     kind, measured = _kinds(read)
     _require_disjoint(read)
     columns = {name: one.dataset.to_dict() for name, one in read.items() if kind is not SENTENCES or name != "data"}
@@ -110,7 +115,14 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
 
 
 def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
-    """Raise UserError if a text is in two of the given data."""
+    """Raise UserError if two of the given data are the same, or if a text is in two of them."""
+    names = [name for name in ("data", DEV, TEST) if name in read]
+    for place, name in enumerate(names):
+        for other in names[:place]:
+            if read[name].sha256 == read[other].sha256:
+                first = "DATA" if other == "data" else f"--{other}"
+                raise UserError(f"--{name} has the same content as {first}; give other rows, or leave --{name} out")
+    shared: dict[str, tuple[str, str, int, str, int]] = {}
     known: dict[str, tuple[str, int]] = {}
     for name in (DEV, TEST, "data"):  # only the texts of the smaller ones are kept
         if name not in read:
@@ -119,12 +131,16 @@ def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
             for row, text in enumerate(read[name].dataset[column]):
                 owner, first = known.get(text_key(text), (name, row))
                 if owner != name:
-                    raise UserError(
-                        f"{_place(read[name], row)}: the text {_excerpt(text)!r} is also in "
-                        f"{_place(read[owner], first)}, but the parts must not share a text; remove one of the rows"
-                    )
-                if name != "data":
+                    shared.setdefault(text_key(text), (text, name, row, owner, first))
+                elif name != "data":
                     known.setdefault(text_key(text), (name, row))
+    if shared:
+        text, name, row, owner, first = next(iter(shared.values()))
+        others = f", and {plural(len(shared) - 1, 'other text')} too" if len(shared) > 1 else ""
+        raise UserError(
+            f"{_place(read[name], row)}: the text {_excerpt(text)!r} is also in {_place(read[owner], first)}{others}; "
+            "the parts must not share a text, so remove these rows from one of the files"
+        )
 
 
 def _excerpt(text: str) -> str:

@@ -211,7 +211,8 @@ class _Search:
 
     def _leave_out_untrainable(self) -> None:
         place = self.record.folder / TRIALS / "check"
-        self.settings = trainable(self.settings, self.shared, self.parts, self.untouched, place)
+        given = self.request.given
+        self.settings = trainable(self.settings, self.shared, given, self.parts, self.untouched, place)
         remove(place)
 
     def _warn_of_few(self) -> None:
@@ -223,7 +224,7 @@ class _Search:
         remedy = f"give at least about {LEAST_TO_TELL / share:.0f} rows{option}, or --test"
         if request.test is not None:
             remedy = "give more rows in --test"
-        keep = "" if request.keep else "; --keep keeps the adapted encoder"
+        keep = "" if request.keep else "; with --keep the adapted encoder is kept in any case"
         warn(
             f"the test part has {test.size} {test.items}; with fewer than {LEAST_TO_TELL} the verdict is always "
             f'"{TOO_FEW}": {remedy}{keep}'
@@ -310,7 +311,7 @@ class _Search:
         notify(f"{number} ({options}): {found} ({trial.outcome}, {trial.seconds:.0f} s){so_far}; {self._time_left()}")
 
     def _time_left(self) -> str:
-        left = max(0, round(self.budget.seconds - self.budget.elapsed))
+        left = max(0, round(self.budget.left))
         return f"{left // 60} min {left % 60} s left"
 
     def _result(self, dev: Outcome) -> dict[str, Any]:

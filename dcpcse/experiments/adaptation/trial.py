@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -149,12 +150,18 @@ def run_trial(
 
 
 def trainable(
-    settings: Sequence[Options], shared: Options, parts: Parts, untouched: SentenceEncoder, folder: Path
+    settings: Sequence[Options],
+    shared: Options,
+    given: Options,
+    parts: Parts,
+    untouched: SentenceEncoder,
+    folder: Path,
 ) -> list[Options]:
     """Return the settings with which the encoder can be trained, before anything is measured.
 
     The trainer of the first setting of each tuning and kind of positive is built; numbers alone do not change whether
-    a setting fits. A message says which settings are left out. folder: a place that may be written to.
+    a setting fits. A message says which settings are left out. given: the options that the user chose, of which the
+    messages name no other without saying so. folder: a place that may be written to.
 
     Raises UserError if no setting fits: then the options, the encoder and the data do not fit together.
     """
@@ -168,12 +175,20 @@ def trainable(
                 del trainer  # memory is needed for the next one
                 gc.collect()
         except UserError as error:
-            errors[kind] = error.with_traceback(None)  # which would keep the trainer
+            # A new error, since the traceback of this one would keep the trainer.
+            errors[kind] = UserError(first_line(error) + _chosen(first_line(error), {**shared, **setting}, given))
     if len(errors) == len(kinds):
         raise next(iter(errors.values()))
     for message in dict.fromkeys(map(first_line, errors.values())):
         notify(f"settings are left out: {message}")
     return [setting for setting in settings if _kind(setting) not in errors]
+
+
+def _chosen(message: str, options: Options, given: Options) -> str:
+    """Return which of the options in a message adapt has chosen, in parentheses; empty if there are none."""
+    named = [name for name in re.findall(r"--(\w+)", message) if name in options and name not in given]
+    chosen = ", ".join(f"--{name} {options[name]}" for name in dict.fromkeys(named))
+    return f" (dcpcse adapt itself sets {chosen})" if chosen else ""
 
 
 def _kind(setting: Options) -> tuple[Any, Any]:

@@ -64,10 +64,14 @@ def mine_negatives(
     pairs: anchors and positives. corpus: texts, the folder of an index, or None for the positives. load_model,
     load_guide: functions that return objects with `encode(sentences, batch_size=...)`; they are called after all other
     input was checked. Raises UserError for pairs with other columns, for an index of another model, if the output
-    exists or cannot be written, and if no pair gets enough negatives.
+    exists, is also read or cannot be written, and if no pair gets enough negatives.
     """
     output = Path(args.output)
     require_output(output, "--output", args.overwrite)
+    for source in (pairs, corpus):
+        is_file = isinstance(source, TrainingData) and output.exists() and os.path.exists(source.name)
+        if is_file and output.samefile(source.name):
+            raise UserError(f"--output {output} is also read, and would be overwritten; give another file")
     numbered = Pairs.of(pairs)
     encode = Encoding(encoder(load_model()), batch_size)
     guide_encode = load_guide and Encoding(encoder(load_guide()), batch_size)
