@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dcpcse.encoders.templates import Rendered, Slots, TokenTemplate, with_final_period
 from dcpcse.encoders.truncation import tokenize
@@ -86,10 +89,8 @@ def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) ->
     """Return input ids and mask, both int64 (N, L); L is `length`, or by default the length of the longest row."""
     import torch  # imported here because encoding with an ONNX file does not need it
 
-    width = length or max(map(len, ids))
-    input_ids = torch.full((len(ids), width), pad_id, dtype=torch.long)
-    mask = torch.zeros((len(ids), width), dtype=torch.long)
-    for i, row in enumerate(ids):
-        input_ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = 1
-    return input_ids, mask
+    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+    real = np.arange(length or lengths.max()) < lengths[:, None]
+    input_ids = np.full(real.shape, pad_id)
+    input_ids[real] = np.fromiter(chain.from_iterable(ids), dtype=np.int64, count=lengths.sum())
+    return torch.from_numpy(input_ids), torch.from_numpy(real.astype(np.int64))

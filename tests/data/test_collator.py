@@ -1,5 +1,6 @@
 """What `ViewCollator`, `tokenize`, `pad` and `sentence_pair_views` promise, against the tokenizer itself."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,3 +145,14 @@ def test_views_follow_the_columns(columns, expected):
 def test_data_without_anchors_is_refused_with_its_columns():
     with pytest.raises(UserError, match=r"have the columns \['text', 'positive'\]; add the missing column 'anchor'"):
         sentence_pair_views(["text", "positive"])
+
+
+@pytest.mark.parametrize("length", [None, 9])
+def test_rows_are_padded_as_by_a_loop(length):
+    random = np.random.default_rng(0)
+    rows = [random.integers(5, 99, size).tolist() for size in (3, 0, 7, 1, 7)]
+    input_ids, mask = pad(rows, 4, length)
+    width = length or 7
+    assert input_ids.tolist() == [row + [4] * (width - len(row)) for row in rows]
+    assert mask.tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+    assert input_ids.dtype == mask.dtype == torch.int64
