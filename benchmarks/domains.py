@@ -81,6 +81,9 @@ TASKS = {
 }
 """Task → its sides."""
 
+SAME_TEXTS = {"mined": "pairs", "random": "pairs"}
+"""Task → the task whose texts and rates it has."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -128,7 +131,7 @@ def labelled(path: Path) -> dict[str, Texts]:
 def split_of(path: Path, task: str) -> Split:
     """Return the texts of a task, the same for all sides and seeds."""
     classes = labelled(path)
-    names, random = [*classes], Random(f"{path.name} {task}")
+    names, random = [*classes], Random(f"{path.name} {SAME_TEXTS.get(task, task)}")
     if task in ("few", "eight", "plain"):
         each = {"few": 16, "eight": 8, "plain": 500}[task]
         train = [(text, name) for name in names for text in classes[name][:each]]
@@ -338,7 +341,7 @@ def next_units(done: Mapping[Unit, object], encoder: str, data: str, task: str, 
         other = "stackoverflow" if data == "trec" else data
         rate = 2e-5 if side == "SetFit" else best_rate(done, encoder, other, "few", side)
         return [] if rate is None else [Unit(encoder, data, task, side, rate)]
-    source = "pairs" if task in ("mined", "random") else task
+    source = SAME_TEXTS.get(task, task)
     rate = best_rate(done, encoder, data, source, side)
     if rate is None and source == task:
         return [Unit(encoder, data, task, side, one) for one in SIDES[side].rates]
@@ -381,7 +384,7 @@ def rows_of(output: Path) -> list[dict[str, object]]:
         row |= {name: float(np.mean([one[name] for one in figures])) for name in figures[0]}
         row["scores"] = [one["score"] for one in figures]
         row["dev by rate"] = tried
-        source = "pairs" if task in ("mined", "random") else task
+        source = SAME_TEXTS.get(task, task)
         untouched = Unit(encoder, data, source, "untouched")
         if side != "untouched" and untouched in done:
             row["less untouched"] = compared(output, [untouched], units)
