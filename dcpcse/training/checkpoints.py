@@ -262,11 +262,11 @@ def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> Non
     """Give a run that resumes the precision of its record, unless one is given.
 
     The default depends on the device, and earlier versions trained in float32 everywhere. checkpoint: the one from
-    which the run resumes, if there is one.
+    which the run resumes; without one, it starts from the beginning.
     """
-    if run.bf16 is not None or "fp16" in run.given or not (run.resume or asks_to_resume(run.resume_from_checkpoint)):
+    if checkpoint is None or run.bf16 is not None or "fp16" in run.given:
         return
-    folder = Path(run.output_dir) if checkpoint is None else checkpoint.folder
+    folder = checkpoint.folder
     if (folder / RUN_FILE).is_file():
         run.set_bf16(bool(read_options(folder).get("bf16")))
         if run.bf16:

@@ -48,7 +48,7 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
         return
     by_launcher = run.mixed_precision  # that of accelerate launch, unless --fp16 is given
     given = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
-    run.set_bf16(by_launcher == "bf16" or not (given or all_reduce_max(not has_bfloat16_units(run.device))))
+    run.set_bf16(by_launcher == "bf16" or not (given or all_reduce_max(int(not has_bfloat16_units(run.device)))))
     if run.bf16 and not given:
         run.filled |= {"bf16"}
         if run.do_train:
