@@ -40,6 +40,7 @@ from dcpcse.training import atomic_save, model_card
 from dcpcse.training.run_recorder import write_environment
 from dcpcse.utils import locks, schema
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import file_sha256
 
 SHA = "0" * 64
 
@@ -268,10 +269,13 @@ def make_records(root: Path) -> dict[str, Record]:
     add("pooling", "1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode": None}, describe, pooled)
     (pooled / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (pooled / "modules.json").write_text("[]")
-    how = PretrainingArguments(output_dir=str(root / "pretraining"), resume=True, validation_file=str(text))
+    held_out = root / "held_out.txt"
+    held_out.write_text("Another text.\n", encoding="utf-8")
+    how = PretrainingArguments(output_dir=str(root / "pretraining"), resume=True, validation_file=str(held_out))
     facts = {"file": text.name, **made_of["text"]}
+    other_facts = {**facts, "file": held_out.name, "sha256": file_sha256(held_out)}
     pretrained = {
-        **{"finished": True, "options": how.recorded(), "text": facts, "validation_text": facts, "base": None},
+        **{"finished": True, "options": how.recorded(), "text": facts, "validation_text": other_facts, "base": None},
         **{"tokenizer": {"tokenizer.json": SHA}, "unigram": ACCURACY, "figures": ACCURACY, "steps": 4, "seconds": 1.5},
         **{"curve": [{"step": 4, "tokens_seen": 9, "loss": 2.5, **ACCURACY}], "training_log": [{"step": 1}]},
     }

@@ -188,7 +188,7 @@ def test_too_few_items_for_a_gain_are_reported_before_anything_is_measured(name,
 
 CLASSES = [f"{word} {i}" for i, word in enumerate(WORDS * 5)]
 MISTAKES = {
-    "one class": ({"text": CLASSES, "class": ["x"] * 80}, {}, "^the train part of data: all rows have the class 'x'"),
+    "one class": ({"text": CLASSES, "class": ["x"] * 80}, {}, "^all texts of the dev part of data have the class 'x'"),
     "no rank": (pairs(60), {"tuning": "lora", "lora_r": 0}, "lora_r 0: must be"),
     "no such guide": (pairs(60), {"guide": "./nowhere"}, "guide: .*'./nowhere'"),
     "no such layer": (pairs(60), {"lora_target_modules": ["nowhere"]}, "nowhere"),
