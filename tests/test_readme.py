@@ -240,7 +240,7 @@ def test_no_option_is_named_that_does_not_exist():
         "kind",  # of benchmarks/data_memory.py
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
         *("rows", "spread", "repeats"),  # of benchmarks/search.py
-        *("report", "exclude"),  # of benchmarks/domains.py, and of tar
+        *("report", "trec", "exclude"),  # of benchmarks/domains.py, and of tar
         *("list", "runs", "seconds", "findings", "most"),  # of tests/stress
         *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
         *("matrix", "no_bins"),  # of dcpcse plot
