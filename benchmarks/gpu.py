@@ -46,19 +46,20 @@ def main() -> None:
     args = parse()
     if args.train:
         return train_one(json.loads(args.train))
-    started = time.monotonic()
+    deadline = time.monotonic() + 60 * args.minutes
     args.output_dir.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"settings": {**vars(args), "output_dir": None}, **environment(args.device)}
     with tempfile.TemporaryDirectory() as folder:
         args.encoder = folder
         save_encoder(folder, args.toy)
         for part in args.only:
-            left = 60 * args.minutes - (time.monotonic() - started)
-            result[part] = run_part(part, args, left) if left >= LEAST_SECONDS else {"not run": "no time left"}
+            result[part] = {"not run": "no time left"}
+            if deadline - time.monotonic() >= LEAST_SECONDS:
+                result[part] = attempt(partial(PARTS[part], args, deadline))
             written = args.output_dir / "gpu.json.part"
             written.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             os.replace(written, args.output_dir / "gpu.json")
-            print(f"{part}: {60 * args.minutes - (time.monotonic() - started):.0f} s left", flush=True)
+            print(f"{part}: {deadline - time.monotonic():.0f} s left", flush=True)
     text = table_of(result)
     (args.output_dir / "gpu.md").write_text(text, encoding="utf-8")
     print(text)
@@ -108,13 +109,15 @@ def shape(toy: bool) -> dict[str, int]:
     return {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
-def run_part(part: str, args: argparse.Namespace, seconds: float) -> Any:
-    """Run a part, and return its figures, or why there are none."""
-    deadline = time.monotonic() + seconds
+def attempt(work: Callable[[], Any]) -> Any:
+    """Return the result of a part or of a piece of one, or why there is none.
+
+    Whatever goes wrong: time on a GPU is short, and the rest is to run.
+    """
     try:
-        return PARTS[part](args, deadline)
-    except Exception as error:  # whatever it is: time on a GPU is short, and the other parts are to run
-        output = getattr(error, "output", None) or ""
+        return work()
+    except Exception as error:
+        output = str(getattr(error, "output", None) or "")
         return {"failed": f"{type(error).__name__}: {str(error)[-500:]}", "output": output[-3000:]}
 
 
@@ -197,17 +200,8 @@ def steps(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
         name = f"{lines} pairs, {'bfloat16' if bf16 else 'float32'}"
         sides = ["padded", "past_key_values, SDPA", "SimCSE", "SimCSE, packed", "products"]
         given = [*step_options(args, lines, bf16), "--sides", *sides]
-        found[name] = run_part_of(lambda given=given: script("step_speed.py", deadline, *given))
+        found[name] = attempt(lambda given=given: script("step_speed.py", deadline, *given))
     return found
-
-
-def run_part_of(work: Callable[[], Any]) -> Any:
-    """Return the result of a piece of a part, or why there is none, so that the other pieces run."""
-    try:
-        return work()
-    except (subprocess.SubprocessError, OSError, ValueError) as error:
-        output = getattr(error, "output", None) or ""
-        return {"failed": f"{type(error).__name__}: {str(error)[-300:]}", "output": str(output)[-3000:]}
 
 
 def large(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def large(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     found = {}
     for lines, chunk in ((8, 4),) if args.toy else ((4096, 256), (65536, 256)):
         given = [*step_options(args, chunk, True), "--large", lines]
-        found[f"{lines} pairs"] = run_part_of(lambda given=given: script("step_speed.py", deadline, *given))
+        found[f"{lines} pairs"] = attempt(lambda given=given: script("step_speed.py", deadline, *given))
     return found
 
 
@@ -266,7 +260,7 @@ def methods(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     for one in trainings(args.toy):
         if deadline - time.monotonic() < 20:
             break
-        found[label(one)] = run_part_of(lambda one=one: train_apart(args, one, deadline, [sys.executable]))
+        found[label(one)] = attempt(lambda one=one: train_apart(args, one, deadline, [sys.executable]))
     return found
 
 
@@ -276,7 +270,7 @@ def processes(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
         return {"not run": "there is one device"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     chosen = trainings(args.toy)[: len(METHODS)]
-    return {label(one): run_part_of(lambda one=one: train_apart(args, one, deadline, launcher)) for one in chosen}
+    return {label(one): attempt(lambda one=one: train_apart(args, one, deadline, launcher)) for one in chosen}
 
 
 def label(training: Mapping[str, Any]) -> str:
