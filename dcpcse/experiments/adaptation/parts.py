@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from os import PathLike
 from typing import Any
 
@@ -116,12 +117,10 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
 
 def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
     """Raise UserError if two of the given data are the same, or if a text is in two of them."""
-    names = [name for name in ("data", DEV, TEST) if name in read]
-    for place, name in enumerate(names):
-        for other in names[:place]:
-            if read[name].sha256 == read[other].sha256:
-                first = "DATA" if other == "data" else f"--{other}"
-                raise UserError(f"--{name} has the same content as {first}; give other rows, or leave --{name} out")
+    for (first, one), (name, other) in combinations(read.items(), 2):
+        if one.sha256 == other.sha256:
+            same = "DATA" if first == "data" else f"--{first}"
+            raise UserError(f"--{name} has the same content as {same}; give other rows, or leave --{name} out")
     shared: dict[str, tuple[str, str, int, str, int]] = {}
     known: dict[str, tuple[str, int]] = {}
     for name in (DEV, TEST, "data"):  # only the texts of the smaller ones are kept
