@@ -427,36 +427,66 @@ def report(output: Path, target: Path) -> None:
     draw([row for row in rows if "less untouched" in row], target / "differences.png")
 
 
-LABELS_OF_TASKS = {"few": "16 a class", "pairs": "pairs, other classes", "plain": "plain text", "eight": "8 a class"}
+TITLES = {
+    "few": "16 a class",
+    "eight": "8 a class",
+    "pairs": "pairs, tested on other classes",
+    "mined": "pairs, mined negative",
+    "random": "pairs, random negative",
+    "plain": "plain text",
+}
+"""Task → its words in the picture, from top to bottom."""
+
+DATA = {"stackoverflow": "StackOverflow", "biomedical": "biomedical titles", "trec": "TREC questions"}
 COLOURS = {"prompts": "tab:blue", "LoRA": "tab:orange", "full": "tab:gray", "MNR": "tab:olive", "SetFit": "tab:brown"}
 
 
 def draw(rows: Sequence[Mapping[str, object]], picture: Path) -> None:
-    """Draw the difference of each row to the untouched encoder as a point with its interval, by data set."""
+    """Draw the difference of each row to the untouched encoder as a point with its interval.
+
+    There is a row of panels for each encoder, with a column for each data set.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = list(dict.fromkeys((row["encoder"], row["data"]) for row in rows))
-    tallest = max(sum((row["encoder"], row["data"]) == panel for row in rows) for panel in panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 0.26 * tallest + 1.2), squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
-        own = [row for row in rows if (row["encoder"], row["data"]) == panel]
-        for place, row in enumerate(own):
-            colour = COLOURS.get(row["side"].partition(",")[0], "tab:cyan")
-            value, low, high = row["less untouched"]
-            axis.plot([low, high], [place, place], color=colour, linewidth=2)
-            axis.plot(value, place, "o", color=colour, markersize=5)
-        axis.axvline(0, color="black", linewidth=0.8)
-        axis.set_yticks(
-            range(len(own)),
-            [f"{LABELS_OF_TASKS.get(row['task'], row['task'])}: {row['side']}" for row in own],
-            fontsize=8,
+    encoders = sorted({row["encoder"] for row in rows}, reverse=True)
+    data = [name for name in DATA if any(row["data"] == name for row in rows)]
+    order, sides = [*TITLES], [*SIDES]
+    lines = {
+        encoder: sorted(
+            {(row["task"], row["side"]) for row in rows if row["encoder"] == encoder},
+            key=lambda line: (order.index(line[0]), sides.index(line[1])),
         )
-        axis.invert_yaxis()
-        axis.set_title(f"{panel[0]} encoder, {panel[1]}", fontsize=10)
-        axis.set_xlabel("score less untouched, with 95 % interval", fontsize=8)
+        for encoder in encoders
+    }
+    heights = [len(lines[encoder]) + 4 for encoder in encoders]
+    size = (3.2 + 3.1 * len(data), 0.22 * sum(heights) + 0.4)
+    figure, axes = plt.subplots(
+        len(encoders), len(data), figsize=size, squeeze=False, sharey="row", height_ratios=heights
+    )
+    for encoder, panels in zip(encoders, axes, strict=True):
+        places = {line: place for place, line in enumerate(lines[encoder])}
+        for name, axis in zip(data, panels, strict=True):
+            for row in rows:
+                if (row["encoder"], row["data"]) == (encoder, name):
+                    colour = COLOURS.get(row["side"].partition(",")[0], "tab:cyan")
+                    place, (value, *interval) = places[row["task"], row["side"]], row["less untouched"]
+                    axis.plot(interval, [place, place], color=colour, linewidth=2)
+                    axis.plot(value, place, "o", color=colour, markersize=5)
+            axis.axvline(0, color="black", linewidth=0.8)
+            for (task, _), (following, _), place in zip(
+                lines[encoder], lines[encoder][1:], places.values(), strict=False
+            ):
+                if task != following:
+                    axis.axhline(place + 0.5, color="lightgray", linewidth=0.8)
+            axis.set_title(f"{encoder} encoder, {DATA[name]}", fontsize=9)
+            axis.set_xlabel("score less untouched, 95 % interval", fontsize=8)
+            axis.tick_params(labelsize=8)
+            axis.set_visible(any((row["encoder"], row["data"]) == (encoder, name) for row in rows))
+        panels[0].set_yticks([*places.values()], [f"{TITLES[task]}: {side}" for task, side in places])
+        panels[0].set_ylim(len(places) - 0.5, -0.5)
     figure.tight_layout()
     figure.savefig(picture, dpi=110)
 
