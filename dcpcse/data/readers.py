@@ -406,6 +406,8 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
         return repr(value)
     if not isinstance(value, str):
         allowed, remedy = "a string", "quote it"
+        if isinstance(value, list | tuple):
+            remedy = "give every key one sentence; several negatives have the keys negative_1, negative_2, ..."
         if numeric:
             allowed, remedy = "a string or a number", "give words to labels or classes, or numbers to scores"
         raise _RowError(number, f"key {key!r}: expected {allowed} but found {_describe(value)}; {remedy}")

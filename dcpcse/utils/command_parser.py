@@ -139,7 +139,10 @@ class CommandParser(argparse.ArgumentParser):
         if Path(name).suffix in (".json", ".yaml", ".yml"):
             raise UserError(f"{name} is not an option; a file of options must be the first argument")
         known = [option.lstrip("-") for action in self._actions for option in action.option_strings]
-        hint = did_you_mean(name.lstrip("-"), known, form="--{}") if name.startswith("-") else ""
+        if name.startswith("-"):
+            hint = did_you_mean(name.lstrip("-"), known, form="--{}")
+        else:
+            hint = f"did you mean --{name}?" if name in known else ""
         raise UserError(f"unknown argument {words[0]}{hint and '; ' + hint} (--help lists the options)")
 
     def _notify_of_repeated(self, given: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ TRAINING = {
     "--pre_seq_length 10": "unknown argument --pre_seq_length; did you mean --pre_seq_len?",
     "--pre-seq-length 10": "unknown argument --pre-seq-length; did you mean --pre-seq-len?",
     "--quickly": "unknown argument --quickly (--help lists the options)",
+    "pre_seq_len 10": "unknown argument pre_seq_len; did you mean --pre_seq_len? (--help lists the options)",
     "run.yaml": "run.yaml is not an option; a file of options must be the first argument",
     "--temp": "argument --temp: expected one argument",
     "--temp warm": "--temp warm: must be a number in digits, such as 0.05",
