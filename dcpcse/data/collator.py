@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -12,15 +12,16 @@ from transformers import PreTrainedTokenizerBase
 from dcpcse.data.augmentations import random_span
 from dcpcse.data.columns import CLASS, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
+from dcpcse.data.examples import Examples, ListedExamples
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES
 from dcpcse.data.on_host import ON_HOST, OnHost
+from dcpcse.data.token_table import TokenIds, Tokenization
 from dcpcse.data.views import View, columns_of, max_added_tokens
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.templates import Slots, TokenTemplate, frame, sentence_ids
-from dcpcse.encoders.tokenization import pad, tokenize
+from dcpcse.encoders.templates import Slots, TokenTemplate, frame
 from dcpcse.utils.errors import UserError
 
 SLOTS_PREFIX = "slots_"
@@ -69,137 +70,164 @@ class ViewCollator:
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
-        self.max_length = max_length
-        self.templates = tuple(templates)
+        self.templates = tuple(templates) if any(view.templates for view in self.views) else ()
         self.width = width
-        self.augmented = any(view.augmentation for view in self.views)
-        self.templated = any(view.templates for view in self.views)
-        # Numbers of special tokens before and after a sentence; computed only if needed: this calls the tokenizer.
-        self.frame = tuple(map(len, frame(tokenizer))) if self.augmented and not self.templated else (0, 0)
-        longest = max((template.length for template in self.templates), default=0)
-        longest += max_added_tokens(self.views, max_length - sum(self.frame))
+        # The ids before and after a sentence: of each template, or the special tokens.
+        self.surroundings = [(one.before, one.after) for one in self.templates] or [frame(tokenizer)]
+        self.room = max_length - (0 if self.templates else sum(map(len, self.surroundings[0])))
+        longest = max((template.length for template in templates), default=0)
+        longest += max_added_tokens(self.views, self.room)
         self.length = max_length + longest if pad_to_max_length else None
         self.seed = seed
         self.guide = guide
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Collate examples (column → text) into a batch.
+    def __call__(self, examples: Examples | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Collate examples, or dicts (column → text), into a batch.
 
         The batch contains input_ids and attention_mask, both (B, V, L), their packing, and slots, edits, labels and
         row numbers if there are any. The tensors that a step reads on the CPU are in `ON_HOST` too. With augmented
         views, each example must contain its row number and epoch (see `IndexedDataset`).
         """
-        batch = self._in_templates(examples) if self.templated else self._without_templates(examples)
-        batch |= self._for_guide(examples)
+        if isinstance(examples, Sequence):
+            examples = ListedExamples(examples)
+        batch = self._of_views(examples) | self._for_guide(examples)
         batch[ON_HOST] = OnHost.of(batch, (*READ_ON_HOST, *(f"{GUIDE_PREFIX}{name}" for name in READ_ON_HOST)))
         return batch | _stack_labels(examples) | stack_indices(examples)
 
-    def _for_guide(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    @property
+    def tokenizations(self) -> list[Tokenization]:
+        """The ways in which the sentences of the views are tokenised, each once."""
+        return list(dict.fromkeys(self._way(view, index) for view in self.views for index in view.templates or (0,)))
+
+    def _way(self, view: View, index: int) -> Tokenization:
+        """Return how the sentences of a view are tokenised for one of its templates."""
+        lead = None
+        if self.templates:
+            lead = self.templates[index].lead if view.blank else ""
+        return Tokenization(lead, WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.room)
+
+    def _for_guide(self, examples: Examples) -> dict[str, Tensor]:
         """Return the guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
         if self.guide is None:
             return {}
-        texts = [example[column] for example in examples for column in columns_of(self.views)]
+        columns = [examples.texts(column) for column in columns_of(self.views)]
+        texts = [text for example in zip(*columns, strict=True) for text in example]
         tokens = self.guide.tokenize(texts, self.guide.max_tokens, ())
         ids, mask, slots = tokens.batch(range(len(texts)), self.guide.tokenizer.pad_token_id)
         found = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
         tokens = {f"{GUIDE_PREFIX}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
         return {**tokens, f"{GUIDE_PREFIX}packing": Packing.of(mask)}
 
-    def _without_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
-        ids = {}
-        for column, limit in dict.fromkeys((view.column, self._limit(view)) for view in self.views):
-            texts = [example[column] for example in examples]
-            ids[column, limit], _ = tokenize(self.tokenizer, texts, limit)
-        rows = [ids[view.column, self._limit(view)][i] for i in range(len(examples)) for view in self.views]
-        cuts: list[Tensor | None] = []
-        if self.augmented:
-            first, last = self.frame
-            contents, cuts = self._augment(examples, [row[first : len(row) - last] for row in rows])
-            parts = zip(rows, contents, strict=True)
-            rows = [[*row[:first], *content, *row[len(row) - last :]] for row, content in parts]
-        batch = self._stack(rows, len(examples))
-        length = batch["input_ids"].shape[2]
-        return batch | self._edits(cuts, [self.frame[0]] * len(cuts), length) | stack_corrupted(examples, length)
-
-    def _in_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
-        texts = [example[view.column] for example in examples for view in self.views]
-        indices = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
-        blanks = [view.blank for _ in examples for view in self.views]
-        leads = [self.templates[index].lead if blank else "" for index, blank in zip(indices, blanks, strict=True)]
-        limits = [self._limit(view) for _ in examples for view in self.views]
-        contents, cuts = self._contents(texts, list(zip(leads, limits, strict=True))), []
-        if self.augmented:
-            contents, cuts = self._augment(examples, contents)
-        rows = [self.templates[index].wrap(content) for index, content in zip(indices, contents, strict=True)]
-        slots = Slots.of(rows, indices).map(lambda tensor: tensor.unflatten(0, (len(examples), len(self.views))))
-        batch = self._stack([row.ids for row in rows], len(examples))
-        return batch | _named(slots) | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
-
-    def _contents(self, texts: Sequence[str], ways: Sequence[tuple[str, int]]) -> list[list[int]]:
-        """Return the token ids of the sentences.
-
-        ways: the leading space of each sentence (or none) and its maximum number of tokens. A sentence is tokenised
-        only once for all templates with the same leading space.
-        """
-        keys = list(zip(ways, texts, strict=True))
-        ids: dict[tuple[tuple[str, int], str], list[int]] = {}
-        for way in dict.fromkeys(ways):
-            distinct = [key for key in dict.fromkeys(keys) if key[0] == way]
-            contents, _ = sentence_ids(self.tokenizer, [text for _, text in distinct], way[1], way[0])
-            ids |= zip(distinct, contents, strict=True)
-        return [ids[key] for key in keys]
-
-    def _limit(self, view: View) -> int:
-        """Return the maximum number of tokens of a text of a view before its augmentation."""
-        return WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.max_length
-
-    def _augment(
-        self, examples: Sequence[Mapping[str, Any]], contents: Sequence[list[int]]
-    ) -> tuple[list[list[int]], list[Tensor | None]]:
-        """Apply the views' augmentations; return the edited ids and the masks of the elements to set to zero.
-
-        `contents` and both results are ordered by example, then by view.
-        """
-        edited, cuts = [], []
-        for (example, view), ids in zip(product(examples, self.views), contents, strict=True):
-            cut = None
-            if view.augmentation and ids:  # a text without tokens cannot be augmented
-                random = view.random(self.seed, example[EPOCH_KEY], example[ROW_KEY])
-                ids = view.augmentation.edit(ids, random)
-                if view.augmentation.whole_text:
-                    ids = random_span(ids, self.max_length - sum(self.frame), random)
-                cut = view.augmentation.cut(len(ids), self.width, random)
-            edited.append(ids)
+    def _of_views(self, examples: Examples) -> dict[str, Any]:
+        """Return the tensors of all views."""
+        shape = (len(examples), len(self.views))
+        chosen, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        contents: list[TokenIds] = []
+        cuts: list[list[Tensor | None]] = []
+        tokenized: dict[tuple[str, Tokenization], TokenIds] = {}
+        for v, view in enumerate(self.views):
+            chosen[:, v] = self._choose_templates(view, examples)
+            ids, cut = self._ids(view, chosen[:, v], examples, tokenized), [None] * len(examples)
+            if view.augmentation:
+                ids, cut = self._augment(view, ids, examples)
+            lengths[:, v] = ids.lengths
+            contents.append(ids)
             cuts.append(cut)
-        return edited, cuts
+        input_ids, starts, ends = self._surround(contents, chosen, lengths)
+        mask = np.arange(input_ids.shape[2]) < ends[..., None]
+        batch = {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+        # Computed here, on the CPU: on a GPU, the training step would have to wait for the numbers of tokens.
+        batch["packing"] = Packing.of(batch["attention_mask"].flatten(0, 1))
+        if self.templates:
+            slots = Slots.around(self.templates, chosen.ravel(), lengths.ravel())
+            batch |= _named(slots.map(lambda tensor: tensor.unflatten(0, shape)))
+        return batch | _edits(cuts, starts, input_ids.shape[2]) | stack_corrupted(examples, input_ids.shape[2])
 
-    def _edits(self, cuts: Sequence[Tensor | None], starts: Sequence[int], length: int) -> dict[str, Tensor]:
-        """Stack the masks of sentences, which begin at the indices `starts` of their rows; return {} without masks."""
-        present = [cut for cut in cuts if cut is not None]
-        if not present:
-            return {}
-        zeroed = torch.zeros(len(cuts), length, max(cut.shape[1] for cut in present), dtype=torch.bool)
-        for row, cut, start in zip(zeroed, cuts, starts, strict=True):
+    def _choose_templates(self, view: View, examples: Examples) -> int | list[int]:
+        """Return the index of the template of each example, or of all; 0 without templates."""
+        if len(view.templates) > 1:
+            return [view.template_for(text, self.seed) for text in examples.texts(view.column)]
+        return view.templates[0] if view.templates else 0
+
+    def _ids(
+        self,
+        view: View,
+        chosen: np.ndarray,
+        examples: Examples,
+        tokenized: dict[tuple[str, Tokenization], TokenIds],
+    ) -> TokenIds:
+        """Return the ids of a view's sentences for the chosen templates (B,). tokenized: what is tokenised already."""
+        ways = [self._way(view, index) for index in chosen.tolist()]
+        for way in dict.fromkeys(ways):
+            if (view.column, way) not in tokenized:
+                tokenized[view.column, way] = examples.ids(view.column, way, self.tokenizer)
+        if len(set(ways)) == 1:
+            return tokenized[view.column, ways[0]]
+        lists = {way: tokenized[view.column, way].lists() for way in set(ways)}
+        return TokenIds.of([lists[way][i] for i, way in enumerate(ways)])
+
+    def _augment(self, view: View, ids: TokenIds, examples: Examples) -> tuple[TokenIds, list[Tensor | None]]:
+        """Apply a view's augmentation; return the edited ids and the masks of the elements to set to zero."""
+        edited, cuts = [], []
+        epochs, rows = examples.values(EPOCH_KEY), examples.values(ROW_KEY)
+        for epoch, row, content in zip(epochs, rows, ids.lists(), strict=True):
+            cut = None
+            if content:  # a text without tokens cannot be augmented
+                random = view.random(self.seed, epoch, row)
+                content = view.augmentation.edit(content, random)
+                if view.augmentation.whole_text:
+                    content = random_span(content, self.room, random)
+                cut = view.augmentation.cut(len(content), self.width, random)
+            edited.append(content)
+            cuts.append(cut)
+        return TokenIds.of(edited), cuts
+
+    def _surround(
+        self, contents: Sequence[TokenIds], chosen: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return padded ids (B, V, L), and where in its row each sentence begins, and each row ends, both (B, V).
+
+        contents: the ids of the sentences of each view. chosen: the indices of their surroundings, (B, V). lengths:
+        numbers of ids, (B, V).
+        """
+        before, after = (np.array([len(ids[side]) for ids in self.surroundings])[chosen] for side in (0, 1))
+        stops = before + lengths
+        ends = stops + after
+        input_ids = np.full((*chosen.shape, self.length or ends.max()), self.tokenizer.pad_token_id)
+        columns = np.arange(input_ids.shape[2])
+        for v, ids in enumerate(contents):
+            input_ids[:, v][(columns >= before[:, v, None]) & (columns < stops[:, v, None])] = ids.values
+        for index, (first, last) in enumerate(self.surroundings):
+            b, v = (chosen == index).nonzero()
+            input_ids[b, v, : len(first)] = first
+            input_ids[b[:, None], v[:, None], stops[b, v][:, None] + np.arange(len(last))] = last
+        return input_ids, before, ends
+
+
+def _edits(cuts: Sequence[Sequence[Tensor | None]], starts: np.ndarray, length: int) -> dict[str, Tensor]:
+    """Stack the masks of the sentences of each view; return {} without masks.
+
+    starts: where the sentences begin in their rows, (B, V).
+    """
+    widths = [cut.shape[1] for of_view in cuts for cut in of_view if cut is not None]
+    if not widths:
+        return {}
+    zeroed = torch.zeros(*starts.shape, length, max(widths), dtype=torch.bool)
+    for v, of_view in enumerate(cuts):
+        for row, cut, start in zip(zeroed[:, v], of_view, starts[:, v].tolist(), strict=True):
             if cut is not None:
                 row[start : start + len(cut)] = cut
-        return {f"{EDITS_PREFIX}zeroed": zeroed.unflatten(0, (-1, len(self.views)))}
-
-    def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor | Packing]:
-        input_ids, mask = pad(rows, self.tokenizer.pad_token_id, self.length)
-        shape = (examples, len(self.views), -1)
-        # Computed here, on the CPU: on a GPU, the training step would have to wait for the numbers of tokens.
-        packing = Packing.of(mask)
-        return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape), "packing": packing}
+    return {f"{EDITS_PREFIX}zeroed": zeroed}
 
 
-def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+def _stack_labels(examples: Examples) -> dict[str, Tensor]:
     """Return `labels` (indices into `CLASSES`), `scores` or `classes` (numbers), each (B,), if there are any."""
-    if LABEL in examples[0]:
-        return {"labels": torch.tensor([CLASSES.index(example[LABEL]) for example in examples])}
-    if SCORE in examples[0]:
-        return {"scores": torch.tensor([example[SCORE] for example in examples])}
-    if CLASS in examples[0]:
-        return {"classes": torch.tensor([example[CLASS] for example in examples])}
+    if (labels := examples.values(LABEL)) is not None:
+        return {"labels": torch.tensor([CLASSES.index(label) for label in labels])}
+    if (scores := examples.values(SCORE)) is not None:
+        return {"scores": torch.tensor(scores)}
+    if (classes := examples.values(CLASS)) is not None:
+        return {"classes": torch.tensor(classes)}
     return {}
 
 

@@ -16,7 +16,8 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from dcpcse.data.indexed_dataset import ROW_KEY, IndexedDataset
+from dcpcse.data.examples import Examples
+from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
@@ -107,14 +108,11 @@ class CorruptedDataset(IndexedDataset):
         super().__init__(rows)
         self.corpus = corpus
 
-    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        examples = super().examples(indices)
-        return [{**example, CORRUPTED: self.corpus.ids[example[ROW_KEY]]} for example in examples]
+    def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
+        return {**super().values(indices), CORRUPTED: self.corpus.ids[indices]}
 
 
-def stack_corrupted(examples: Sequence[Mapping[str, Any]], length: int) -> dict[str, Tensor]:
+def stack_corrupted(examples: Examples, length: int) -> dict[str, Tensor]:
     """Return the corrupted ids of a batch, (B, V, length), or {} if its examples have none."""
-    if CORRUPTED not in examples[0]:
-        return {}
-    ids = np.stack([example[CORRUPTED] for example in examples])[..., :length]
-    return {CORRUPTED: torch.from_numpy(ids.astype(np.int64))}
+    ids = examples.values(CORRUPTED)
+    return {} if ids is None else {CORRUPTED: torch.from_numpy(np.stack(ids)[..., :length].astype(np.int64))}

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
 
 from dcpcse.data.columns import Columns
+from dcpcse.data.examples import Examples
+from dcpcse.data.token_table import TokenIds, Tokenization, TokenizedTable
 from dcpcse.utils.distributed import Share
 
 ROW_KEY = "row"
@@ -31,18 +34,61 @@ BATCH_ROWS = 10_000
 class IndexedDataset(Dataset):
     """A dataset that adds the row number and the epoch to each example of a table.
 
-    draws: whether the positives are drawn in each epoch.
+    Examples may be others than the rows of the table: a subclass says in which cells of the table their sentences are.
+    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r.
+
+    draws: whether the positives are drawn in each epoch. tables: the token ids of the sentences, by the way in which
+    they were tokenised. If there are any, a data loader gets `TableExamples`, otherwise lists of dicts.
     """
 
     draws = False
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
+        columns = Columns(rows.column_names)
+        self.columns, self.label = columns.sentences, columns.label
         self.epoch = 0
+        self.tables: Mapping[Tokenization, TokenizedTable] = {}
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the epoch of the examples. Call this before the data loader starts: its workers copy the dataset."""
         self.epoch = epoch
+
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """Return the cells (n,) of the sentences of n examples in an epoch, by the columns of the examples.
+
+        The cells of the first column are also the row numbers of the examples.
+        """
+        return {column: place * len(self.rows) + indices for place, column in enumerate(self.columns)}
+
+    def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
+        """Return what n examples have besides their sentences, by name: a label, a score or a class."""
+        return {} if self.label is None else {self.label: self._only_label[indices.tolist()][self.label]}
+
+    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the examples with these indices, each with its row number and epoch."""
+        chosen = np.array(indices)
+        cells = self.cells(chosen, self.epoch)
+        found = {**self._texts(cells), **self.values(chosen), ROW_KEY: next(iter(cells.values())).tolist()}
+        rows = zip(*found.values(), strict=True)
+        return [{**dict(zip(found, row, strict=True)), EPOCH_KEY: self.epoch} for row in rows]
+
+    def _texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+        """Return the sentences in some cells, by the same names. Each row of the table is read once."""
+        columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
+        distinct, places = np.unique(rows, return_inverse=True)
+        read = self._only_sentences[distinct.tolist()]
+        texts = [read[self.columns[column]][place] for column, place in zip(columns, places, strict=True)]
+        n = len(texts) // len(cells)
+        return {name: texts[i * n : (i + 1) * n] for i, name in enumerate(cells)}
+
+    @cached_property
+    def _only_sentences(self) -> Any:
+        return self.rows.select_columns(list(self.columns))
+
+    @cached_property
+    def _only_label(self) -> Any:
+        return self.rows.select_columns([self.label])
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
         """Return the keys (n, K) of n examples in an epoch: numbers, of which two rows of a batch should share none.
@@ -54,9 +100,8 @@ class IndexedDataset(Dataset):
     @cached_property
     def sentence_keys(self) -> np.ndarray:
         """The digests (rows, columns) of the sentences of all rows of the table."""
-        columns = Columns(self.rows.column_names).sentences
-        digests = np.empty((len(self.rows), len(columns)), np.int64)
-        for place, column in enumerate(columns):
+        digests = np.empty((len(self.rows), len(self.columns)), np.int64)
+        for place, column in enumerate(self.columns):
             for start in range(0, len(digests), BATCH_ROWS):
                 texts = self.rows[start : start + BATCH_ROWS][column]
                 digests[start : start + BATCH_ROWS, place] = _digests(texts)
@@ -66,18 +111,47 @@ class IndexedDataset(Dataset):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
+        return self.examples([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> Examples | list[dict[str, Any]]:
+        if self.tables:
+            return TableExamples(self, indices)
         examples = self.examples(indices)
         if isinstance(indices, Share):
             examples = [{**example, COUNTS_KEY: indices.counts} for example in examples]
         return examples
 
-    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the examples with these indices, each with its row number and epoch."""
-        examples = self.rows.__getitems__(list(indices))
-        return [{**example, ROW_KEY: i, EPOCH_KEY: self.epoch} for example, i in zip(examples, indices, strict=True)]
+
+class TableExamples:
+    """Examples whose sentences are tokenised already. Their texts are read only if a collator needs them."""
+
+    def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
+        self._dataset, self._indices = dataset, np.array(indices)
+        self._cells = dataset.cells(self._indices, dataset.epoch)
+        epochs = [dataset.epoch] * len(indices)
+        self._values = {
+            **dataset.values(self._indices),
+            ROW_KEY: next(iter(self._cells.values())).tolist(),
+            EPOCH_KEY: epochs,
+        }
+        if isinstance(indices, Share):
+            self._values[COUNTS_KEY] = [indices.counts] * len(indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @cached_property
+    def _texts(self) -> dict[str, list[str]]:
+        return self._dataset._texts(self._cells)
+
+    def texts(self, column: str) -> list[str]:
+        return self._texts[column]
+
+    def ids(self, column: str, way: Tokenization, tokenizer: PreTrainedTokenizerBase) -> TokenIds:
+        return self._dataset.tables[way].take(self._cells[column])
+
+    def values(self, name: str) -> Sequence[Any] | None:
+        return self._values.get(name)
 
 
 def _digests(texts: Iterable[str]) -> np.ndarray:
@@ -86,10 +160,10 @@ def _digests(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer(joined, np.int64)
 
 
-def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[int]]:
+def stack_indices(examples: Examples) -> dict[str, Sequence[int]]:
     """Return the row numbers of a batch, and the counts of its step; those that its examples lack are left out."""
-    rows = {ROWS_KEY: [example[ROW_KEY] for example in examples]} if ROW_KEY in examples[0] else {}
-    return {**rows, COUNTS_KEY: examples[0][COUNTS_KEY]} if COUNTS_KEY in examples[0] else rows
+    rows, counts = examples.values(ROW_KEY), examples.values(COUNTS_KEY)
+    return ({} if rows is None else {ROWS_KEY: rows}) | ({} if counts is None else {COUNTS_KEY: counts[0]})
 
 
 def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:

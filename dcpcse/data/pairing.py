@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.data.columns import CLASS, ROLES, Columns
-from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, IndexedDataset
+from dcpcse.data.columns import CLASS, ROLES, Columns, negatives_in, positives_in
+from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.training_file import TrainingData
 from dcpcse.utils.errors import UserError
 
@@ -58,11 +58,9 @@ class NextLinePairs(IndexedDataset):
     def __len__(self) -> int:
         return len(self.anchors)
 
-    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        rows = self.anchors[list(indices)].tolist()
-        texts = [example[ANCHOR] for example in self.rows.__getitems__([*rows, *(row + 1 for row in rows)])]
-        pairs = zip(rows, texts[: len(rows)], texts[len(rows) :], strict=True)
-        return [{ANCHOR: one, POSITIVE: other, ROW_KEY: row, EPOCH_KEY: self.epoch} for row, one, other in pairs]
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        rows = self.anchors[indices].astype(np.int64)
+        return {ANCHOR: rows, POSITIVE: rows + 1}
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
         """Return the keys (n, 2) of examples: those of their two sentences."""
@@ -92,20 +90,19 @@ class ClassPairs(IndexedDataset):
         self._places[self._by_class] = np.arange(len(self._by_class))
         self._bounds = np.searchsorted(self.classes[self._by_class], np.arange(self.classes.max() + 2))
 
-    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        partners = [self.partner(index, self.epoch) for index in indices]
-        texts = [example[ANCHOR] for example in self.rows.__getitems__([*indices, *partners])]
-        pairs = zip(indices, texts[: len(indices)], texts[len(indices) :], strict=True)
-        return [
-            {ANCHOR: anchor, POSITIVE: positive, CLASS: int(self.classes[i]), ROW_KEY: i, EPOCH_KEY: self.epoch}
-            for i, anchor, positive in pairs
-        ]
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        return {ANCHOR: indices, POSITIVE: self._partners(indices, epoch)}
+
+    def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
+        return {CLASS: self.classes[indices].tolist()}
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
         """Return the keys (n, 3) of examples: those of their two sentences, and of their class."""
-        partners = [self.partner(row, epoch) for row in indices.tolist()]
         texts = self.sentence_keys[:, 0]
-        return np.stack([texts[indices], texts[partners], self.classes[indices]], axis=1)
+        return np.stack([texts[indices], texts[self._partners(indices, epoch)], self.classes[indices]], axis=1)
+
+    def _partners(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        return np.array([self.partner(row, epoch) for row in indices.tolist()], dtype=np.int64)
 
     def partner(self, row: int, epoch: int) -> int:
         """Return the row whose sentence is the positive of a row in an epoch."""
@@ -135,16 +132,12 @@ class OneOfSeveralPositives(IndexedDataset):
         """Create the dataset. rows: a table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives."""
         super().__init__(rows)
         self.seed = seed
-        columns = Columns(rows.column_names)
-        self.positives, self.negatives = columns.positives, columns.negatives
+        self.positives, self.negatives = positives_in(self.columns), negatives_in(self.columns)
 
-    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        examples = []
-        for i, row in zip(indices, self.rows.__getitems__(list(indices)), strict=True):
-            texts = {ANCHOR: row[ANCHOR], POSITIVE: row[self.drawn(i, self.epoch)]}
-            texts |= {name: row[name] for name in self.negatives}
-            examples.append({**texts, ROW_KEY: i, EPOCH_KEY: self.epoch})
-        return examples
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        own = super().cells(indices, epoch)
+        drawn = [own[self.drawn(row, epoch)][i] for i, row in enumerate(indices.tolist())]
+        return {ANCHOR: own[ANCHOR], POSITIVE: np.array(drawn), **{name: own[name] for name in self.negatives}}
 
     def drawn(self, row: int, epoch: int) -> str:
         """Return the column whose sentence is the positive of a row in an epoch."""

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dcpcse.encoders.truncation import tokenize
 from dcpcse.utils.errors import UserError
 
@@ -130,6 +132,22 @@ class Slots:
             torch.tensor(prompts, dtype=torch.long).view(len(rows), width),
             torch.tensor(templates or [0] * len(rows)),
         )
+
+    @classmethod
+    def around(cls, templates: Sequence[TokenTemplate], chosen: np.ndarray, contents: np.ndarray) -> Slots:
+        """Return the slots of N sentences. chosen: (N,), indices of templates. contents: (N,), numbers of tokens."""
+        import torch
+
+        present = np.unique(chosen).tolist()
+        masks = np.empty((len(chosen), len(templates[0].masks(0))), np.int64)
+        prompts = np.full((len(chosen), max(len(templates[index].prompts(0)) for index in present)), -1)
+        for index in present:
+            rows = chosen == index
+            for slots, indices in ((masks, templates[index].masks), (prompts, templates[index].prompts)):
+                # The slots after the sentence, and only these, move with its length.
+                empty, one = (np.array(indices(length), np.int64) for length in (0, 1))
+                slots[rows, : len(empty)] = empty + (one - empty) * contents[rows, None]
+        return cls(*map(torch.from_numpy, (masks, contents, prompts, chosen)))
 
     @property
     def on_host(self) -> Slots:

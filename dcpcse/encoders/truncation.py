@@ -51,6 +51,11 @@ def truncated_ids(
     return rows, truncated
 
 
+def configuration(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return all that determines the ids which `tokenize` returns, as text; None for a tokenizer written in Python."""
+    return f"{tokenizer.truncation_side} {_without_settings(tokenizer).to_str()}" if tokenizer.is_fast else None
+
+
 def _without_settings(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """Return a tokenizer without truncation and padding that shares all parts of this one, in about 10 µs."""
     from tokenizers import Tokenizer

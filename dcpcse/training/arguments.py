@@ -71,7 +71,7 @@ class DataArguments:
         "sentences are truncated.",
     )
     pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of to its longest sentence.")
-    overwrite_cache: bool = option(False, "Read the training file again even if its parsed rows are cached.")
+    overwrite_cache: bool = option(False, "Read and tokenise the training file again even if this is cached.")
     eval_pairs: str | None = option(
         None,
         "File of your own with two sentences and a score (or 0 and 1) per row, evaluated before training and at every "
@@ -118,10 +118,10 @@ class TrainingArguments(transformers.TrainingArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py.
 
     Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
-    trains and the encoder, and `bf16` on the device, unless they are given; `optim` is `adamw_torch`, losses that are
-    not finite stop a run, batches of the evaluation contain 128 sentences, and `metric_for_best_model` is a score of
-    the evaluation data, by default the first one. Options that would change the meaning of a contrastive loss are
-    refused. Raises UserError for values that are not allowed.
+    trains and the encoder, and `bf16` and `dataloader_num_workers` on the device, unless they are given; `optim` is
+    `adamw_torch`, losses that are not finite stop a run, batches of the evaluation contain 128 sentences, and
+    `metric_for_best_model` is a score of the evaluation data, by default the first one. Options that would change the
+    meaning of a contrastive loss are refused. Raises UserError for values that are not allowed.
     """
 
     given = frozenset()  # names of the options that were set, to tell which have no effect; not an option itself
@@ -203,6 +203,10 @@ class TrainingArguments(transformers.TrainingArguments):
         "Compute matrix products in float16 (mixed precision, with a scaled loss); needs a GPU.",
         needs=Need("--bf16 False", lambda options: not options.bf16, voids="bf16"),
     )
+    dataloader_num_workers: int | None = option(
+        None,
+        "Further processes that collate the next batches, for each process that trains. Default: 2 on a GPU, else 0.",
+    )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
     per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
     do_train: bool = option(False, "Train the model. Default: on, unless --do_eval is given alone.")
@@ -244,11 +248,14 @@ class TrainingArguments(transformers.TrainingArguments):
             enable_tf32.cache_clear()  # it would do nothing for a value that an earlier run of this process had
         backend = self.ddp_backend or ("nccl" if torch.cuda.is_available() and not self.use_cpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
+        workers = self.dataloader_num_workers
+        self.dataloader_num_workers = workers or 0  # transformers compares it with numbers
         try:
             super().__post_init__()
         except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
+        self.dataloader_num_workers = workers
 
     def set_bf16(self, on: bool) -> None:
         """Set `bf16` after the construction, before a Trainer is made of these options."""
@@ -293,8 +300,6 @@ class TrainingArguments(transformers.TrainingArguments):
             require(
                 0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "at least 0 and below 1, such as 0.9"
             )
-        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
-            raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers; add it, or leave it out")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
         least |= {"dataloader_prefetch_factor": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
         least |= {"gradient_cache_chunk": 2, "loss_chunk": 1}
@@ -303,6 +308,9 @@ class TrainingArguments(transformers.TrainingArguments):
         for name, bound in least.items():
             value = getattr(self, name)
             require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")
+        for name in ("dataloader_persistent_workers", "dataloader_prefetch_factor"):
+            if getattr(self, name) and not self.dataloader_num_workers:
+                raise UserError(f"--{name} needs --dataloader_num_workers; add it, or leave it out")
 
     def _require_known(self) -> None:
         """Raise UserError for values that transformers would reject later, or without naming the option."""

@@ -13,6 +13,9 @@ from dcpcse.utils.devices import has_bfloat16_units
 from dcpcse.utils.distributed import all_reduce_max
 from dcpcse.utils.errors import UserError
 
+WORKERS_ON_GPU = 2
+"""Number of processes that collate the batches of a training on a GPU, for each process that trains."""
+
 
 def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
     """Set the learning rate and the batch size if they are not given, and say so if the run trains.
@@ -53,6 +56,14 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
         run.filled |= {"bf16"}
         if run.do_train:
             notify("--bf16 True: filled in, as the default on this GPU; --bf16 False trains in float32")
+
+
+def fill_workers(run: TrainingArguments) -> None:
+    """Set the number of processes that collate batches if it is not given, and say so if there are any."""
+    if run.dataloader_num_workers is None:
+        run.dataloader_num_workers = WORKERS_ON_GPU if run.do_train and run.device.type == "cuda" else 0
+        if run.dataloader_num_workers:
+            notify(f"--dataloader_num_workers {WORKERS_ON_GPU}: filled in, as the default on a GPU")
 
 
 def _is_sentence_encoder(model: ModelArguments) -> bool:

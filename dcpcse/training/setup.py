@@ -42,7 +42,13 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.fitting_options import advise_on_representation, fill_precision, fill_recipe, load_options
+from dcpcse.training.fitting_options import (
+    advise_on_representation,
+    fill_precision,
+    fill_recipe,
+    fill_workers,
+    load_options,
+)
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
 from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
@@ -179,6 +185,7 @@ def build(
         options = fill_defaults(options, columns, entry)
     fill_recipe(run, recipe_of(entry, options.tuning), options)
     fill_precision(run, options)
+    fill_workers(run)
     if data:
         require_data(data, len(dataset), options, run)
         require_distinct_rows(dataset, run)

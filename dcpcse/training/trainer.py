@@ -16,9 +16,11 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
+from dcpcse.data.collator import ViewCollator
 from dcpcse.data.indexed_dataset import without_index
 from dcpcse.data.sampling import set_order
 from dcpcse.data.tables import describe
+from dcpcse.data.token_table import open_token_tables
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
@@ -297,12 +299,32 @@ class Trainer(transformers.Trainer):
         The loader of accelerate would repeat rows to fill up the last step.
         """
         loader, args = super().get_train_dataloader(), self.args
+        self._tokenize_ahead()
         set_order(loader, batch_sizes(self.train_dataset, args) if args.batch_sampler == NO_DUPLICATES else None)
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
         if world_size() > 1:
             shard = loader.batch_sampler
             shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, world_size()), None
         return loader
+
+    def _tokenize_ahead(self) -> None:
+        """Tokenise all sentences of the training data, or open the file in which this was stored, if it is worth it.
+
+        It is if the run reads as many examples as the data have. A data collator of the user's gets the texts.
+        """
+        collator, dataset, args = self.data_collator, self.train_dataset, self.args
+        rows = args.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        reads_all = rows >= len(dataset) if args.max_steps > 0 else args.num_train_epochs >= 1
+        if dataset.tables or not reads_all or type(collator) is not ViewCollator or not collator.tokenizer.is_fast:
+            return
+        with args.main_process_first(desc="tokenisation"):
+            dataset.tables = open_token_tables(
+                dataset.rows,
+                collator.tokenizer,
+                collator.tokenizations,
+                refresh=self.data_options.overwrite_cache and args.local_process_index == 0,
+                show_progress=not args.disable_tqdm,
+            )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimiser as transformers does, and give the method's groups their learning rates."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcpcse.data import collator
+from dcpcse.data import token_table
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
@@ -49,11 +49,11 @@ def test_a_batch_holds_every_view_of_every_example_in_its_place(tokenizer, sente
 def test_both_views_of_an_unsupervised_sentence_are_the_same_tokens_tokenized_once(tokenizer, sentences, monkeypatch):
     given = []
 
-    def counted(tokenizer, texts, max_length):
+    def counted(tokenizer, texts, max_length, **options):
         given.extend(texts)
-        return tokenize(tokenizer, texts, max_length)
+        return tokenize(tokenizer, texts, max_length, **options)
 
-    monkeypatch.setattr(collator, "tokenize", counted)
+    monkeypatch.setattr(token_table, "tokenize", counted)
     examples = examples_of(sentences, ["anchor"])
     ids = ViewCollator(tokenizer, sentence_pair_views(["anchor"]), 32)(examples)["input_ids"]
     assert ids.shape[:2] == (5, 2)

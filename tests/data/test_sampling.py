@@ -15,6 +15,7 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableR
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from dcpcse.data.examples import ListedExamples
 from dcpcse.data.indexed_dataset import IndexedDataset, stack_indices
 from dcpcse.data.pairing import ClassPairs, OneOfSeveralPositives
 from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, NoDuplicatesSampler, distinct_rows, set_order
@@ -86,6 +87,10 @@ def test_processes_share_the_order_of_one():
     assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(50))
 
 
+def _indices(batch):
+    return stack_indices(ListedExamples(batch))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("rows", [32, 37, 41])
 def test_a_batch_knows_the_numbers_of_rows_of_all_processes(rows, workers):
@@ -95,7 +100,7 @@ def test_a_batch_knows_the_numbers_of_rows_of_all_processes(rows, workers):
         lists = DistributedBatchSampler(BatchSampler(SequentialSampler(range(rows)), 4, False), 3)
         shard = BatchSamplerShard(BatchSampler(SequentialSampler(range(rows)), 4, False), 3, rank)
         shard.batch_sampler, shard.batch_size = lists, None
-        how = {"batch_sampler": shard, "collate_fn": stack_indices, "num_workers": workers}
+        how = {"batch_sampler": shard, "collate_fn": _indices, "num_workers": workers}
         loaders.append(DataLoaderShard(dataset, **how))
     steps = list(zip(*loaders, strict=True))
     assert sum(len(batch["rows"]) for step in steps for batch in step) == rows

@@ -310,3 +310,23 @@ def test_fp16_of_the_public_scripts_is_kept(units, tmp_path):
     run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, fp16=True)
     fitting_options.fill_precision(run, model_arguments())
     assert (run.fp16, run.bf16, run.mixed_precision) == (True, False, "fp16")
+
+
+# Workers. No GPU is used: the device of the arguments is substituted.
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, 2), ({"dataloader_num_workers": 0}, 0), ({"do_train": False}, 0)]
+)
+def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(given, expected, tmp_path, monkeypatch, caplog):
+    options = {"do_train": True, **QUIET, **given}
+    run = dcpcse.TrainingArguments(str(tmp_path), **options)
+    fitting_options.fill_workers(run)
+    assert run.dataloader_num_workers == 0
+    monkeypatch.setattr(dcpcse.TrainingArguments, "device", torch.device("cuda"))
+    run = dcpcse.TrainingArguments(str(tmp_path), **options)
+    with caplog.at_level("INFO", logger="dcpcse"):
+        fitting_options.fill_workers(run)
+    assert run.dataloader_num_workers == expected
+    line = "--dataloader_num_workers 2: filled in, as the default on a GPU"
+    assert [text for text in caplog.messages if "filled in" in text] == [line] * (expected > 0)

@@ -1,0 +1,169 @@
+"""Tokenise the sentences of training data once, and memory-map their token ids.
+
+A table of tokens lies next to the rows in the cache folder (`dcpcse.data.arrow_cache`), as two files:
+
+NAME.ids          the ids of all sentences, one after another, without special tokens
+NAME.starts.npy   (cells + 1,), where the ids of each sentence begin; written last
+
+NAME contains a digest of the tokenizer and of the way in which sentences are tokenised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tokenizers
+from tqdm.auto import tqdm
+
+from dcpcse.data.arrow_cache import BATCH_ROWS
+from dcpcse.data.columns import Columns
+from dcpcse.encoders.templates import sentence_ids
+from dcpcse.encoders.truncation import configuration, tokenize
+from dcpcse.utils.console import notify
+from dcpcse.utils.files import staging_folder
+from dcpcse.utils.npy import open_array
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Tokenization(NamedTuple):
+    """How a sentence is tokenised. The ids have no special tokens.
+
+    lead: the text before the stripped sentence, which belongs to its first word; None if the sentence is taken as it
+    is. limit: the maximum number of tokens.
+    """
+
+    lead: str | None
+    limit: int
+
+    def ids(self, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of sentences."""
+        if self.lead is None:
+            return tokenize(tokenizer, sentences, self.limit, special=False)[0]
+        return sentence_ids(tokenizer, sentences, self.limit, self.lead)[0]
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """The token ids of N sentences. values: (T,), one sentence after another. lengths: (N,)."""
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> TokenIds:
+        """Return the ids in a list per sentence."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
+
+    def lists(self) -> list[list[int]]:
+        """Return a list of ids for each sentence."""
+        return [part.tolist() for part in np.split(self.values, self.lengths.cumsum()[:-1])]
+
+
+class TokenizedTable:
+    """The token ids of all sentences of a table.
+
+    A cell is a sentence of the table: the one in row r of the k-th column of sentences has the number
+    k · number of rows + r.
+    """
+
+    def __init__(self, path: Path, cells: int, dtype: str) -> None:
+        """Open a table. path: its files without their extensions. dtype: the type of its ids.
+
+        Raises OSError or ValueError if a file is missing or damaged.
+        """
+        self._made_of = (path, cells, dtype)
+        self._starts = open_array(_starts_file(path))
+        size = _ids_file(path).stat().st_size
+        if self._starts.shape != (cells + 1,) or size != self._starts[-1] * np.dtype(dtype).itemsize:
+            raise ValueError(f"{path} is damaged")
+        # An empty file cannot be memory-mapped.
+        self._ids = np.memmap(_ids_file(path), dtype, mode="r") if size else np.empty(0, dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._made_of  # a worker opens the files, and gets no copy of them
+
+    def take(self, cells: np.ndarray) -> TokenIds:
+        """Return the ids of the sentences in some cells (N,)."""
+        starts = self._starts[cells]
+        lengths = self._starts[cells + 1] - starts
+        ends = lengths.cumsum()
+        # The place of each token: its number in the result, shifted from where its sentence begins there to where it
+        # begins in the file.
+        places = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+        return TokenIds(self._ids[places].astype(np.int64), lengths)
+
+
+def open_token_tables(
+    rows: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    ways: Sequence[Tokenization],
+    *,
+    refresh: bool = False,
+    show_progress: bool = True,
+) -> dict[Tokenization, TokenizedTable]:
+    """Return the token ids of all sentences of a memory-mapped table, for each way to tokenise them.
+
+    They are computed unless they are cached. rows: a dataset that `arrow_cache.memory_map` opened. tokenizer: a fast
+    one. refresh: compute them again. If the cache folder is not writable, this is printed, and {} is returned.
+    """
+    cached = Path(rows.cache_files[0]["filename"])
+    cells = len(Columns(rows.column_names).sentences) * len(rows)
+    dtype = "uint16" if max(tokenizer.get_vocab().values()) < 2**16 else "int32"
+    tables = {}
+    for way in ways:
+        identity = json.dumps([tokenizers.__version__, configuration(tokenizer), *way]).encode()
+        path = cached.with_name(f"{cached.stem}-{hashlib.sha256(identity).hexdigest()[:16]}")
+        try:
+            if refresh or not _is_complete(path, cells, dtype):
+                _write(path, rows, partial(way.ids, tokenizer), dtype, show_progress)
+            tables[way] = TokenizedTable(path, cells, dtype)
+        except OSError as error:
+            reason = error.strerror or error
+            notify(f"cannot write to the cache folder {path.parent}: {reason}; sentences are tokenised in each batch")
+            return {}
+    return tables
+
+
+def _is_complete(path: Path, cells: int, dtype: str) -> bool:
+    try:
+        TokenizedTable(path, cells, dtype)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _write(
+    path: Path, rows: Any, tokenized: Callable[[Sequence[str]], list[list[int]]], dtype: str, show_progress: bool
+) -> None:
+    columns = Columns(rows.column_names).sentences
+    parts = [(column, first) for column in columns for first in range(0, len(rows), BATCH_ROWS)]
+    lengths = [np.zeros(1, np.int64)]
+    with staging_folder(path) as folder:
+        with open(folder / "ids", "wb") as file:
+            for column, first in tqdm(parts, "tokenise", mininterval=1, delay=1, disable=not show_progress):
+                ids = TokenIds.of(tokenized(rows[first : first + BATCH_ROWS][column]))
+                file.write(ids.values.astype(dtype).tobytes())
+                lengths.append(ids.lengths)
+        np.save(folder / "starts.npy", np.concatenate(lengths).cumsum())
+        os.replace(folder / "ids", _ids_file(path))
+        os.replace(folder / "starts.npy", _starts_file(path))
+
+
+def _ids_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.ids")
+
+
+def _starts_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.starts.npy")

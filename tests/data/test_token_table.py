@@ -1,0 +1,191 @@
+"""Sentences that are tokenised once, against the tokenizer itself, and batches of them against batches of texts."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import dcpcse
+from dcpcse.data import token_table
+from dcpcse.data.augmentations import Crop
+from dcpcse.data.collator import ViewCollator
+from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.pairing import make_examples
+from dcpcse.data.token_table import TokenIds, Tokenization, open_token_tables
+from dcpcse.data.views import View, sentence_pair_views
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.templates import Template, TokenTemplate
+
+ROWS = 11
+WAYS = [Tokenization(None, 30), Tokenization(None, 2), Tokenization(" ", 30), Tokenization("", 3)]
+
+
+@pytest.fixture(params=["bert", "roberta"])
+def tokenizer(tiny, request):
+    return load_backbone(tiny(request.param)).tokenizer
+
+
+@pytest.fixture
+def load(tmp_path, sentences):
+    """load(columns) → training data with these columns of sentences and labels, in a cache folder of the test."""
+
+    def load(*columns):
+        cells = {"label": lambda i: ("entailment", "contradiction")[i % 2], "score": lambda i: i / 2, "class": str}
+        cells["class"] = lambda i: f"class {i % 3}"
+        texts = [
+            {
+                c: cells.get(c, lambda i, k=k: f" {sentences[(i + 3 * k) % len(sentences)]} {i}")(i)
+                for k, c in enumerate(columns)
+            }
+            for i in range(ROWS)
+        ]
+        return load_training_data(texts, tmp_path / "cache")
+
+    return load
+
+
+def test_a_table_has_the_ids_of_the_tokenizer(tokenizer, load):
+    data = load("anchor", "positive", "negative").dataset
+    tables = open_token_tables(data, tokenizer, WAYS)
+    cells = np.random.default_rng(0).integers(0, 3 * ROWS, 50)
+    for way, table in tables.items():
+        found = table.take(cells)
+        for cell, ids in zip(cells.tolist(), found.lists(), strict=True):
+            text = data[cell % ROWS][data.column_names[cell // ROWS]]
+            text = text if way.lead is None else way.lead + text.strip()
+            assert ids == tokenizer(text, add_special_tokens=False)["input_ids"][: way.limit]
+        assert found.lengths.sum() == len(found.values)
+    assert TokenIds.of([[], [3, 4], []]).lists() == [[], [3, 4], []]
+
+
+def test_texts_without_tokens_have_a_table(tokenizer, tmp_path, monkeypatch):
+    data = load_training_data(["a", "b"], tmp_path).dataset
+    monkeypatch.setattr(Tokenization, "ids", lambda self, tokenizer, sentences: [[] for _ in sentences])
+    (table,) = open_token_tables(data, tokenizer, WAYS[:1]).values()
+    assert table.take(np.array([1, 0, 1])).lists() == [[], [], []]
+
+
+def written(folder):
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").iterdir() if path.suffix != ".arrow"}
+
+
+def test_a_table_is_written_once_and_again_if_it_is_damaged(tokenizer, load, tmp_path):
+    data = load("anchor").dataset
+    (first,) = open_token_tables(data, tokenizer, WAYS[:1]).values()
+    files = written(tmp_path)
+    assert len(files) == 2
+    open_token_tables(data, tokenizer, WAYS[:1])
+    assert written(tmp_path) == files
+    open_token_tables(data, tokenizer, WAYS[:1], refresh=True)
+    assert all(written(tmp_path)[name] != time for name, time in files.items())
+    every = np.arange(ROWS)
+    for path in [tmp_path / "cache" / name for name in files]:
+        for damage in (path.read_bytes()[:-1], b""):
+            path.unlink()  # the mapping that is open keeps the file that it maps
+            path.write_bytes(damage)
+            (again,) = open_token_tables(data, tokenizer, WAYS[:1]).values()
+            assert again.take(every).lists() == first.take(every).lists()
+    other = load_backbone_tokenizer_with_another_side(tokenizer)
+    (left,) = open_token_tables(data, other, WAYS[1:2]).values()
+    (right,) = open_token_tables(data, tokenizer, WAYS[1:2]).values()
+    assert left.take(every).lists() != right.take(every).lists()
+
+
+def load_backbone_tokenizer_with_another_side(tokenizer):
+    (other := pickle.loads(pickle.dumps(tokenizer))).truncation_side = "left"
+    return other
+
+
+def test_a_worker_gets_the_name_of_a_table_and_no_copy_of_it(tokenizer, load):
+    (table,) = open_token_tables(load("anchor").dataset, tokenizer, WAYS[:1]).values()
+    pickled = pickle.dumps(table)
+    assert len(pickled) < 1000
+    every = np.arange(ROWS)
+    assert pickle.loads(pickled).take(every).lists() == table.take(every).lists()
+
+
+SEVERAL = ("anchor", "positive_1", "positive_2", "negative_1", "negative_2")
+DATA = {
+    "sentences": ("anchor",),
+    "triples": ("anchor", "positive", "negative"),
+    "labels": ("anchor", "positive", "label"),
+    "scores": ("anchor", "positive", "score"),
+    "classes": ("anchor", "class"),
+    "several positives": SEVERAL,
+    "next": ("anchor",),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("views", ["plain", "templates", "several templates", "crop"])
+def test_batches_are_those_of_the_texts(kind, views, tokenizer, load):
+    columns, dataset = make_examples(load(*DATA[kind]), 5, "next" if kind == "next" else "dropout")
+    texts = ["{sentence} [MASK].", 'The text "{sentence}" means [PROMPT] [MASK] today.', "{sentence}[MASK]"]
+    templates = [] if views in ("plain", "crop") else [TokenTemplate(Template.parse(t), tokenizer) for t in texts]
+    names = list(columns.sentences)
+    made = {
+        "plain": sentence_pair_views(columns.sentences),
+        "templates": [View(name, name, (i % 3,), blank=i != 1) for i, name in enumerate(names)],
+        "several templates": [View(name, name, (0, 1, 2)) for name in names],
+        "crop": [View(name, name, augmentation=Crop(0.5)) for name in names],
+    }[views]
+    collator = ViewCollator(tokenizer, made, 12, templates=templates, width=8)
+    batches = {}
+    for way in ("texts", "tokens"):
+        if way == "tokens":
+            dataset.tables = open_token_tables(dataset.rows, tokenizer, collator.tokenizations)
+        batches[way] = []
+        for epoch in (0, 3):
+            dataset.begin_epoch(epoch)
+            batches[way] += [collator(dataset.__getitems__(rows)) for rows in ([4, 1, 1, 8], [0])]
+    for one, other in zip(*batches.values(), strict=True):
+        assert one.keys() == other.keys()
+        assert one["rows"] == other["rows"]
+        for name, value in one.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, other[name]), name
+        assert all(torch.equal(one["packing"].__dict__[f], other["packing"].__dict__[f]) for f in ("source", "place"))
+
+
+def trainer_of(encoder, sentences, folder, **given):
+    quiet = {"disable_tqdm": True, "report_to": "none", "save_strategy": "no", "logging_steps": 1, "use_cpu": True}
+    args = dcpcse.TrainingArguments(
+        str(folder / "out"),
+        **quiet,
+        learning_rate=1e-3,
+        per_device_train_batch_size=4,
+        overwrite_output_dir=True,
+        **given,
+    )
+    return dcpcse.Trainer(encoder, "dcpcse", args, sentences, pre_seq_len=2, cache_dir=str(folder))
+
+
+def losses(trainer) -> list[float]:
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_a_run_that_reads_all_rows_tokenises_them_once(tiny, sentences, tmp_path, monkeypatch, caplog):
+    """The losses are those of a run that tokenises in each batch, which a shorter run and a read-only cache do."""
+    encoder, texts = tiny("bert"), [f"{sentence} {i}" for i in range(2) for sentence in sentences][:12]
+    asked = []
+    ids = Tokenization.ids
+    monkeypatch.setattr(Tokenization, "ids", lambda self, *given: asked.append(len(given[1])) or ids(self, *given))
+    once = losses(trainer_of(encoder, texts, tmp_path, num_train_epochs=2))
+    assert asked == [12]
+    assert losses(trainer_of(encoder, texts, tmp_path, num_train_epochs=2, dataloader_num_workers=1)) == once
+    assert losses(trainer_of(encoder, texts, tmp_path, max_steps=3)) != []
+    assert asked == [12]  # both have found the table
+    asked.clear()
+    monkeypatch.setattr(token_table, "staging_folder", _refuse)
+    with caplog.at_level("INFO", logger="dcpcse"):
+        assert losses(trainer_of(encoder, texts, tmp_path / "b", num_train_epochs=2)) == once
+    assert sum(asked) == 24
+    assert "Read-only file system; sentences are tokenised in each batch" in caplog.text
+    assert losses(trainer_of(encoder, texts, tmp_path / "c", max_steps=2))[0] == pytest.approx(once[0])
+    assert not list((tmp_path / "c").rglob("*.ids"))
+
+
+def _refuse(path):
+    raise OSError(30, "Read-only file system")
