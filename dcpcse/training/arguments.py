@@ -16,6 +16,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils.import_utils import enable_tf32
 
 from dcpcse.data.tables import describe
+from dcpcse.encoders.tokenization import CPU_ROWS
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import number, truth_value, whole_number
 from dcpcse.utils.distributed import init_process_group, launched
@@ -119,7 +120,7 @@ class TrainingArguments(transformers.TrainingArguments):
 
     Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
     trains and the encoder, and `bf16` on the device, unless they are given; `optim` is `adamw_torch`, losses that are
-    not finite stop a run, batches of the evaluation contain 128 sentences, and `metric_for_best_model` is a score of
+    not finite stop a run, batches of the evaluation are those of `encode`, and `metric_for_best_model` is a score of
     the evaluation data, by default the first one. Options that would change the meaning of a contrastive loss are
     refused. Raises UserError for values that are not allowed.
     """
@@ -204,7 +205,11 @@ class TrainingArguments(transformers.TrainingArguments):
         needs=Need("--bf16 False", lambda options: not options.bf16, voids="bf16"),
     )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
-    per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
+    per_device_eval_batch_size: int | None = option(
+        None,
+        "Maximum batch size in sentences when dev sets are encoded. Default: 128 on a CPU; on a GPU, only tokens are "
+        "limited.",
+    )
     do_train: bool = option(False, "Train the model. Default: on, unless --do_eval is given alone.")
     do_eval: bool = option(False, "Evaluate the dev sets at the end.")
     load_best_model_at_end: bool = option(
@@ -249,6 +254,11 @@ class TrainingArguments(transformers.TrainingArguments):
         except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
+
+    @property
+    def eval_batch_size(self) -> int:
+        """The maximum batch size in sentences that transformers reports; see `per_device_eval_batch_size`."""
+        return self.per_device_eval_batch_size or CPU_ROWS
 
     def set_bf16(self, on: bool) -> None:
         """Set `bf16` after the construction, before a Trainer is made of these options."""

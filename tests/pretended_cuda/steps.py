@@ -24,6 +24,7 @@ import torch
 from accelerate.utils import send_to_device
 from checks import checks
 from conftest import SENTENCES, make_encoder
+from encoding import encodings
 from method_models import Collator
 from torch.utils.data._utils.pin_memory import pin_memory
 from transformers import TrainerCallback
@@ -244,6 +245,6 @@ if __name__ == "__main__":
     args = parser.parse_args()
     encoders, wanted = Encoders(args.folder, args.layers), args.wanted
     with open(encoders.folder / REPORTS, "w", encoding="utf-8") as file:
-        parts = () if wanted else (checks(), planted(encoders))
+        parts = () if wanted else (checks(), planted(encoders), encodings(args.folder))
         for found in chain(*parts, steps(encoders, wanted, args.bf16), runs(encoders, wanted)):
             file.write(json.dumps(found) + "\n")
