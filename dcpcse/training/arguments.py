@@ -119,9 +119,9 @@ class TrainingArguments(transformers.TrainingArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py.
 
     Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
-    trains and the encoder, and `bf16` on the device, unless they are given; `optim` is `adamw_torch`, losses that are
-    not finite stop a run, batches of the evaluation are those of `encode`, and `metric_for_best_model` is a score of
-    the evaluation data, by default the first one. Options that would change the meaning of a contrastive loss are
+    trains and the encoder, and `bf16` and `optim` on the device, unless they are given; losses that are not finite
+    stop a run, batches of the evaluation are those of `encode`, and `metric_for_best_model` is a score of the
+    evaluation data, by default the first one. Options that would change the meaning of a contrastive loss are
     refused. Raises UserError for values that are not allowed.
     """
 
@@ -145,7 +145,11 @@ class TrainingArguments(transformers.TrainingArguments):
     overwrite_output_dir: bool = option(False, "Delete an earlier run in --output_dir when training starts.")
     logging_dir: str | None = option(None, "Folder for TensorBoard files (with --report_to tensorboard).")
     # The transformers version of the papers had no fused optimiser and did not hide NaN losses.
-    optim: str = option("adamw_torch", "Optimiser: one of transformers' OptimizerNames.")
+    optim: str | None = option(
+        None,
+        "Optimiser: one of transformers' OptimizerNames. Default: adamw_torch_fused on CUDA, which is AdamW in fewer "
+        "kernels, and adamw_torch elsewhere or with --adam_bias_correction False.",
+    )
     adam_bias_correction: bool = option(
         True,
         "Correct the averages of --optim adamw_torch for their start at zero. False computes AdamW of transformers 4 "
@@ -241,13 +245,17 @@ class TrainingArguments(transformers.TrainingArguments):
         if launched() > 1 and not torch.accelerator.is_available():
             # accelerate joins processes on CPUs only with use_cpu; otherwise all would train separately in one folder.
             self.use_cpu = True
+        on_gpu = torch.cuda.is_available() and not self.use_cpu
+        if self.optim is None:
+            fused = on_gpu and self.adam_bias_correction
+            self.optim = OptimizerNames.ADAMW_TORCH_FUSED if fused else OptimizerNames.ADAMW_TORCH
         self._require_valid_numbers()
         self._require_known()
         if not 1 <= self.ddp_timeout <= 10**8:
             raise UserError(f"--ddp_timeout {self.ddp_timeout}: must be from 1 to 100000000 seconds")
         if self.tf32 is not None:
             enable_tf32.cache_clear()  # it would do nothing for a value that an earlier run of this process had
-        backend = self.ddp_backend or ("nccl" if torch.cuda.is_available() and not self.use_cpu else "gloo")
+        backend = self.ddp_backend or ("nccl" if on_gpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         try:
             super().__post_init__()

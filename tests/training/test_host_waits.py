@@ -66,6 +66,10 @@ def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
         assert line.startswith("1 × an event: dcpcse/utils/devices.py") and "dcpcse/training/guards/finite.py" in line
 
 
+def test_a_run_updates_the_weights_with_decay_in_one_kernel_and_the_others_in_another(reports):
+    assert {one["fused"] for one in of_modes(reports, "run").values()} == {2}
+
+
 def test_encode_waits_once_a_batch_for_the_vectors_of_the_batch_before(reports):
     found = of_modes(reports, "encode")
     assert len(found) == 9
