@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from senteval.embeddings import Embeddings, Encode, Finish, Inside, Progress, encode_all
+from senteval.embeddings import CHUNK, Embeddings, Encode, Finish, Inside, Progress, encode_all
 from senteval.errors import DataError
 from senteval.files import identify
 from senteval.lines import recorded
@@ -55,15 +55,17 @@ class Suite:
         finish: Finish | None = None,
         progress: Progress = lambda *_: None,
         on_result: Callable[[Result], None] = lambda result: None,
+        chunk: int = CHUNK,
     ) -> Evaluation:
         """Encode every distinct sentence of all tasks once and score each task. See `evaluate` for the arguments.
 
-        finish: maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored.
+        finish: maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored. chunk:
+        sentences per call of `encode`.
         """
         seconds: dict[str, float] = {}
         with _timed(seconds, "encode"):
             located = chain.from_iterable(task.located() for task in self.tasks.values())
-            embed = encode_all(encode, located, progress, inside)
+            embed = encode_all(encode, located, progress, inside, chunk)
         results = {}
         for done, (name, task) in enumerate(self.tasks.items()):
             progress("score", done, len(self.tasks))

@@ -35,7 +35,7 @@ def compare(
     mode: str = "test",
     data_dir: str | Path = "SentEval/data",
     official: bool = True,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     cache_dir: str | Path | None = None,
     show_progress: bool = True,
     level: float = 0.95,

@@ -43,7 +43,7 @@ def evaluate(
     labels: Any = None,
     mteb: str | Sequence[str] | None = None,
     mteb_data_dir: str | Path | None = None,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     official: bool = True,
     cache_dir: str | Path | None = None,
     show_progress: bool = True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.api.evaluate import AnyEncoder
 from dcpcse.api.words import python_words
 from dcpcse.inference.mining.arguments import MiningArguments
-from dcpcse.utils.arguments import known_arguments, path, truth_value, whole_number
+from dcpcse.utils.arguments import batch_size_or_default, known_arguments, path, truth_value
 
 if TYPE_CHECKING:
     from dcpcse.inference.mining.result import MiningResult
@@ -34,7 +34,7 @@ def mine(
     sampling: str = "top",
     seed: int | None = None,
     backend: str = "auto",
-    batch_size: int = 128,
+    batch_size: int | None = None,
     cache_dir: str | Path | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
@@ -87,7 +87,7 @@ def mine(
         backend=backend,
         overwrite=overwrite,
     )
-    whole_number("batch_size", batch_size, 1)
+    batch_size_or_default(batch_size)
     truth_value("show_progress", show_progress)
     require_output(Path(args.output), "--output", args.overwrite)
     require_backend(args.backend)

@@ -11,7 +11,7 @@ uses the boundaries of the sequences. For a packed batch, a missing mask means t
 sequences may attend to each other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,6 +30,20 @@ Prefix = Mapping[int, tuple[Tensor, Tensor]]
 PREFIX_ATTENTION = "prefix_sdpa"
 
 
+class Masks:
+    """The attention masks of one forward pass. Layers with the same number of prompts and window share one."""
+
+    def __init__(self) -> None:
+        self._masks: dict[tuple[int, int | None], Tensor | None] = {}
+
+    def get(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
+        """Return the mask of layers with so many prompts and this window; the first of them calls `make`."""
+        case = (prompts, window)
+        if case not in self._masks:
+            self._masks[case] = make()
+        return self._masks[case]
+
+
 def prefix_attention(
     module: nn.Module,
     query: Tensor,
@@ -42,6 +56,7 @@ def prefix_attention(
     packing: Packing | None = None,
     one_row: TextsInOneRow | None = None,
     sliding_window: int | None = None,
+    masks: Masks | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
@@ -52,8 +67,8 @@ def prefix_attention(
     given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
     one_row: the same packed sequences; if given, they stay in one row unless dropout is applied to the attention
     weights. sliding_window: the smallest distance at which two tokens no longer attend to each other; a given
-    attention_mask already includes the window. Returns the output (N, L, heads, head_dim), or
-    (1, T, heads, head_dim) if packed, and None.
+    attention_mask already includes the window. masks: the masks of this forward pass; if given, layers that need the
+    same mask share it. Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
     layer = getattr(module, "layer_idx", None)
     own = None if prefix is None else prefix.get(layer)
@@ -61,16 +76,19 @@ def prefix_attention(
         return one_row.attend(query, key, value, own, prefix_mask, sliding_window, kwargs.get("scaling")), None
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
-        attention_mask = packing.real[:, None, None]
-    if sliding_window is not None and (packing is not None or attention_mask is None):
-        attention_mask = _within(sliding_window, query.shape[2], attention_mask, query.device)
+    prompts, length, device = 0 if own is None else own[0].shape[2], query.shape[2], query.device
+
+    def make_mask() -> Tensor | None:
+        mask = attention_mask if packing is None else packing.real[:, None, None]
+        if sliding_window is not None and (packing is not None or mask is None):
+            mask = _within(sliding_window, length, mask, device)
+        return mask if own is None else _with_prompts(mask, prefix_mask, prompts, length)
+
+    mask = (masks or Masks()).get(prompts, sliding_window, make_mask)
     if own is not None:
-        prefix_key, prefix_value = own
         # The prompts stay in float32 when the backbone or autocast computes in half precision.
-        key = _prepend(prefix_key, key)
-        value = _prepend(prefix_value, value)
-        attention_mask = _with_prompts(attention_mask, prefix_mask, prefix_key.shape[2], query.shape[2])
-    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # (N, L, heads, head_dim)
+        key, value = _prepend(own[0], key), _prepend(own[1], value)
+    output, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)  # (N, L, heads, head_dim)
     return (output if packing is None else packing.from_rows(output).unsqueeze(0)), None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dcpcse.encoders import prompt_support
-from dcpcse.encoders.attention import Prefix
+from dcpcse.encoders.attention import Masks, Prefix
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.flex_attention import TextsInOneRow
 from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
@@ -165,6 +165,8 @@ class Encoder(nn.Module):
         backbone_inputs, first = self._backbone_inputs(given, attention_mask, packing)
         if all_layers:
             backbone_inputs["output_hidden_states"] = True
+        if packing is not None or "prefix" in prompts:
+            backbone_inputs["masks"] = Masks()
         changes = _changes(condition, first, edits, packing)
         with self._embeddings_changed(changes) if changes else contextlib.nullcontext():
             output = self.backbone(**backbone_inputs, **prompts)

@@ -57,10 +57,14 @@ def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
 
 
 def use_prefix_attention(backbone: PreTrainedModel) -> None:
-    """Make the backbone's attention accept a prefix; raise UserError if its attention cannot be replaced."""
+    """Make the backbone's attention accept a prefix; raise UserError if its attention cannot be replaced.
+
+    This also switches off cuDNN's attention in this process, which plans its execution for every new shape of a batch.
+    """
     if not getattr(backbone, "_supports_attention_backend", False):
         raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
     backbone.set_attn_implementation(PREFIX_ATTENTION)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:

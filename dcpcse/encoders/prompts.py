@@ -157,7 +157,7 @@ class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         mask = columns < lengths.unsqueeze(1)
         index = torch.where(mask, columns + (lengths.cumsum(0) - lengths).unsqueeze(1), 0)
         self._index, self.mask = (
-            part.repeat_interleave(torch.tensor(rows), dim=0).to(device) for part in (index, mask)
+            send(part.repeat_interleave(torch.tensor(rows), dim=0), device) for part in (index, mask)
         )
 
     def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ import copy
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_t
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.arguments import encode_arguments, path, string, whole_number
-from dcpcse.utils.devices import pick_device, release_memory, run_jobs, send
+from dcpcse.utils.devices import Movable, pick_device, release_memory, run_jobs, run_pipeline, send
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.refusals import doing
@@ -43,7 +43,7 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_
 
 logger = logging.getLogger(__name__)
 
-CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
+CPU_TOKENS, GPU_TOKENS = 2_048, 32_768
 """Maximum number of tokens per batch of `encode`. On a CPU they fit its caches; on a GPU they keep it busy."""
 
 WORTH_PREPACKING = 4_096
@@ -248,7 +248,7 @@ class SentenceEncoder(nn.Module):
     def encode(
         self,
         sentences: Sequence[str],
-        batch_size: int = 128,
+        batch_size: int | None = None,
         normalize: bool | None = None,
         *,
         max_length: int | None = None,
@@ -257,21 +257,29 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
-        They are computed in eval mode without gradients. batch_size: maximum number of sentences per batch; batches of
-        long sentences are smaller (see `CPU_TOKENS` and `GPU_TOKENS`). normalize: scale the embeddings to unit length;
-        by default as the model's setting says. max_length: truncate texts to this number of tokens, including special
-        tokens; by default, only texts that exceed the model's maximum (`max_tokens`) are truncated, and one warning
-        reports their number. without: token ids to
-        remove from all texts, except special tokens. Several threads may call this at the same time, but not while the
+        They are computed in eval mode without gradients. batch_size: maximum number of sentences per batch, by default
+        128 on a CPU and no such maximum on a GPU; batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
+        normalize: scale the embeddings to unit length; by default as the model's setting says. max_length: truncate
+        texts to this number of tokens, including special tokens; by default, only texts that exceed the model's
+        maximum (`max_tokens`) are truncated, and one warning reports their number. without: token ids to remove from
+        all texts, except special tokens. Several threads may call this at the same time, but not while the
         model is trained. Raises UserError if an argument is invalid.
         """
         sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
         texts = self.tokenize(sentences, max_length, without)
 
-        def encode_batch(rows: Sequence[int]) -> np.ndarray:
-            return self._encode_batch(texts, rows, normalize)
+        def collate(rows: Sequence[int]) -> EncoderInputs:
+            return EncoderInputs.of(*texts.batch(rows, self.tokenizer.pad_token_id))
 
-        return encode_in_batches(self, list(map(len, texts.ids)), encode_batch, batch_size, show_progress)
+        def embed(inputs: EncoderInputs) -> Tensor:
+            return self._embed(inputs, normalize)
+
+        return encode_in_batches(self, list(map(len, texts.ids)), collate, embed, batch_size, show_progress)
+
+    @property
+    def default_batch_size(self) -> int | None:
+        """Maximum number of sentences per batch of `encode` if no other is given; None if only tokens are limited."""
+        return tokenization.default_batch_size(self.device.type)
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
         """Return the token ids of sentences as `encode` uses them; raise UserError if max_length is out of range."""
@@ -294,12 +302,11 @@ class SentenceEncoder(nn.Module):
         if not least <= whole_number("max_length", max_length) <= limit:
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
-    def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool | None) -> np.ndarray:
-        input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
-        packing = Packing.of(mask).to(self.device)
-        slots = None if slots is None else slots.to(self.device)
-        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing, normalize=False)
-        return as_numbers(embeddings, self.normalize if normalize is None else normalize)
+    def _embed(self, inputs: "EncoderInputs", normalize: bool | None) -> Tensor:
+        """Return the embeddings (n, H) of a batch in float32, on the device."""
+        given = inputs.input_ids, inputs.attention_mask, inputs.slots
+        embeddings = self(*given, packing=inputs.packing, normalize=False)
+        return in_float32(embeddings, self.normalize if normalize is None else normalize)
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
@@ -561,48 +568,91 @@ class SentenceEncoder(nn.Module):
         return peft_config(self.encoder.prompt.shape, self.source.name_or_path, self.source.revision)
 
 
+@dataclass(frozen=True)
+class EncoderInputs:
+    """A batch of `encode`: ids and mask (n, L), the slots of templates, if any, and the packing of the mask."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    slots: Slots | None
+    packing: Packing
+
+    @classmethod
+    def of(cls, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None) -> "EncoderInputs":
+        """Add the packing, which is computed on the CPU, so that no pass waits for a GPU."""
+        return cls(input_ids, attention_mask, slots, Packing.of(attention_mask))
+
+    def to(self, device: torch.device, **options: Any) -> "EncoderInputs":
+        """Return a copy on another device."""
+        return self._with(lambda part: part.to(device, **options))
+
+    def pin_memory(self) -> "EncoderInputs":
+        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
+        return self._with(lambda part: part.pin_memory())
+
+    def _with(self, change: Callable[[Any], Any]) -> "EncoderInputs":
+        return EncoderInputs(**{name: part if part is None else change(part) for name, part in vars(self).items()})
+
+
+InputsT = TypeVar("InputsT", bound=Movable)
+
+
 def encode_in_batches(
     model: SentenceEncoder,
     lengths: Sequence[int],
-    encode_batch: Callable[[Sequence[int]], np.ndarray],
-    batch_size: int,
+    collate: Callable[[Sequence[int]], InputsT],
+    embed: Callable[[InputsT], Tensor],
+    batch_size: int | None,
     show_progress: bool,
 ) -> np.ndarray:
     """Encode N texts in batches, and return their embeddings (N, H).
 
-    lengths: the number of tokens of each text. encode_batch: a function that returns the embeddings of the texts with
-    the given indices. During encoding, the model is in eval mode without gradients. In half precision, its weights are
-    cast once; otherwise, they are prepacked if there are many tokens. On a CPU, several threads encode the batches.
+    lengths: the number of tokens of each text. collate: a function that returns the inputs of the n texts with the
+    given indices, on the CPU. embed: a function that returns the embeddings (n, H) of such inputs, both on the device
+    of the model. batch_size: as in `SentenceEncoder.encode`. During encoding, the model is in eval mode without
+    gradients. In half precision, its weights are cast once; otherwise, they are prepacked if there are many tokens. On
+    a CPU, several threads encode the batches. Otherwise, a thread collates the next batch while the device computes.
     """
     embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
     kind = model.device.type
-    jobs = list(tokenization.batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
+    rows_per_batch = tokenization.default_batch_size(kind) if batch_size is None else batch_size
+    jobs = list(tokenization.batches(lengths, rows_per_batch, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
     cast = model.bf16 or torch.is_autocast_enabled(kind)
     dtype = torch.bfloat16 if model.bf16 else torch.get_autocast_dtype(kind)
 
-    def work(rows: Sequence[int]) -> None:
+    def compute(inputs: InputsT) -> Tensor:
         # Both settings apply to the current thread only.
         with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
-            embeddings[rows] = encode_batch(rows)
+            return embed(inputs)
 
     passes = itertools.count(1)
     bar = tqdm(total=len(lengths), desc="encode", mininterval=1, disable=not show_progress)
+
+    def work(rows: Sequence[int]) -> None:
+        embeddings[rows] = compute(collate(rows)).numpy()
 
     def finished(rows: Sequence[int]) -> None:
         release_memory(model.device, next(passes))
         bar.update(len(rows))
 
+    def keep(rows: Sequence[int], vectors: Tensor) -> None:
+        embeddings[rows] = vectors.numpy()
+        bar.update(len(rows))
+
     is_worth_it = not cast and sum(lengths) > WORTH_PREPACKING
     halved = in_half_precision(model, dtype if cast else None, keep=model.bf16)
     with bar, evaluating(model), torch.no_grad(), prepacked(model, is_worth_it), halved:
-        run_jobs(jobs, work, finished, in_threads=kind == "cpu")
+        if kind == "cpu":
+            run_jobs(jobs, work, finished)
+        else:
+            run_pipeline(jobs, collate, compute, keep, model.device)
     return embeddings
 
 
-def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
-    """Return embeddings (N, H) as a float32 array, scaled to unit length if `normalize`."""
+def in_float32(embeddings: Tensor, normalize: bool) -> Tensor:
+    """Return embeddings (N, H) in float32, scaled to unit length if `normalize`."""
     embeddings = embeddings.float()
-    return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+    return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 
 def _adapter_in_words(effect: Mapping[str, Any] | None) -> str:

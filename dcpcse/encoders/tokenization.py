@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
+CPU_ROWS = 128
+"""Number of texts per batch on a CPU, unless the caller gives another one."""
+
 CUT_WARNING = "%d of %d texts are longer than the encoder's maximum of %d tokens and were truncated"
 
 
@@ -68,10 +71,19 @@ def _drop(ids: list[int], removed: Collection[int]) -> list[int]:
     return [token for token in ids if token not in removed] if removed else ids
 
 
-def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
+def default_batch_size(device_type: str) -> int | None:
+    """Return the maximum number of texts per batch on a type of device, such as "cpu".
+
+    Other devices than a CPU have no such maximum (None), since few short texts would not keep them busy.
+    """
+    return CPU_ROWS if device_type == "cpu" else None
+
+
+def batches(lengths: Sequence[int], rows: int | None, tokens: int) -> Iterator[list[int]]:
     """Yield batches of texts as lists of indices, longest texts first.
 
-    A batch has at most `rows` texts and at most `tokens` tokens, including padding; a longer text forms its own batch.
+    A batch has at most `rows` texts (None: any number) and at most `tokens` tokens, including padding; a longer text
+    forms its own batch.
     Sorting by length saves padding, since all texts of a batch are padded to the longest one. Starting with the
     longest texts reveals immediately if memory does not suffice.
     """

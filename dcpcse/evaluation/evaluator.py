@@ -24,6 +24,9 @@ from dcpcse.utils.refusals import doing
 
 logger = logging.getLogger(__name__)
 
+GPU_CHUNK = 16 * CHUNK
+"""Number of sentences per call of `encode` on a GPU, where fewer, shared by several processes, are no full batch."""
+
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
 """Similarity task with a dev set → name of its metric in the papers' training scripts."""
 
@@ -36,7 +39,7 @@ def evaluate_suite(
     model: SentenceEncoder | ForeignEncoder,
     suite: Suite,
     *,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     cache_dir: Path | None = None,
     fitting: Fitting | None = None,
     show_progress: bool = False,
@@ -45,10 +48,11 @@ def evaluate_suite(
     """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
 
     All processes must call this function: all of them encode, the first one computes the scores, and all return the
-    result. Classifiers of transfer tasks are trained on the model's device. cache_dir: the folder in which embeddings
-    are cached. fitting: a map that is fitted to the embeddings and applied before scoring; the scores that need the
-    internals of the model are then left out, as they are for an encoder of other code. on_result: called with each
-    result as soon as it is computed. Raises senteval.DataError if embeddings are not finite or all equal.
+    result. Classifiers of transfer tasks are trained on the model's device. batch_size: as in `encode`. cache_dir: the
+    folder in which embeddings are cached. fitting: a map that is fitted to the embeddings and applied before scoring;
+    the scores that need the internals of the model are then left out, as they are for an encoder of other code.
+    on_result: called with each result as soon as it is computed. Raises senteval.DataError if embeddings are not
+    finite or all equal.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
@@ -57,7 +61,8 @@ def evaluate_suite(
             has_inside = fitting is None and isinstance(model, SentenceEncoder)
             inside = _ModelAccess(model, encode, bars) if has_inside else None
             finish = fitting.finish(cached, show_progress) if fitting else None
-            return suite.measure(cached, inside=inside, finish=finish, progress=bars, on_result=on_result)
+            how = {"inside": inside, "finish": finish, "progress": bars, "on_result": on_result}
+            return suite.measure(cached, **how, chunk=CHUNK if model.device.type == "cpu" else GPU_CHUNK)
 
     return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
 

@@ -53,14 +53,17 @@ class ForeignEncoder:
         weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = pick_device(None) if weight is None else weight.device
 
-    def encode(self, sentences: Sequence[str], batch_size: int = 128, show_progress: bool = False) -> np.ndarray:
+    def encode(
+        self, sentences: Sequence[str], batch_size: int | None = None, show_progress: bool = False
+    ) -> np.ndarray:
         """Return the embeddings (N, H) of sentences. Raises DataError unless the model returns numbers (n, H).
 
         They may be an array, a tensor, or a list of rows.
 
-        A function gets at most batch_size sentences per call. A module of torch is in eval mode meanwhile, and
-        gradients are not recorded.
+        A function gets at most batch_size sentences per call, by default 128. A module of torch is in eval mode
+        meanwhile, and gradients are not recorded.
         """
+        batch_size = 128 if batch_size is None else batch_size
         step = max(len(sentences), 1) if "batch_size" in self._options else batch_size
         options = {name: batch_size if name == "batch_size" else show_progress for name in self._options}
         starts = range(0, len(sentences), step)

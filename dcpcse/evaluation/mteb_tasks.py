@@ -81,7 +81,7 @@ def evaluate_mteb_tasks(
     model: SentenceEncoder | ForeignEncoder,
     tasks: Mapping[str, Any],
     *,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     cache_dir: Path | None = None,
     show_progress: bool = False,
     on_result: Callable[[MtebResult], None] = lambda result: None,

@@ -10,7 +10,7 @@ applied separately for each adapter.
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, tokenizer_record
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.recorded_backbone import load_recorded, require_recorded
-from dcpcse.encoders.sentence_encoder import SentenceEncoder, as_numbers, dtype_of, encode_in_batches, plain_encoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, dtype_of, encode_in_batches, in_float32, plain_encoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import TOKENIZER_FILES, sha256_of
@@ -114,7 +114,7 @@ class Adapters:
         self,
         sentences: Sequence[str],
         adapter: str | Sequence[str],
-        batch_size: int = 128,
+        batch_size: int | None = None,
         normalize: bool | None = None,
         *,
         max_length: int | None = None,
@@ -139,10 +139,10 @@ class Adapters:
             )
         texts = _Texts.tokenize(self, sentences, names, max_length, without)
 
-        def encode_batch(rows: Sequence[int]) -> np.ndarray:
-            return as_numbers(texts.embeddings(rows, None if normalize is None else False), bool(normalize))
+        def embed(batch: _Batch) -> torch.Tensor:
+            return in_float32(batch.embeddings(None if normalize is None else False), bool(normalize))
 
-        return encode_in_batches(self._base, texts.lengths, encode_batch, batch_size, show_progress)
+        return encode_in_batches(self._base, texts.lengths, texts.batch, embed, batch_size, show_progress)
 
     def _known(self, name: str) -> str:
         if name in self._models:
@@ -224,18 +224,23 @@ class _Texts:
         """Number of tokens of each sentence."""
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
-    def embeddings(self, chosen: Sequence[int], normalize: bool | None) -> torch.Tensor:
-        """Compute the embeddings (n, H) of the chosen sentences, in this order.
-
-        normalize: as in `SentenceEncoder.pool_and_embed`.
-        """
+    def batch(self, chosen: Sequence[int]) -> "_Batch":
+        """Return the inputs of the chosen sentences, on the CPU."""
         of_adapter = defaultdict(list)
         for place, text in enumerate(chosen):
             of_adapter[self.places[text][0]].append(place)
-        parts = [self._part(number, [chosen[place] for place in places]) for number, places in of_adapter.items()]
-        models = [self.models[number] for number in of_adapter]
-        order = torch.tensor([place for places in of_adapter.values() for place in places])
-        return _embeddings(models, parts, normalize)[order.argsort()]
+        of_layers = defaultdict(list)
+        for number in of_adapter:
+            of_layers[self.models[number].encoder.backbone].append(number)
+        passes = [
+            _Pass.of(
+                [self.models[number] for number in numbers],
+                [self._part(number, [chosen[place] for place in of_adapter[number]]) for number in numbers],
+            )
+            for numbers in of_layers.values()
+        ]
+        places = [place for numbers in of_layers.values() for number in numbers for place in of_adapter[number]]
+        return _Batch(passes, torch.tensor(places).argsort())
 
     def _part(self, number: int, chosen: Sequence[int]) -> EncoderBatch:
         model = self.models[number]
@@ -243,36 +248,56 @@ class _Texts:
         return EncoderBatch(model.encoder, *self.rows[number].batch(rows, model.tokenizer.pad_token_id))
 
 
-def _embeddings(
-    models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch], normalize: bool | None
-) -> torch.Tensor:
-    """Return the embeddings (N, H) of the rows of all parts, part by part.
+@dataclass(frozen=True)
+class _Pass:
+    """The rows of adapters whose encoders have the same layers, which process all of them at once.
 
-    Parts whose encoders have the same layers share a pass through them.
+    models, parts: each adapter with its rows. packing: of the mask of all rows, computed on the CPU, so that no pass
+    waits for a GPU.
     """
-    passes = defaultdict(list)
-    for number, part in enumerate(parts):
-        passes[part.encoder.backbone].append(number)
-    found = {}
-    for numbers in passes.values():
-        own = _of_one_pass([models[i] for i in numbers], [parts[i] for i in numbers], normalize)
-        found |= dict(zip(numbers, own, strict=True))
-    return torch.cat([found[number] for number in range(len(parts))])
+
+    models: Sequence[SentenceEncoder]
+    parts: Sequence[EncoderBatch]
+    packing: Packing
+
+    @classmethod
+    def of(cls, models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]) -> "_Pass":
+        return cls(models, parts, Packing.of(joint_mask(parts)))
+
+    def map(self, change: Callable[[Any], Any]) -> "_Pass":
+        return _Pass(self.models, list(map(change, self.parts)), change(self.packing))
+
+    def embeddings(self, normalize: bool | None) -> list[torch.Tensor]:
+        """Return the embeddings (n, H) of the rows of each part; normalize: as in `SentenceEncoder.pool_and_embed`."""
+        all_layers = any(model.pooler.needs_all_layers for model in self.models)
+        states = hidden_states(self.parts, packing=self.packing, all_layers=all_layers)
+        return [
+            model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots, normalize)[1]
+            for model, part, hidden in zip(self.models, self.parts, states, strict=True)
+        ]
 
 
-def _of_one_pass(
-    models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch], normalize: bool | None
-) -> list[torch.Tensor]:
-    """Return the embeddings (n, H) of the rows of each part; all parts have encoders with the same layers."""
-    device = models[0].device
-    packing = Packing.of(joint_mask(parts)).to(device)  # before the move to a GPU, to avoid a synchronization
-    parts = [part.to(device) for part in parts]
-    all_layers = any(model.pooler.needs_all_layers for model in models)
-    states = hidden_states(parts, packing=packing, all_layers=all_layers)
-    return [
-        model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots, normalize)[1]
-        for model, part, hidden in zip(models, parts, states, strict=True)
-    ]
+@dataclass(frozen=True)
+class _Batch:
+    """A batch of `Adapters.encode`. order: (N,), for each sentence its index among the rows of all passes."""
+
+    passes: Sequence[_Pass]
+    order: torch.Tensor
+
+    def to(self, device: torch.device, **options: Any) -> "_Batch":
+        """Return a copy on another device."""
+        return self._with(lambda part: part.to(device, **options))
+
+    def pin_memory(self) -> "_Batch":
+        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
+        return self._with(lambda part: part.pin_memory())
+
+    def _with(self, change: Callable[[Any], Any]) -> "_Batch":
+        return _Batch([one.map(change) for one in self.passes], change(self.order))
+
+    def embeddings(self, normalize: bool | None) -> torch.Tensor:
+        """Return the embeddings (N, H) of all sentences; normalize: as in `SentenceEncoder.pool_and_embed`."""
+        return torch.cat([rows for one in self.passes for rows in one.embeddings(normalize)])[self.order]
 
 
 @contextlib.contextmanager

@@ -5,7 +5,15 @@ from dataclasses import dataclass, fields
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require, require_choices, require_count, require_kinds
+from dcpcse.utils.option_fields import (
+    BATCH_SIZE_HELP,
+    flag,
+    option,
+    require,
+    require_choices,
+    require_count,
+    require_kinds,
+)
 
 
 @dataclass
@@ -44,7 +52,7 @@ class EncoderArguments:
         "Masked-LM head of --pooler top_k and static_lm_head: checkpoint (the encoder's own), or a folder or hub id.",
     )
     base: str | None = option(None, "Folder or hub id of the frozen encoder. Default: the one recorded in the folder.")
-    batch_size: int = option(128, "Maximum batch size in sentences.")
+    batch_size: int | None = option(None, BATCH_SIZE_HELP)
     bf16: bool = option(
         False, "Compute matrix products in bfloat16, and the rest in float32; meant for GPUs with bfloat16 units."
     )
@@ -65,7 +73,8 @@ class EncoderArguments:
         require_kinds(self)
         require_choices(self)
         for name in ("batch_size", "top_k"):
-            require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+            given = getattr(self, name)
+            require(given is None or given >= 1, f"--{name}", given, "at least 1")
         if self.template is not None:
             Template.parse(self.template)
 

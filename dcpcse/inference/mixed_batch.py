@@ -1,6 +1,6 @@
 """Process rows of several encoders that share a backbone in one forward pass; each row keeps its encoder's prompts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,17 @@ class EncoderBatch:
     attention_mask: Tensor
     slots: Slots | None = None
 
-    def to(self, device: torch.device) -> "EncoderBatch":
-        slots = None if self.slots is None else self.slots.to(device)
-        return EncoderBatch(self.encoder, self.input_ids.to(device), self.attention_mask.to(device), slots)
+    def to(self, device: torch.device, **options: Any) -> "EncoderBatch":
+        """Return a copy on another device."""
+        return self._with(lambda part: part.to(device, **options))
+
+    def pin_memory(self) -> "EncoderBatch":
+        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
+        return self._with(lambda part: part.pin_memory())
+
+    def _with(self, change: Callable[[Any], Any]) -> "EncoderBatch":
+        slots = None if self.slots is None else change(self.slots)
+        return EncoderBatch(self.encoder, change(self.input_ids), change(self.attention_mask), slots)
 
 
 def joint_mask(parts: Sequence[EncoderBatch]) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, overload
 import numpy as np
 from senteval.scores import cosine, unit_rows
 
-from dcpcse.utils.arguments import encoder, matrix
+from dcpcse.utils.arguments import encode_function, matrix
 from dcpcse.utils.errors import UserError
 
 
@@ -43,27 +43,29 @@ def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @overload
-def similarity(model: Any, a: str, b: str, *, batch_size: int = 128) -> float: ...
+def similarity(model: Any, a: str, b: str, *, batch_size: int | None = None) -> float: ...
 
 
 @overload
-def similarity(model: Any, a: str, b: Sequence[str], *, batch_size: int = 128) -> np.ndarray: ...
+def similarity(model: Any, a: str, b: Sequence[str], *, batch_size: int | None = None) -> np.ndarray: ...
 
 
 @overload
-def similarity(model: Any, a: Sequence[str], b: str | Sequence[str], *, batch_size: int = 128) -> np.ndarray: ...
+def similarity(
+    model: Any, a: Sequence[str], b: str | Sequence[str], *, batch_size: int | None = None
+) -> np.ndarray: ...
 
 
 def similarity(
-    model: Any, a: str | Sequence[str], b: str | Sequence[str], *, batch_size: int = 128
+    model: Any, a: str | Sequence[str], b: str | Sequence[str], *, batch_size: int | None = None
 ) -> float | np.ndarray:
     """Return the cosines of sentences: a float for two strings, (N,) for a string and a list, (N, M) for two lists.
 
-    model: any object with `encode(sentences, batch_size=…)`. A returned array is float32. Raises UserError
-    if a vector is zero or not finite.
+    model: any object with `encode(sentences, batch_size=…)`. batch_size: by default that of the model, or 128 for an
+    object of other code. A returned array is float32. Raises UserError if a vector is zero or not finite.
     """
-    encoder(model)
+    encode = encode_function(model, batch_size)
     one, other = ([x] if isinstance(x, str) else x for x in (a, b))
-    found = cosine_matrix(model.encode(one, batch_size=batch_size), model.encode(other, batch_size=batch_size))
+    found = cosine_matrix(encode(one), encode(other))
     found = found[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]
     return float(found) if np.ndim(found) == 0 else found

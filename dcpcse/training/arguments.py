@@ -16,6 +16,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils.import_utils import enable_tf32
 
 from dcpcse.data.tables import describe
+from dcpcse.encoders.tokenization import CPU_ROWS
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import number, truth_value, whole_number
 from dcpcse.utils.distributed import init_process_group, launched
@@ -118,8 +119,8 @@ class TrainingArguments(transformers.TrainingArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py.
 
     Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
-    trains and the encoder, and `bf16` and `dataloader_num_workers` on the device, unless they are given; `optim` is
-    `adamw_torch`, losses that are not finite stop a run, batches of the evaluation contain 128 sentences, and
+    trains and the encoder, and `bf16`, `optim` and `dataloader_num_workers` on the device, unless they are given;
+    losses that are not finite stop a run, batches of the evaluation are those of `encode`, and
     `metric_for_best_model` is a score of the evaluation data, by default the first one. Options that would change the
     meaning of a contrastive loss are refused. Raises UserError for values that are not allowed.
     """
@@ -144,7 +145,11 @@ class TrainingArguments(transformers.TrainingArguments):
     overwrite_output_dir: bool = option(False, "Delete an earlier run in --output_dir when training starts.")
     logging_dir: str | None = option(None, "Folder for TensorBoard files (with --report_to tensorboard).")
     # The transformers version of the papers had no fused optimiser and did not hide NaN losses.
-    optim: str = option("adamw_torch", "Optimiser: one of transformers' OptimizerNames.")
+    optim: str | None = option(
+        None,
+        "Optimiser: one of transformers' OptimizerNames. Default: adamw_torch_fused on CUDA, which is AdamW in fewer "
+        "kernels, and adamw_torch elsewhere or with --adam_bias_correction False.",
+    )
     adam_bias_correction: bool = option(
         True,
         "Correct the averages of --optim adamw_torch for their start at zero. False computes AdamW of transformers 4 "
@@ -208,7 +213,11 @@ class TrainingArguments(transformers.TrainingArguments):
         "Further processes that collate the next batches, for each process that trains. Default: 2 on a GPU, else 0.",
     )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
-    per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
+    per_device_eval_batch_size: int | None = option(
+        None,
+        "Maximum batch size in sentences when dev sets are encoded. Default: 128 on a CPU; on a GPU, only tokens are "
+        "limited.",
+    )
     do_train: bool = option(False, "Train the model. Default: on, unless --do_eval is given alone.")
     do_eval: bool = option(False, "Evaluate the dev sets at the end.")
     load_best_model_at_end: bool = option(
@@ -240,13 +249,17 @@ class TrainingArguments(transformers.TrainingArguments):
         if launched() > 1 and not torch.accelerator.is_available():
             # accelerate joins processes on CPUs only with use_cpu; otherwise all would train separately in one folder.
             self.use_cpu = True
+        on_gpu = torch.cuda.is_available() and not self.use_cpu
+        if self.optim is None:
+            fused = on_gpu and self.adam_bias_correction
+            self.optim = OptimizerNames.ADAMW_TORCH_FUSED if fused else OptimizerNames.ADAMW_TORCH
         self._require_valid_numbers()
         self._require_known()
         if not 1 <= self.ddp_timeout <= 10**8:
             raise UserError(f"--ddp_timeout {self.ddp_timeout}: must be from 1 to 100000000 seconds")
         if self.tf32 is not None:
             enable_tf32.cache_clear()  # it would do nothing for a value that an earlier run of this process had
-        backend = self.ddp_backend or ("nccl" if torch.cuda.is_available() and not self.use_cpu else "gloo")
+        backend = self.ddp_backend or ("nccl" if on_gpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         workers = self.dataloader_num_workers
         self.dataloader_num_workers = workers or 0  # transformers compares it with numbers
@@ -256,6 +269,11 @@ class TrainingArguments(transformers.TrainingArguments):
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
         self.dataloader_num_workers = workers
+
+    @property
+    def eval_batch_size(self) -> int:
+        """The maximum batch size in sentences that transformers reports; see `per_device_eval_batch_size`."""
+        return self.per_device_eval_batch_size or CPU_ROWS
 
     def set_bf16(self, on: bool) -> None:
         """Set `bf16` after the construction, before a Trainer is made of these options."""

@@ -95,7 +95,10 @@ def _own_task(data: Any, name: str) -> Any:
 
 
 def compute_scores(
-    model: SentenceEncoder, suites: Mapping[str, Suite], batch_size: int, compute: ComputeMetrics | None = None
+    model: SentenceEncoder,
+    suites: Mapping[str, Suite],
+    batch_size: int | None = None,
+    compute: ComputeMetrics | None = None,
 ) -> dict[str, float]:
     """Evaluate a model and return the metrics by name, without the prefix `eval_`.
 

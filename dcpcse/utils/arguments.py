@@ -113,6 +113,18 @@ def encoder(value: Any) -> Any:
     return value
 
 
+def batch_size_or_default(value: Any) -> int | None:
+    """Return a batch size as a whole number; None is the default of the encoder."""
+    return None if value is None else whole_number("batch_size", value, 1)
+
+
+def encode_function(model: Any, batch_size: int | None) -> Callable[[list[str]], Any]:
+    """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none."""
+    given = batch_size_or_default(batch_size)
+    size = getattr(encoder(model), "default_batch_size", 128) if given is None else given
+    return functools.partial(model.encode, batch_size=size)
+
+
 def strings(
     value: Any, takes: str = "encode takes a list of sentences", item: str = "sentence", is_a: str = "a string"
 ) -> list[str]:
@@ -150,7 +162,7 @@ def encode_arguments(
     show_progress: Any = False,
 ) -> list[str]:
     """Check the arguments that all functions `encode` have, and return the sentences as a list."""
-    whole_number("batch_size", batch_size, 1)
+    batch_size_or_default(batch_size)
     if normalize is not None:
         truth_value("normalize", normalize)
     truth_value("show_progress", show_progress)

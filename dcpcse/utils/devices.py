@@ -1,17 +1,21 @@
-"""Functions that choose the device, move tensors to it, release free memory, and use the threads of a CPU."""
+"""Functions that choose the device, move tensors to and from it, release free memory, and use the threads of a CPU."""
 
+import contextlib
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from dcpcse.utils.errors import UserError
 
 JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
 
 
 class Movable(Protocol):
@@ -58,6 +62,26 @@ def send(movable: MovableT, device: torch.device) -> MovableT:
     return movable if device.type == "cpu" else movable.pin_memory().to(device, non_blocking=True)
 
 
+class Returning:
+    """A tensor on its way to the CPU. Only reading it waits for a GPU; the copy of other devices is there at once."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        # torch copies from a GPU to new pinned memory if it need not wait.
+        self._copy = tensor.to("cpu", non_blocking=tensor.is_cuda)
+        self._copied = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether reading does not wait."""
+        return self._copied is None
+
+    def read(self) -> Tensor:
+        """Return the tensor on the CPU."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._copy
+
+
 def require_flex_attention(device: torch.device, packing: bool) -> None:
     """Raise UserError unless --flex_attention can be used: it needs a GPU and packed batches."""
     if not packing:
@@ -91,16 +115,14 @@ def _malloc_trim() -> Callable[[int], int] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
-def run_jobs(
-    jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callable[[JobT], object], *, in_threads: bool
-) -> None:
-    """Call `work` for every job, and `done` for each finished job, in order. The first error is raised.
+def run_jobs(jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callable[[JobT], object]) -> None:
+    """Call `work` for every job on a CPU, and `done` for each finished job, in order. The first error is raised.
 
-    in_threads: if there are many jobs, each thread of torch computes one job alone. This is faster for small batches:
-    the operations of an encoder are then short, and cores that share an operation wait for each other after it.
+    If there are many jobs, each thread of torch computes one job alone. This is faster for small batches: the
+    operations of an encoder are then short, and cores that share an operation wait for each other after it.
     """
     threads = torch.get_num_threads()
-    if not in_threads or threads == 1 or len(jobs) < 2 * threads:
+    if threads == 1 or len(jobs) < 2 * threads:
         for job in jobs:
             work(job)
             done(job)
@@ -112,3 +134,42 @@ def run_jobs(
     finally:
         executor.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # new threads of torch use the number that any thread set last
+
+
+def run_pipeline(
+    jobs: Sequence[JobT],
+    collate: Callable[[JobT], Movable],
+    compute: Callable[[Any], Tensor],
+    done: Callable[[JobT, Tensor], object],
+    device: torch.device,
+) -> None:
+    """Compute a tensor of every job on a device, and call `done` with the job and the tensor on the CPU, in order.
+
+    collate: returns the CPU tensors of a job; a thread calls it for the next job while the device computes, and pins
+    them. compute: gets them on the device, and returns a tensor there. The tensor of a job is read after the next job
+    has been queued, so that the device has work meanwhile. The first error is raised, also one of the thread.
+    """
+    before: tuple[JobT, Returning] | None = None
+    with contextlib.closing(_prepared_ahead(jobs, lambda job: collate(job).pin_memory())) as batches:
+        for job, batch in zip(jobs, batches, strict=True):
+            now = job, Returning(compute(batch.to(device, non_blocking=True)))
+            if before is not None:
+                done(before[0], before[1].read())
+            before = now
+    if before is not None:
+        done(before[0], before[1].read())
+
+
+def _prepared_ahead(jobs: Sequence[JobT], prepare: Callable[[JobT], ResultT]) -> Iterator[ResultT]:
+    """Yield the result of `prepare` for every job, in order, while a thread prepares the next one."""
+    executor = ThreadPoolExecutor(1)
+    try:
+        waiting: deque[Future[ResultT]] = deque()
+        for job in jobs:
+            waiting.append(executor.submit(prepare, job))
+            if len(waiting) == 2:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        executor.shutdown(cancel_futures=True)

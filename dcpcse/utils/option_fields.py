@@ -9,6 +9,9 @@ from typing import Any, get_args
 from dcpcse.utils.arguments import list_of_strings, number, string, truth_value, whole_number
 from dcpcse.utils.errors import UserError, invalid_choice
 
+BATCH_SIZE_HELP = "Maximum batch size in sentences. Default: 128 on a CPU; on a GPU, only tokens are limited."
+"""Help of the options for the batch size of `encode`."""
+
 BASE = "--base (in Python: base=)"
 """How messages name the option for the location of a frozen encoder."""
 

@@ -597,3 +597,9 @@ def test_a_layer_of_dropout_that_was_left_out_is_told(tiny):
     set_dropout(model, 0.0)
     with pytest.raises(UserError, match=r"--encoder_dropout 0\.1: .*out_drop has no dropout layer.*--config_name"):
         set_dropout(model, 0.1)
+
+
+def test_an_encoder_switches_off_the_attention_that_plans_for_every_shape(tiny):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    Encoder(load_backbone(tiny("bert")).model)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

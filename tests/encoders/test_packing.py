@@ -6,6 +6,7 @@ from method_models import Collator, columns_of, rows_of
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from dcpcse.encoders import attention
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.packing import Packing
@@ -115,6 +116,32 @@ def test_prompt_gradients_are_those_of_padded_batches(tiny, kind):
     )
     assert padded.abs().max() > 1e-3
     torch.testing.assert_close(packed, padded, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("recomputed", [True, False])
+@pytest.mark.parametrize(("kind", "masks"), [("bert", 1), ("modernbert", 2)])
+def test_layers_share_their_masks_and_compute_the_same(kind, masks, recomputed, packed, tiny, monkeypatch):
+    """ModernBERT has layers with a window and layers without."""
+    encoder = prompted(tiny(kind, num_hidden_layers=4)).train()
+    set_packed(encoder, packed)
+    if recomputed:
+        encoder.backbone.gradient_checkpointing_enable()
+    ids, mask = batch_of(encoder)
+    calls, make = [], attention._with_prompts
+    monkeypatch.setattr(attention, "_with_prompts", lambda *given: calls.append(1) or make(*given))
+
+    def states_and_gradient() -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(3)  # of the dropout
+        states = encoder(ids, mask)[-1][mask.bool()]
+        return states, torch.autograd.grad(states.square().sum(), encoder.prompt.table.weight)[0]
+
+    shared = states_and_gradient()
+    assert len(calls) == masks
+    monkeypatch.setattr(attention.Masks, "get", lambda self, prompts, window, make: make())
+    alone = states_and_gradient()
+    assert len(calls) == masks + (8 if recomputed else 4)
+    assert all(torch.equal(one, other) for one, other in zip(shared, alone, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "modernbert"])

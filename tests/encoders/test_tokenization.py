@@ -2,11 +2,15 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.tokenization import batches
+from dcpcse.encoders.tokenization import batches, default_batch_size
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
+from dcpcse.inference.index.sentence_index import SentenceIndex
+from dcpcse.inference.similarity import similarity
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(4, 10_000), (1_000, 50), (7, 60), (1, 1)])
@@ -30,16 +34,44 @@ def test_texts_of_one_length_keep_their_order():
     assert list(batches([], 2, 100)) == []
 
 
+def test_only_a_cpu_limits_the_number_of_texts_by_default(tiny, monkeypatch):
+    assert list(batches([1] * 300, None, 1000)) == [list(range(300))]
+    assert [default_batch_size(kind) for kind in ("cpu", "cuda", "mps")] == [128, None, None]
+    model = models.plain_encoder(load_backbone(tiny("bert")), "avg")
+    sizes, embed = [], model._embed
+    monkeypatch.setattr(
+        model, "_embed", lambda inputs, *how: sizes.append(len(inputs.input_ids)) or embed(inputs, *how)
+    )
+    for given in (None, 200, 7):
+        model.encode(["a"] * 201, batch_size=given)
+    assert sorted(sizes[:2]) == [73, 128] and sorted(sizes[2:4]) == [1, 200] and max(sizes[4:]) == 7
+
+
+@pytest.mark.parametrize(("given", "passed"), [(None, 128), (7, 7)])
+def test_encoders_of_other_code_get_a_number_of_sentences(given, passed):
+    asked = []
+
+    class Foreign:
+        def encode(self, sentences, batch_size=32):
+            asked.append(batch_size)
+            return np.ones((len(sentences), 3), np.float32)
+
+    similarity(Foreign(), "a", "b", batch_size=given)
+    SentenceIndex.build(Foreign(), ["a"], batch_size=given).search("b", batch_size=given)
+    ForeignEncoder(Foreign()).encode(["a"], given)
+    assert asked == [passed] * 5
+
+
 def test_encode_gives_the_same_vectors_in_smaller_batches(tiny, sentences, monkeypatch):
     model = models.plain_encoder(load_backbone(tiny("bert")), "avg")
     whole = model.encode(sentences)
     monkeypatch.setattr(models, "CPU_TOKENS", 20)
-    sizes, encode_batch = [], model._encode_batch
+    sizes, embed = [], model._embed
 
-    def counted(texts, rows, normalize):
-        sizes.append(len(rows))
-        return encode_batch(texts, rows, normalize)
+    def counted(inputs, normalize):
+        sizes.append(len(inputs.input_ids))
+        return embed(inputs, normalize)
 
-    monkeypatch.setattr(model, "_encode_batch", counted)
+    monkeypatch.setattr(model, "_embed", counted)
     assert abs(model.encode(sentences) - whole).max() < 1e-5
     assert max(sizes) < len(sentences)

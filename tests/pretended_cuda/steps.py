@@ -1,13 +1,14 @@
 """Training steps of every method on the pretended device: what the host waits for in each of them.
 
-Usage: python steps.py FOLDER [PART_OF_A_NAME ...] [--bf16], with the compiled device.cpp in LD_PRELOAD, and with the
-folder of the project, SentEval and tests in PYTHONPATH
+Usage: python steps.py FOLDER [PART_OF_A_NAME ...] [--bf16] [--layers 3], with the compiled device.cpp in LD_PRELOAD,
+and with the folder of the project, SentEval and tests in PYTHONPATH
 
-Tiny encoders are written to FOLDER. REPORTS in it gets one line of JSON for every case and mode.
+Tiny encoders are written to FOLDER; they have one layer, or as many as `--layers` says. REPORTS in it gets one line of
+JSON for every case and mode.
 """
 
+import argparse
 import json
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ import torch
 from accelerate.utils import send_to_device
 from checks import checks
 from conftest import SENTENCES, make_encoder
+from encoding import encodings
 from method_models import Collator
 from torch.utils.data._utils.pin_memory import pin_memory
 from transformers import TrainerCallback
@@ -104,14 +106,15 @@ RUNS = {
 
 
 class Encoders:
-    """Tiny encoders of one layer, each made once."""
+    """Tiny encoders, each made once."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, layers: int) -> None:
+        self.folder, self.layers = folder, layers
 
     def __getitem__(self, kind: str) -> str:
         if not (self.folder / kind).exists():
-            make_encoder(self.folder / kind, kind, **{"n_layers" if kind == "distilbert" else "num_hidden_layers": 1})
+            name = "n_layers" if kind == "distilbert" else "num_hidden_layers"
+            make_encoder(self.folder / kind, kind, **{name: self.layers})
         return str(self.folder / kind)
 
 
@@ -220,7 +223,7 @@ def runs(encoders: Encoders, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
         )
         sentences, one = [f"{sentence} {i}" for i in range(10) for sentence in SENTENCES], OneStep()
         dcpcse.Trainer(encoders["bert"], args=args, train_dataset=sentences, callbacks=[one], **options).train()
-        yield report(name, "run", one.waits, one.kernels)
+        yield {**report(name, "run", one.waits, one.kernels), "fused": one.kernels["_fused_adamw_"]}
 
 
 def report(name: str, mode: str, waits: Counter, kernels: Counter) -> dict[str, Any]:
@@ -234,8 +237,14 @@ if __name__ == "__main__":
     logging.set_verbosity_error()
     torch.set_num_threads(1)
     device.pretend()
-    encoders, wanted = Encoders(Path(sys.argv[1])), [word for word in sys.argv[2:] if word != "--bf16"]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("wanted", nargs="*")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--layers", type=int, default=1)
+    args = parser.parse_args()
+    encoders, wanted = Encoders(args.folder, args.layers), args.wanted
     with open(encoders.folder / REPORTS, "w", encoding="utf-8") as file:
-        parts = () if wanted else (checks(), planted(encoders))
-        for found in chain(*parts, steps(encoders, wanted, "--bf16" in sys.argv), runs(encoders, wanted)):
+        parts = () if wanted else (checks(), planted(encoders), encodings(args.folder))
+        for found in chain(*parts, steps(encoders, wanted, args.bf16), runs(encoders, wanted)):
             file.write(json.dumps(found) + "\n")

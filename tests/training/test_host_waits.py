@@ -1,4 +1,7 @@
-"""No training step waits for its GPU: counted on a pretended one (tests/pretended_cuda), in a process of its own."""
+"""No training step waits for its GPU: counted on a pretended one (tests/pretended_cuda), in a process of its own.
+
+`encode` waits once per batch there, and its vectors are those of the CPU.
+"""
 
 import json
 import os
@@ -60,7 +63,20 @@ def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
     assert len(runs) == 4
     for one in runs.values():
         (line,) = one["lines"]
-        assert line.startswith("1 × an event: dcpcse/training/guards/finite.py"), one
+        assert line.startswith("1 × an event: dcpcse/utils/devices.py") and "dcpcse/training/guards/finite.py" in line
+
+
+def test_a_run_updates_the_weights_with_decay_in_one_kernel_and_the_others_in_another(reports):
+    assert {one["fused"] for one in of_modes(reports, "run").values()} == {2}
+
+
+def test_encode_waits_once_a_batch_for_the_vectors_of_the_batch_before(reports):
+    found = of_modes(reports, "encode")
+    assert len(found) == 9
+    for (name, _), one in found.items():
+        assert one["batches"] > 10
+        assert one["lines"] == {"an event: dcpcse/utils/devices.py": one["batches"]}, name
+        assert one["difference"] < (1e-2 if name.endswith("bfloat16") else 1e-6), name
 
 
 def test_a_planted_wait_is_counted_once_a_step(reports):

@@ -20,6 +20,15 @@ def gradients(size: int) -> torch.Tensor:
     return torch.randn(STEPS, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
+@pytest.mark.parametrize(
+    ("given", "optim"),
+    [({}, "adamw_torch"), ({"optim": "adamw_torch_fused"}, "adamw_torch_fused"), ({"optim": "sgd"}, "sgd")],
+)
+def test_the_optimiser_of_a_cpu_is_not_fused_unless_it_is_named(given, optim, tmp_path):
+    args = TrainingArguments(str(tmp_path), use_cpu=True, **given)
+    assert args.optim == optim and args.given == given.keys() | {"output_dir", "use_cpu"}
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_the_steps_are_those_of_a_loop_over_numbers(weight_decay):
     weight = torch.nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64))

@@ -125,12 +125,14 @@ def test_long_texts_of_a_column_with_other_labels_keep_their_places(model):
 def test_numbers_are_whole_and_within_limits(doors, model):
     index = SentenceIndex.build(model, TEXTS)
     for value in WRONG_COUNTS:
-        for call in doors.values():
+        for call in doors.values() if value is not None else ():  # None is the encoder's default
             refused(lambda call=call, value=value: call(TEXTS, batch_size=value), "batch_size", "must be")
         refused(lambda value=value: index.search("x", top_k=value), "top_k")
         refused(lambda value=value: SentenceIndex.build(model, TEXTS, num_cells=value), "num_cells")
         for make in (EncoderArguments, partial(EncodingArguments, "out.npy")):
             name = "batch_size" if make is EncoderArguments else "chunk_size"
+            if value is None and name == "batch_size":
+                continue
             refused(lambda make=make, name=name, value=value: make(**{name: value}), f"--{name}", "must be")
     for name in ("encode", "Adapters", "several Adapters", "SimCSE"):
         for value in WRONG_LENGTHS if name != "SimCSE" else WRONG_LENGTHS[:-2]:

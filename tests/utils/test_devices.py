@@ -11,7 +11,7 @@ import torch
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
-from dcpcse.utils.devices import _malloc_trim, release_memory, run_jobs
+from dcpcse.utils.devices import _malloc_trim, release_memory, run_jobs, run_pipeline
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +40,16 @@ def test_every_job_is_done_once_by_threads_that_compute_alone_and_reported_in_or
         done.append(job)
         seen.add((threading.get_ident(), torch.get_num_threads()))
 
-    run_jobs(range(12), work, reported.append, in_threads=True)
+    run_jobs(range(12), work, reported.append)
     assert sorted(done) == reported == list(range(12))
     assert len(seen) == 2 and {threads for _, threads in seen} == {1}
     assert threading.get_ident() not in dict(seen)
 
 
-@pytest.mark.parametrize(("jobs", "in_threads"), [(3, True), (12, False), (0, True)])
-def test_few_jobs_or_another_device_stay_in_this_thread(jobs, in_threads):
+@pytest.mark.parametrize("jobs", [3, 0])
+def test_few_jobs_stay_in_this_thread(jobs):
     seen = set()
-    run_jobs(range(jobs), lambda job: seen.add(threading.get_ident()), lambda job: None, in_threads=in_threads)
+    run_jobs(range(jobs), lambda job: seen.add(threading.get_ident()), lambda job: None)
     assert seen == ({threading.get_ident()} if jobs else set())
 
 
@@ -63,16 +63,74 @@ def test_an_error_is_raised_and_what_has_not_begun_is_left():
         done.append(job)
 
     with pytest.raises(ValueError, match="job 2"):
-        run_jobs(range(100), work, lambda job: None, in_threads=True)
+        run_jobs(range(100), work, lambda job: None)
     assert len(done) < 20
+
+
+class Inputs:
+    """A batch of one number, which logs where it is pinned."""
+
+    def __init__(self, number: int, pinned: list) -> None:
+        self.number, self.pinned = number, pinned
+
+    def pin_memory(self) -> "Inputs":
+        self.pinned.append((self.number, threading.get_ident()))
+        return self
+
+    def to(self, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        assert non_blocking
+        return torch.tensor([self.number], device=device)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order(count):
+    pinned, computed, done = [], [], []
+
+    def compute(numbers):
+        computed.append((numbers.item(), len(pinned)))
+        time.sleep(0.01)
+        return numbers * 10
+
+    def keep(job, tensor):
+        done.append((job, tensor.item(), len(computed)))
+
+    run_pipeline(range(count), lambda job: Inputs(job, pinned), compute, keep, torch.device("cpu"))
+    assert [number for number, _ in pinned] == list(range(count))
+    assert threading.get_ident() not in {thread for _, thread in pinned}
+    assert [number for number, _ in computed] == list(range(count))
+    # No job is prepared long before it is computed, and a tensor is read when the next job is queued.
+    assert all(prepared <= number + 2 for number, prepared in computed)
+    assert done == [(job, job * 10, min(job + 2, count)) for job in range(count)]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("part", ["collate", "compute", "keep"])
+def test_an_error_anywhere_in_a_pipeline_is_raised_and_ends_its_thread(part, error):
+    threads, calls = threading.active_count(), []
+
+    def fail(name, number):
+        calls.append(name)
+        if name == part and number == 3:
+            raise error("job 3")
+
+    with pytest.raises(error, match="job 3"):
+        run_pipeline(
+            range(100),
+            lambda job: (fail("collate", job), Inputs(job, []))[1],
+            lambda numbers: (fail("compute", numbers.item()), numbers)[1],
+            lambda job, tensor: fail("keep", job),
+            torch.device("cpu"),
+        )
+    assert threading.active_count() == threads
+    assert calls.count("collate") <= 7
 
 
 def test_encode_gives_the_same_vectors_on_many_threads(tiny, sentences, monkeypatch):
     model = plain_encoder(load_backbone(tiny("bert")), "avg_first_last")
     alone = model.encode(sentences, batch_size=4)
     seen = []
-    batch = model._encode_batch
-    monkeypatch.setattr(model, "_encode_batch", lambda *a: seen.append(threading.get_ident()) or batch(*a))
+    embed = model._embed
+    monkeypatch.setattr(model, "_embed", lambda *a: seen.append(threading.get_ident()) or embed(*a))
     for tokens in (models.CPU_TOKENS, 40):
         monkeypatch.setattr(models, "CPU_TOKENS", tokens)
         np.testing.assert_allclose(model.encode(sentences, batch_size=1), alone, atol=1e-5)
@@ -84,7 +142,7 @@ def test_autocast_holds_in_every_thread(tiny, sentences, monkeypatch):
     exact = model.encode(sentences, batch_size=2)
     with torch.autocast("cpu", torch.bfloat16):
         many = model.encode(sentences, batch_size=2)
-        monkeypatch.setattr(models, "run_jobs", lambda jobs, work, done, in_threads: list(map(work, jobs)))
+        monkeypatch.setattr(models, "run_jobs", lambda jobs, work, done: list(map(work, jobs)))
         alone = model.encode(sentences, batch_size=2)
     assert np.abs(many - exact).max() > 1e-4
     np.testing.assert_array_equal(many, alone)

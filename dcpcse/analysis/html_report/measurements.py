@@ -136,7 +136,7 @@ def measure_models(
 
 
 def measure_model(
-    label: str, model: "SentenceEncoder", inputs: ReportInputs, batch_size: int, count: int
+    label: str, model: "SentenceEncoder", inputs: ReportInputs, batch_size: int | None, count: int
 ) -> ModelMeasurements:
     """Evaluate a model, encoding each distinct sentence once.
 

@@ -105,7 +105,9 @@ class EncodedPairs:
     spearman: float
 
 
-def encode_pairs(model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", batch_size: int) -> EncodedPairs:
+def encode_pairs(
+    model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", batch_size: int | None
+) -> EncodedPairs:
     """Encode each distinct sentence once; raises DataError if an embedding has no cosine, as in evaluation."""
     from senteval.embeddings import Embeddings
     from senteval.scores import correlate, similarities

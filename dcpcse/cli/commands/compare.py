@@ -13,7 +13,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_output, write_files
-from dcpcse.utils.option_fields import SEED, Whole
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, SEED, Whole
 
 if TYPE_CHECKING:
     from dcpcse.evaluation.evaluation_result import EvaluationResult
@@ -113,7 +113,7 @@ def compare_parser() -> CommandParser:
     add("--mode", choices=["test", "fasttest", "dev"], default="test", help="As for dcpcse evaluate.")
     add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
     add("--custom_data", action="store_true", help="The files are your own: do not check them for official sizes.")
-    add("--batch_size", type=Whole(1), default=128, help="Maximum number of sentences in a batch.")
+    add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
     add("--cache_dir", metavar="FOLDER", help="Folder for embeddings, which a later comparison reads.")
     add("--level", type=float, default=0.95, help="Coverage of the intervals.")
     add("--samples", type=Whole(100), default=2000, help="Number of resamples.")

@@ -15,7 +15,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
-from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
 from dcpcse.utils.packages import not_installed
 
 POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_template]
@@ -95,6 +95,6 @@ def demo_parser() -> CommandParser:
     add("--pooler", choices=POOLER_NAMES, help=help)
     add("--base", help="Current location of the frozen encoder of the output folders.")
     add("--device", help="cpu, cuda, cuda:1, ... (default: cuda if available).")
-    add("--batch_size", type=Whole(1), default=128, help="Maximum number of sentences per batch. Default: %(default)s")
+    add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
     add("--cache_dir", help="Folder for downloads and embeddings, which later starts reuse.")
     return parser

@@ -13,7 +13,7 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
 from dcpcse.utils.live_runs import notify_of_running
-from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
 from dcpcse.utils.run_files import require_scores
 
 MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
@@ -88,6 +88,6 @@ def report_parser() -> CommandParser:
     add("--top_k", type=Whole(1), default=5, help="Number of neighbours of each query. Default: %(default)s")
     add("--base", help="Current location of the frozen encoder of the runs.")
     add("--device", help="cpu, cuda, cuda:1, ... (default: cuda if available).")
-    add("--batch_size", type=Whole(1), default=128, help="Maximum number of sentences per batch. Default: %(default)s")
+    add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
     add("--no_models", action="store_true", help="Do not load models: no similarities and no neighbours.")
     return parser

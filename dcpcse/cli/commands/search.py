@@ -113,7 +113,7 @@ def _require_files(args: SearchArguments) -> None:
         raise UserError(f"--index {args.index} contains no index; {remedy}")
 
 
-def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
+def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int | None) -> "SentenceIndex":
     """Load the saved index, or build a new one."""
     from dcpcse.inference.index.index_folder import is_index_folder
     from dcpcse.inference.index.sentence_index import SentenceIndex

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dcpcse.experiments.template_search import read_candidates, search_templates
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
 
 TEMPLATES = 500
 """Default number of templates to generate with a T5."""
@@ -59,6 +59,6 @@ def search_templates_parser() -> CommandParser:
         help="The evaluation file is your own, so its size is not compared with the official one.",
     )
     parser.add_argument("--keep", type=Whole(1), default=5, help="Number of best templates to print and save.")
-    parser.add_argument("--batch_size", type=Whole(1), default=128, help="Sentences per batch.")
+    parser.add_argument("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
     parser.add_argument("--device", help="Device, such as cpu or cuda:0. Default: a GPU if there is one.")
     return parser

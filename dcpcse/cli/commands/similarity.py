@@ -67,7 +67,7 @@ def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
 
 
 def _scored(
-    model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int
+    model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int | None
 ) -> Iterator[ScoredPair]:
     from dcpcse.inference.similarity import normalize_rows, pairwise_cosines
 

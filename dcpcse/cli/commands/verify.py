@@ -15,7 +15,7 @@ from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_new_folder
 from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
 from dcpcse.utils.parsing import read_text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def verify_parser() -> Parser:
     parser.add_argument(
         "--custom_data", action="store_true", help="The evaluation files are your own; the report says that they are."
     )
-    parser.add_argument("--batch_size", type=Whole(1), default=128, help="Maximum batch size in sentences.")
+    parser.add_argument("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
     parser.add_argument("--device", help="Device: cpu, cuda, cuda:1, ... Default: cuda if available.")
     return parser
 

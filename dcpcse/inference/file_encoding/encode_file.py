@@ -12,6 +12,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding.encode_job import EncodeJob
 from dcpcse.inference.file_encoding.formats import writer_for
@@ -103,8 +104,8 @@ def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractCont
     return contextlib.nullcontext(InProcess(encoder.device))
 
 
-ENCODER_OPTIONS = ("batch_size", "packing", "flex_attention", "bf16")
-"""Options of the encoder that affect vectors."""
+ENCODER_OPTIONS = ("packing", "flex_attention", "bf16")
+"""Options of the encoder that affect vectors, in addition to the batch size."""
 
 
 def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
@@ -115,7 +116,8 @@ def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[st
         "model": dict(job.identity),
         "text": {"lines": text.lines, "sha256": text.sha256},
         "options": {name: getattr(args, name) for name in options}
-        | {name: getattr(job.encoder, name) for name in ENCODER_OPTIONS},
+        | {name: getattr(job.encoder, name) for name in ENCODER_OPTIONS}
+        | {"batch_size": job.encoder.batch_size or default_batch_size(job.identity["device"])},
     }
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -20,7 +19,16 @@ from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.inference.index.index_folder import read_index, require_place, write_index
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
-from dcpcse.utils.arguments import encoder, matrix, number, path, strings, truth_value, whole_number
+from dcpcse.utils.arguments import (
+    batch_size_or_default,
+    encode_function,
+    matrix,
+    number,
+    path,
+    strings,
+    truth_value,
+    whole_number,
+)
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.npy import open_array
@@ -74,7 +82,7 @@ class SentenceIndex:
         folder: str | Path | None = None,
         *,
         vectors: np.ndarray | str | Path | None = None,
-        batch_size: int = 128,
+        batch_size: int | None = None,
         backend: str = "auto",
         num_cells: int = 100,
         num_cells_in_search: int = 10,
@@ -83,7 +91,8 @@ class SentenceIndex:
     ) -> "SentenceIndex":
         """Build an index of a list of sentences, or of a text file with one sentence per line.
 
-        model: any object with `encode(sentences, batch_size=…)`, or None with `vectors`. folder: the index is written
+        model: any object with `encode(sentences, batch_size=…)`, or None with `vectors`. batch_size: by default that
+        of the model, or 128 for an object of other code. folder: the index is written
         to it chunk by chunk and then mapped; without a folder it is in memory. vectors: vectors to use instead of
         encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote for this text with this model.
         overwrite: replace an index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. Raises
@@ -92,10 +101,10 @@ class SentenceIndex:
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
-        if vectors is None:
-            encoder(model)
+        batch_size_or_default(batch_size)
+        encode = None if vectors is not None else encode_function(model, batch_size)
         require_backend(backend)
-        options = {"batch_size": batch_size, "num_cells": num_cells, "num_cells_in_search": num_cells_in_search}
+        options = {"num_cells": num_cells, "num_cells_in_search": num_cells_in_search}
         for name, value in options.items():
             whole_number(name, value, 1)
         for name, value in {"overwrite": overwrite, "show_progress": show_progress}.items():
@@ -117,7 +126,7 @@ class SentenceIndex:
             with tqdm(total=count, desc="index", unit=" sentences", mininterval=1, disable=not show_progress) as bar:
                 for chunk in chunks:
                     own = slice(start, start + len(chunk))
-                    found = model.encode(chunk, batch_size=batch_size) if vectors is None else vectors[own]
+                    found = vectors[own] if encode is None else encode(chunk)
                     if len(found) != len(chunk):
                         raise UserError(f"the model returned {len(found)} vectors for {len(chunk)} sentences")
                     yield chunk, normalize_rows(found, start)
@@ -204,7 +213,7 @@ class SentenceIndex:
         rows = [whole_number("row", row, 0, len(self) - 1) for row in rows]
         return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
-    def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int = 128) -> None:
+    def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int | None = None) -> None:
         """Encode a list of sentences, or the lines of a text file, and add them as `add_vectors` does: all or none."""
         encode = self._encoder(batch_size)
         if isinstance(sentences, str | Path):
@@ -235,16 +244,21 @@ class SentenceIndex:
 
     @overload
     def search(
-        self, queries: str, top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
+        self, queries: str, top_k: int = 5, threshold: float | None = None, *, batch_size: int | None = None
     ) -> list[Hit]: ...
 
     @overload
     def search(
-        self, queries: Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
+        self, queries: Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int | None = None
     ) -> list[list[Hit]]: ...
 
     def search(
-        self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
+        self,
+        queries: str | Sequence[str],
+        top_k: int = 5,
+        threshold: float | None = None,
+        *,
+        batch_size: int | None = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Return the `top_k` sentences most similar to each query, best first; ties are in the order of rows.
 
@@ -321,13 +335,13 @@ class SentenceIndex:
         cells = None if ivf is None else clustering
         write_index(Path(folder), overwrite, len(self), rows, cells, self.num_cells_in_search, facts)
 
-    def _encoder(self, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
+    def _encoder(self, batch_size: int | None) -> Callable[[Sequence[str]], np.ndarray]:
         """Return a function that encodes sentences. Raises UserError if there is no model, or if it has changed."""
         if self.model is None:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
             _require_same_model(self.identity, self.model, "the index")
-        return partial(encoder(self.model).encode, batch_size=whole_number("batch_size", batch_size, 1))
+        return encode_function(self.model, batch_size)
 
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)

@@ -20,7 +20,6 @@ from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.inference.mining.pairs import AnchorChunk, DistinctTexts, Pairs
 from dcpcse.inference.mining.result import MiningResult, Negatives, OutputRows
 from dcpcse.inference.mining.similarities import Encoding, Similarities, StoredVectors
-from dcpcse.utils.arguments import encoder
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_output, staging_folder
@@ -56,7 +55,7 @@ def mine_negatives(
     load_model: Callable[[], Any],
     load_guide: Callable[[], Any] | None = None,
     *,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     show_progress: bool = False,
 ) -> MiningResult:
     """Mine negatives for pairs, and write them to `args.output`.
@@ -73,8 +72,8 @@ def mine_negatives(
         if is_file and output.samefile(source.name):
             raise UserError(f"--output {output} is also read, and would be overwritten; give another file")
     numbered = Pairs.of(pairs)
-    encode = Encoding(encoder(load_model()), batch_size)
-    guide_encode = load_guide and Encoding(encoder(load_guide()), batch_size)
+    encode = Encoding(load_model(), batch_size)
+    guide_encode = load_guide and Encoding(load_guide(), batch_size)
     with staging_folder(output) as part:
         index = _open_index(args.backend, corpus, numbered, encode, part / "corpus", show_progress)
         miner = _Miner(args, numbered, index, encode, guide_encode, part, is_corpus_of_positives=corpus is None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dcpcse.inference.mining.pairs import AnchorChunk
 from dcpcse.inference.similarity import normalize_rows, pairwise_cosines
+from dcpcse.utils.arguments import encode_function
 
 BLOCK = 8_192
 """Number of vectors that are in memory at once."""
@@ -20,12 +21,13 @@ Vectors = Callable[[Sequence[int]], np.ndarray]
 class Encoding:
     """An encoder whose vectors have unit length; `model` is any object with `encode(sentences, batch_size=...)`."""
 
-    def __init__(self, model: Any, batch_size: int) -> None:
+    def __init__(self, model: Any, batch_size: int | None) -> None:
         self.model, self.batch_size = model, batch_size
+        self._encode = encode_function(model, batch_size)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return the unit vectors (n, H) of texts."""
-        return normalize_rows(self.model.encode(list(texts), batch_size=self.batch_size))
+        return normalize_rows(self._encode(list(texts)))
 
 
 class StoredVectors:

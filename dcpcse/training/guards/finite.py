@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dcpcse.utils.devices import Returning
 from dcpcse.utils.distributed import cpu_group, world_size
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic, write_json_atomic
@@ -49,14 +50,14 @@ class _PendingCheck:
         bad = (~values.isfinite()).any().long()
         if world_size() > 1:  # the loss may be non-finite in one process only
             dist.all_reduce(bad, dist.ReduceOp.MAX)
-        self.is_immediate = not bad.is_cuda
-        self._bad = bad.to("cpu", non_blocking=bad.is_cuda)
-        self._copied = None if self.is_immediate else torch.cuda.current_stream().record_event()
+        self._bad = Returning(bad)
+
+    @property
+    def is_immediate(self) -> bool:
+        return self._bad.is_immediate
 
     def is_bad(self) -> bool:
-        if self._copied is not None:
-            self._copied.synchronize()
-        return bool(self._bad)
+        return bool(self._bad.read())
 
 
 @dataclass(frozen=True)
