@@ -55,11 +55,21 @@ def has_bfloat16_units(device: torch.device) -> bool:
 
 
 def send(movable: MovableT, device: torch.device) -> MovableT:
-    """Return a copy of CPU tensors on a device, without waiting for it; on a CPU, the tensors themselves.
+    """Return a copy of CPU tensors on a device, without waiting for a GPU; on a CPU, the tensors themselves.
 
-    The device copies from pinned memory when it gets there. From other memory, the host would copy, and wait.
+    A GPU copies from pinned memory when it gets there. From other memory, the host would copy, and wait.
     """
-    return movable if device.type == "cpu" else movable.pin_memory().to(device, non_blocking=True)
+    return movable if device.type == "cpu" else _queue_copy(pinned(movable, device), device)
+
+
+def pinned(movable: MovableT, device: torch.device) -> MovableT:
+    """Return a copy in pinned memory, from which a GPU copies without waiting; for other devices, the same tensors."""
+    return movable.pin_memory() if device.type == "cuda" else movable
+
+
+def _queue_copy(movable: MovableT, device: torch.device) -> MovableT:
+    # Other devices may copy later from memory that is free again by then.
+    return movable.to(device, non_blocking=device.type == "cuda")
 
 
 class Returning:
@@ -150,9 +160,9 @@ def run_pipeline(
     has been queued, so that the device has work meanwhile. The first error is raised, also one of the thread.
     """
     before: tuple[JobT, Returning] | None = None
-    with contextlib.closing(_prepared_ahead(jobs, lambda job: collate(job).pin_memory())) as batches:
+    with contextlib.closing(_prepared_ahead(jobs, lambda job: pinned(collate(job), device))) as batches:
         for job, batch in zip(jobs, batches, strict=True):
-            now = job, Returning(compute(batch.to(device, non_blocking=True)))
+            now = job, Returning(compute(_queue_copy(batch, device)))
             if before is not None:
                 done(before[0], before[1].read())
             before = now

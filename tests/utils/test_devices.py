@@ -11,7 +11,7 @@ import torch
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
-from dcpcse.utils.devices import _malloc_trim, release_memory, run_jobs, run_pipeline
+from dcpcse.utils.devices import _malloc_trim, release_memory, run_jobs, run_pipeline, send
 
 
 @pytest.fixture(autouse=True)
@@ -68,35 +68,47 @@ def test_an_error_is_raised_and_what_has_not_begun_is_left():
 
 
 class Inputs:
-    """A batch of one number, which logs where it is pinned."""
+    """A batch of one number, which logs in which thread it is made."""
 
-    def __init__(self, number: int, pinned: list) -> None:
-        self.number, self.pinned = number, pinned
-
-    def pin_memory(self) -> "Inputs":
-        self.pinned.append((self.number, threading.get_ident()))
-        return self
+    def __init__(self, number: int, made: list) -> None:
+        self.number = number
+        made.append((number, threading.get_ident()))
 
     def to(self, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
-        assert non_blocking
         return torch.tensor([self.number], device=device)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cuda:1", ["pinned", "cuda:1 True"]), ("mps", ["mps False"])])
+def test_only_copies_to_a_gpu_are_from_pinned_memory_and_not_waited_for(device, expected):
+    calls = []
+
+    class Noted:
+        def pin_memory(self):
+            calls.append("pinned")
+            return self
+
+        def to(self, device, *, non_blocking):
+            calls.append(f"{device} {non_blocking}")
+
+    send(Noted(), torch.device(device))
+    assert calls == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9])
 def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order(count):
-    pinned, computed, done = [], [], []
+    made, computed, done = [], [], []
 
     def compute(numbers):
-        computed.append((numbers.item(), len(pinned)))
+        computed.append((numbers.item(), len(made)))
         time.sleep(0.01)
         return numbers * 10
 
     def keep(job, tensor):
         done.append((job, tensor.item(), len(computed)))
 
-    run_pipeline(range(count), lambda job: Inputs(job, pinned), compute, keep, torch.device("cpu"))
-    assert [number for number, _ in pinned] == list(range(count))
-    assert threading.get_ident() not in {thread for _, thread in pinned}
+    run_pipeline(range(count), lambda job: Inputs(job, made), compute, keep, torch.device("cpu"))
+    assert [number for number, _ in made] == list(range(count))
+    assert threading.get_ident() not in {thread for _, thread in made}
     assert [number for number, _ in computed] == list(range(count))
     # No job is prepared long before it is computed, and a tensor is read when the next job is queued.
     assert all(prepared <= number + 2 for number, prepared in computed)
