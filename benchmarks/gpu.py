@@ -198,7 +198,7 @@ def steps(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     sizes = ((4, True),) if args.toy else ((256, True), (512, True), (64, True), (256, False))
     for lines, bf16 in sizes:
         name = f"{lines} pairs, {'bfloat16' if bf16 else 'float32'}"
-        sides = ["padded", "past_key_values, SDPA", "SimCSE", "SimCSE, packed", "products"]
+        sides = ["compiled layers", "padded", "past_key_values, SDPA", "SimCSE", "SimCSE, packed", "products"]
         given = [*step_options(args, lines, bf16), "--sides", *sides]
         found[name] = attempt(lambda given=given: script("step_speed.py", deadline, *given))
     return found
@@ -248,6 +248,7 @@ WAYS = (
     {"packing": False},
     {"flex_attention": True},
     {"torch_compile": True, "pad_to_max_length": True},
+    {"compile_layers": True},
     {"dataloader_num_workers": 2},
     {"tuning": "lora"},
 )

@@ -9,6 +9,7 @@ BERT-base's shape (--hidden, --layers, --heads). All do complete steps: forward,
 packed            this project: no padding, prompts inserted by the attention function, frozen weights laid out for
                   oneDNN
 not prepacked     the same with --prepack False
+compiled layers   the same with --prepack False and --compile_layers; the first step, which compiles, is not counted
 padded            the same with --prepack False and --packing False
 past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code; with eager attention
                   (the only one that transformers had then) and with SDPA
@@ -46,6 +47,7 @@ from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.tokenization import pad
 from dcpcse.methods import build_method, fill_defaults, model_arguments
+from dcpcse.training.compiled_layers import compiled_layers
 from dcpcse.training.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.training.step import TrainingStep
 
@@ -231,7 +233,9 @@ def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], Non
     return step
 
 
-def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool = True) -> Callable:
+def _own(
+    method: str, packed: bool = True, cached: bool = False, prepack: bool = True, compiled: bool = False
+) -> Callable:
     """Return a builder of a step of this project, packed as by its collator; cached: in chunks of --chunk."""
 
     def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
@@ -246,6 +250,7 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
             steps.model.encoder.requires_grad_(False)  # without prompts, only the head is trained
         set_packed(steps, packed)
         LASTING.enter_context(prepacked(steps, prepack and not args.bf16))
+        LASTING.enter_context(compiled_layers(encoder, compiled))
 
         def replayed(chunk: dict, replay: Replay, last: bool) -> dict[str, Tensor]:
             with _autocast(args):
@@ -357,6 +362,7 @@ SIDES = {
     "packed": _own("dcpcse"),
     "cached": _own("dcpcse", cached=True),
     "not prepacked": _own("dcpcse", prepack=False),
+    "compiled layers": _own("dcpcse", prepack=False, compiled=True),
     "padded": _own("dcpcse", prepack=False, packed=False),
     "past_key_values, eager": _public("eager", prompted=True),
     "past_key_values, SDPA": _public("sdpa", prompted=True),

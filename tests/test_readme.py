@@ -234,7 +234,7 @@ def test_no_option_is_named_that_does_not_exist():
         "no-deps",
         *("head", "port", "address"),  # of `ray start`
         *("requeue", "signal", "wrap", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task"),  # of sbatch
-        *("tokenizer", "text", "sides"),  # of benchmarks/step_speed.py
+        *("tokenizer", "text", "sides", "hidden", "heads", "times_only"),  # of benchmarks/step_speed.py
         "toy",  # of benchmarks/gpu.py
         "layers",  # of tests/pretended_cuda/steps.py
         *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy

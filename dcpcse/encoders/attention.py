@@ -51,7 +51,7 @@ def prefix_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    prefix: Prefix | None = None,
+    prefix: Prefix | tuple[Tensor, Tensor] | None = None,
     prefix_mask: Tensor | None = None,
     packing: Packing | None = None,
     one_row: TextsInOneRow | None = None,
@@ -62,6 +62,7 @@ def prefix_attention(
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
     query, key, value: (N, heads, L, head_dim). attention_mask: boolean (N, 1, L, L), or None if nothing is masked.
+    prefix: the keys and values of all layers, or of this layer alone.
     Prompts have neither queries nor positions; every token attends to all prompts, whatever the mask or window.
     prefix_mask: boolean (N, P), which prompts belong to each row; None if every row has all prompts. packing: if
     given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
@@ -70,8 +71,7 @@ def prefix_attention(
     attention_mask already includes the window. masks: the masks of this forward pass; if given, layers that need the
     same mask share it. Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
-    layer = getattr(module, "layer_idx", None)
-    own = None if prefix is None else prefix.get(layer)
+    own = prefix if prefix is None or isinstance(prefix, tuple) else prefix.get(getattr(module, "layer_idx", None))
     if one_row is not None and not kwargs.get("dropout"):
         return one_row.attend(query, key, value, own, prefix_mask, sliding_window, kwargs.get("scaling")), None
     if packing is not None:

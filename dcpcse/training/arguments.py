@@ -187,6 +187,10 @@ class TrainingArguments(transformers.TrainingArguments):
         "Split the layers of the frozen encoder over the processes (FSDP2), for encoders that do not fit on one "
         "device.",
     )
+    compile_layers: bool = option(
+        False,
+        "Compile the layers of the frozen encoder (torch.compile), once for batches of all sizes; meant for GPUs.",
+    )
     batch_sampler: str = option(
         "random",
         "Which rows are a batch: random, or no_duplicates (no two rows with a common sentence in any column or of one "

@@ -51,7 +51,13 @@ from dcpcse.training.fitting_options import (
 )
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
-from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
+from dcpcse.training.validate_setup import (
+    require_compilable,
+    require_data,
+    require_distinct_rows,
+    require_fitting,
+    require_shardable,
+)
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.files import write_atomic
@@ -190,6 +196,7 @@ def build(
         require_data(data, len(dataset), options, run)
         require_distinct_rows(dataset, run)
     require_shardable(options, run)
+    require_compilable(options, run)
     if run.gradient_cache_chunk:
         require_repeatable(run)
     transformers.set_seed(run.seed)

@@ -22,18 +22,16 @@ def shard_layers(backbone: nn.Module) -> list[nn.Module]:
     how = {"mesh": init_device_mesh(device, (dist.get_world_size(),)), "reshard_after_forward": True}
     # Trained weights inside the layers, of a LoRA adapter, are kept by every process like all others.
     trained = {weight for weight in backbone.parameters() if weight.requires_grad}
-    return [fully_shard(layer, ignored_params=trained, **how) for layer in layers_of(backbone)]
+    return [fully_shard(layer, ignored_params=trained, **how) for layer in layers_of(backbone, "--shard_encoder")]
 
 
-def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:
-    """Return the layers of an encoder. Raises UserError if they are not in one ModuleList."""
+def layers_of(backbone: nn.Module, option: str) -> Sequence[nn.Module]:
+    """Return the layers of an encoder. Raises UserError, which names the option, if they are not in one ModuleList."""
     lists = (module for module in backbone.modules() if isinstance(module, nn.ModuleList))
     for modules in lists:
         if len(modules) == backbone.config.num_hidden_layers:
             return list(modules)
-    raise UserError(
-        f"--shard_encoder: the layers of {backbone.config.model_type} are not in one list; leave out --shard_encoder"
-    )
+    raise UserError(f"{option}: the layers of {backbone.config.model_type} are not in one list; leave out {option}")
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from dcpcse.methods import Method
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments, as_training_arguments
+from dcpcse.training.compiled_layers import compiled_layers
 from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards
@@ -275,7 +276,7 @@ class Trainer(transformers.Trainer):
     def _train(self, resume_from_checkpoint: str | None, *args: Any, **kwargs: Any) -> TrainOutput:
         half = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
         # Compiled graphs use the original weights; sharded weights are not resident all the time.
-        original = self.args.torch_compile or self.args.shard_encoder
+        original = self.args.torch_compile or self.args.shard_encoder or self.args.compile_layers
         layout = prepacked(self.step_module, self.args.prepack and not (original or half))
         # The guide computes in float32.
         cast = nn.ModuleList([self.sentence_encoder, self.step_module.losses])
@@ -287,7 +288,8 @@ class Trainer(transformers.Trainer):
         # A resumed run was already evaluated at its start.
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
-            with layout, in_half_precision(cast, None if original else half):
+            compiled = compiled_layers(self.sentence_encoder.encoder.backbone, self.args.compile_layers)
+            with layout, in_half_precision(cast, None if original else half), compiled:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             close_bars(self.callback_handler.callbacks)

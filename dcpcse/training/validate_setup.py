@@ -206,6 +206,24 @@ def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
             raise UserError(f"--shard_encoder: {obstacle}, or leave --shard_encoder out")
 
 
+def require_compilable(model: ModelArguments, run: TrainingArguments) -> None:
+    """Raise UserError if `--compile_layers` cannot be combined with another option."""
+    obstacles = {
+        f"only a frozen encoder is compiled layer by layer; leave --tuning {model.tuning} out": (
+            not TUNINGS[model.tuning].frozen
+        ),
+        "--torch_compile already compiles the whole step; leave that out": run.torch_compile,
+        "a compiled pass draws its own random numbers for dropout, which the second pass over a chunk cannot repeat; "
+        "leave out --gradient_cache_chunk": run.gradient_cache_chunk is not None,
+        "it is not tested with --shard_encoder; leave that out": run.shard_encoder,
+        "it is not tested with --flex_attention; leave that out": run.flex_attention,
+        "it is not tested with --gradient_checkpointing; leave that out": run.gradient_checkpointing,
+    }
+    for obstacle, applies in obstacles.items():
+        if run.compile_layers and applies:
+            raise UserError(f"--compile_layers: {obstacle}, or leave --compile_layers out")
+
+
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect.
 
@@ -291,6 +309,7 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
         return
     obstacles = {
         "--torch_compile": (run.torch_compile, "which a compiled step does not provide; leave it out"),
+        "--compile_layers": (run.compile_layers, "which compiled layers do not provide; leave it out"),
         "--shard_encoder": (run.shard_encoder, "which a split encoder does not provide; leave it out"),
         "--fp16": (run.fp16, "which is not scaled and underflows in half precision; use --bf16"),
     }

@@ -615,6 +615,15 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "batch normalisation in chunks", "train ... --batchnorm --gradient_cache_chunk 2", "--gradient_cache_chunk"
         ),
         Case("flex attention without a GPU", "train ... --flex_attention", "--flex_attention"),
+        *(
+            Case(f"compiled layers {name}", f"train ... --compile_layers {option}", option.split()[0])
+            for name, option in {
+                "of a trained encoder": "--tuning full",
+                "in a compiled step": "--torch_compile",
+                "in chunks": "--gradient_cache_chunk 8",
+                "recomputed": "--gradient_checkpointing",
+            }.items()
+        ),
         Case("neither training nor measuring", "train ... --do_train False", "--do_train False"),
         Case("a branch without a push", "train ... --hub_model_id some/prompts", "--hub_model_id"),
         Case("an old option that cannot work", "train ... --group_by_length", "--group_by_length"),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -448,6 +449,14 @@ def test_gradient_caching_logs_every_term(tiny, train, train_txt):
     logged = zip(*map(run.logged, ("loss_contrastive", "weight_mlm", "loss_mlm")), strict=True)
     together = [contrastive + weight * mlm for contrastive, weight, mlm in logged]
     assert run.logged("loss") == pytest.approx(together, rel=1e-2)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_layers_give_the_same_prompts(tiny, train, train_txt):
+    settings = {"learning_rate": 1e-3, "prompt_dropout": 0.0}
+    folder = tiny("bert", **NO_DROPOUT)
+    plain, compiled = (train(folder, train_txt, compile_layers=given, **settings) for given in (False, True))
+    assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
 
 
 def test_gradient_checkpointing_recomputes_with_the_same_dropout(tiny, train, train_txt):
