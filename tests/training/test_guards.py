@@ -272,7 +272,9 @@ def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_pat
     """As on a GPU, whose answers come late."""
 
     class Late(finite._PendingCheck):
-        is_immediate = False
+        def __init__(self, numbers):
+            super().__init__(numbers)
+            self.is_immediate = False
 
     monkeypatch.setattr(finite, "_PendingCheck", Late)
     for asked in ("by the next step", "by what comes between"):

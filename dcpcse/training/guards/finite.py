@@ -51,10 +51,7 @@ class _PendingCheck:
         if world_size() > 1:  # the loss may be non-finite in one process only
             dist.all_reduce(bad, dist.ReduceOp.MAX)
         self._bad = Returning(bad)
-
-    @property
-    def is_immediate(self) -> bool:
-        return self._bad.is_immediate
+        self.is_immediate = self._bad.is_immediate
 
     def is_bad(self) -> bool:
         return bool(self._bad.read())
