@@ -216,7 +216,7 @@ class _Endpoints:
         async def answer(body: EmbeddingsBody) -> Any:
             found, vectors = await self._service.embeddings(_client(request), body)
             _note(request, body.model, len(vectors), found.tokens)
-            return openai_embeddings(found, vectors, body.model, body.encoding_format)
+            return openai_embeddings(found, vectors, body)
 
         return await self._answered(request, EmbeddingsBody, answer)
 

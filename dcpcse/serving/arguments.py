@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
+from dcpcse.inference.arguments import KEY_VARIABLE
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require, require_kinds
-
-KEY_VARIABLE = "DCPCSE_API_KEY"
-"""Environment variable with the API key, if there is no --api_key_file."""
 
 
 @dataclass

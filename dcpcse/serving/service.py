@@ -18,7 +18,7 @@ from dcpcse.serving.indexes import ServedIndex, find_index
 from dcpcse.serving.metrics import Metrics
 from dcpcse.serving.registry import ModelRegistry
 from dcpcse.serving.requests import EmbeddingsBody, SearchBody, SimilarityBody, texts_of
-from dcpcse.serving.texts import Inputs, prepare
+from dcpcse.serving.texts import Inputs, PreparedTexts, prepare
 from dcpcse.utils.errors import UserError
 
 T = TypeVar("T")
@@ -36,11 +36,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The vectors (N, H) of a request's texts, as the model computes them, and the number of their tokens."""
+    """The vectors (N, H) of a request's texts, as the model computes them, and the number of their tokens.
+
+    truncated: number of texts that were truncated.
+    """
 
     model: SentenceEncoder
     vectors: np.ndarray
     tokens: int
+    truncated: int
 
     def scaled(self, normalize: bool | None, dimensions: int | None = None) -> np.ndarray:
         """Return the first `dimensions` values of each vector, scaled to unit length if `normalize`.
@@ -114,15 +118,15 @@ class Service:
         """Return the vectors of the texts of several fields of a request, which may share a batch."""
         model = await self.registry.model(name, self.batcher.in_thread)
 
-        def prepare_all() -> list[list[Any]]:
+        def prepare_all() -> list[PreparedTexts]:
             return [prepare(model, name, inputs, param, truncate=truncate) for param, inputs in fields.items()]
 
         prepared = await self.in_helper(prepare_all)
-        vectors = await self.batcher.encode(client, [text for own in prepared for text in own])
+        vectors = await self.batcher.encode(client, [text for own, _ in prepared for text in own])
         found, start = [], 0
-        for own in prepared:
+        for own, truncated in prepared:
             rows = np.stack(vectors[start : start + len(own)])
-            found.append(Encoded(model, rows, sum(len(text.ids) for text in own)))
+            found.append(Encoded(model, rows, sum(len(text.ids) for text in own), truncated))
             start += len(own)
         self.metrics.texts.labels(name).inc(start)
         self.metrics.tokens.labels(name).inc(sum(one.tokens for one in found))
@@ -167,15 +171,19 @@ def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
         raise ApiError(400, str(error)) from error
 
 
-def openai_embeddings(found: Encoded, vectors: np.ndarray, name: str, encoding_format: str) -> dict[str, Any]:
-    """Return the answer of POST /v1/embeddings as JSON values."""
+def openai_embeddings(found: Encoded, vectors: np.ndarray, body: EmbeddingsBody) -> dict[str, Any]:
+    """Return the answer of POST /v1/embeddings as JSON values.
+
+    If the request allows truncation, the answer contains the number of truncated texts.
+    """
 
     def written(vector: np.ndarray) -> Any:
-        if encoding_format == "float":
+        if body.encoding_format == "float":
             return vector
         return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii")
 
     data: Sequence[Any] = [
         {"object": "embedding", "index": number, "embedding": written(vector)} for number, vector in enumerate(vectors)
     ]
-    return {"object": "list", "data": data, "model": name, "usage": found.usage}
+    added = {"truncated": found.truncated} if body.truncate else {}
+    return {"object": "list", "data": data, "model": body.model, "usage": found.usage, **added}

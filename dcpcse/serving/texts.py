@@ -26,8 +26,12 @@ class PreparedText:
         return id(self.model), tuple(self.ids)
 
 
-def prepare(model: SentenceEncoder, name: str, inputs: Inputs, param: str, *, truncate: bool) -> list[PreparedText]:
-    """Return the prepared texts of a request, in order.
+PreparedTexts = tuple[list[PreparedText], int]
+"""Prepared texts, and the number of those that were truncated."""
+
+
+def prepare(model: SentenceEncoder, name: str, inputs: Inputs, param: str, *, truncate: bool) -> PreparedTexts:
+    """Return the prepared texts of a request, in order, and the number of those that were truncated.
 
     name: name of the model, for messages. param: the field that contains the texts. truncate: whether to cut texts
     that are longer than the model takes. Raises ApiError if a text is too long or empty, or if a token id is unknown.
@@ -41,7 +45,7 @@ def prepare(model: SentenceEncoder, name: str, inputs: Inputs, param: str, *, tr
     return _of_ids(model, name, inputs, param, truncate)
 
 
-def _of_strings(model: SentenceEncoder, name: str, inputs: Any, param: str, truncate: bool) -> list[PreparedText]:
+def _of_strings(model: SentenceEncoder, name: str, inputs: Any, param: str, truncate: bool) -> PreparedTexts:
     # The maximum is given, because without it each request with a long text would add a warning to the log.
     limit = model.max_tokens
     found = model.tokenize(inputs, limit, ())
@@ -50,19 +54,18 @@ def _of_strings(model: SentenceEncoder, name: str, inputs: Any, param: str, trun
         first = next(number for number in longest if model.tokenize([inputs[number]], limit, ()).truncated)
         raise _too_long(name, first, limit, param)
     slots = found.slots or [None] * len(found)
-    return [PreparedText(model, ids, own) for ids, own in zip(found.ids, slots, strict=True)]
+    texts = [PreparedText(model, ids, own) for ids, own in zip(found.ids, slots, strict=True)]
+    return texts, found.truncated
 
 
-def _of_ids(
-    model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, truncate: bool
-) -> list[PreparedText]:
+def _of_ids(model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, truncate: bool) -> PreparedTexts:
     """Prepare texts given as token ids, to which special tokens and the template are added as to a string."""
     if model.text_prefix or model.final_period:
         raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
     first, last = frame(model.tokenizer)
     room = model.max_tokens - (len(first) + len(last) if model.template is None else model.template.length)
-    found = []
+    found, truncated = [], 0
     for number, ids in enumerate(inputs):
         if not 0 <= min(ids) <= max(ids) < rows:
             lacks = f"{param}: item {number} contains a token id that model '{name}' lacks"
@@ -71,13 +74,14 @@ def _of_ids(
         if len(content) > room:
             if not truncate:
                 raise _too_long(name, number, model.max_tokens, param)
+            truncated += 1
             content = content[:room] if model.tokenizer.truncation_side == "right" else content[-room:]
         if model.template is None:
             found.append(PreparedText(model, [*first, *content, *last]))
         else:
             rendered = model.template.wrap(content)
             found.append(PreparedText(model, rendered.ids, rendered))
-    return found
+    return found, truncated
 
 
 def _without_frame(ids: list[int], first: Sequence[int], last: Sequence[int]) -> list[int]:
