@@ -103,10 +103,10 @@ class BoundedConnection(H11Protocol):
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address. Raises UserError if the address cannot be used."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        bound = socket.socket(family, kind)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # asyncio sets TCP_NODELAY only on sockets that name the protocol; without it, answers wait 40 ms.
+        bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:

@@ -18,6 +18,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.serving import watching
+from dcpcse.serving.server import bind
 
 ADMIN_HEADER = {"Authorization": f"Bearer {ADMIN}"}
 
@@ -295,3 +296,10 @@ def test_mistakes_with_a_server_are_one_line(model, words, message, server, sent
     url = [] if "--url" in words else ["--url", server.url]
     assert main(["encode", model, str(text), "--output", str(tmp_path / "out.npy"), *url, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    import socket
+
+    with bind("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP  # asyncio sets TCP_NODELAY for these
