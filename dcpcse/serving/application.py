@@ -11,7 +11,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -200,7 +200,9 @@ def build_application(
 
     handlers = {ApiError: as_answer, HTTPException: as_answer, Exception: as_answer}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.router.redirect_slashes = False  # such an answer would name the host that the request claims to want
     if mount is not None:
+        app.add_route(DEMO, _to_demo, methods=["GET"])
         mount(app)
     return Gate(app, service, keys)
 
@@ -305,6 +307,10 @@ class _Endpoints:
             if found != self._root and found.is_relative_to(self._root) and found.is_dir():
                 return found
         raise ApiError(400, "folder must be a folder inside --adapter_root", param="folder")
+
+
+async def _to_demo(request: Request) -> Response:
+    return RedirectResponse(f"{DEMO.removeprefix('/')}/")
 
 
 def _client(request: Request) -> str:

@@ -20,6 +20,11 @@ class ServingArguments:
     host: str = option("127.0.0.1", "Address to listen at; an address beyond this machine requires an API key.")
     port: int = option(8080, "Port to listen at; 0 for any free one, which the log contains.")
     workers: int = option(1, "Number of processes, each with its own copy of the encoder; for CPUs.")
+    ray: str | None = option(
+        None,
+        "Serve on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here); "
+        "--workers is then the number of replicas.",
+    )
     api_key_file: str | None = option(
         None, f"File of API keys, one a line, of which a request must have one. Default: the variable {KEY_VARIABLE}."
     )
@@ -55,5 +60,8 @@ class ServingArguments:
         if bool(self.admin_token_file) != bool(self.adapter_root):
             missing, given = ("adapter_root", "admin_token_file")[:: 1 if self.admin_token_file else -1]
             raise UserError(f"--{given} needs --{missing}; add it, or leave --{given} out")
-        if self.admin_token_file and self.workers > 1:
-            raise UserError("--admin_token_file changes one process only; with --workers, use --watch FOLDER instead")
+        if self.admin_token_file and (self.workers > 1 or self.ray):
+            several = "--ray" if self.ray else "--workers"
+            raise UserError(f"--admin_token_file changes one process only; with {several}, use --watch FOLDER instead")
+        if self.ray and not self.port:
+            raise UserError("--port 0: Ray Serve needs a port from 1 to 65535; give one")

@@ -244,7 +244,7 @@ def test_the_demo_page_is_served_by_the_same_process(encoder, folders, sentences
         refused = server.client.get("/demo/")
         assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic")
         password = ("anyone", "secret")
-        page = server.client.get("/demo/", auth=password)
+        page = server.client.get("/demo", auth=password, follow_redirects=True)
         assert page.status_code == 200 and "Nearest sentences" in page.text
         config = server.client.get("/demo/config", auth=password).json()
         number = next(one["id"] for one in config["dependencies"])

@@ -22,6 +22,13 @@ def serve_command(argv: Sequence[str]) -> None:
 
     options = ServerOptions(places.encoder, encoder, args)
     require_usable(options)
+    if args.ray:
+        from dcpcse.serving.ray_cluster import serve_on_ray
+
+        with structured_logs():
+            options()  # the replicas load their own; this process finds the mistakes first
+            serve_on_ray(args.ray, options)
+        return
     with bind(args.host, args.port) as bound, structured_logs():
         application = options()  # several processes load their own; this one finds the mistakes first
         if args.workers == 1:
