@@ -159,12 +159,13 @@ def build_application(
     adapter_root: Path | None = None,
     watcher: FolderWatcher | None = None,
     mount: Callable[[Starlette], Any] | None = None,
+    while_serving: contextlib.AbstractContextManager[None] | None = None,
 ) -> ASGIApp:
     """Return the ASGI application of a service.
 
     keys: API keys, one of which every request must have; none are needed if it is empty. admin_token, adapter_root:
     for POST /adapters and DELETE /adapters/NAME, which do not exist without them. mount: a function that adds the
-    demo page.
+    demo page. while_serving: a context in which the application runs.
     """
     endpoints = _Endpoints(service, admin_token, adapter_root)
     routes = [
@@ -183,6 +184,9 @@ def build_application(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        stack = contextlib.ExitStack()
+        if while_serving is not None:
+            stack.enter_context(while_serving)
         service.batcher.start()
         watching = asyncio.create_task(watcher.run(service.batcher.in_thread)) if watcher else None
         try:
@@ -191,6 +195,7 @@ def build_application(
             if watching:
                 watching.cancel()
             await service.batcher.stop()
+            stack.close()
 
     async def as_answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):

@@ -32,6 +32,9 @@ from dcpcse.serving.watching import FolderWatcher
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.packages import require_packages
 
+_OF_THE_PROCESS = contextlib.ExitStack()
+"""The logs of a process that serves with others, until it ends."""
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -49,7 +52,7 @@ class ServerOptions:
     def __call__(self) -> ASGIApp:
         """Return the application. Raises UserError if something cannot be loaded."""
         if self.is_worker:
-            contextlib.ExitStack().enter_context(structured_logs())
+            _OF_THE_PROCESS.enter_context(structured_logs())
             torch.set_num_threads(max(1, torch.get_num_threads() // self.args.workers))
         args, metrics = self.args, Metrics()
         model = load_model(self.encoder, self.encoder_args)
@@ -60,7 +63,6 @@ class ServerOptions:
         if args.watch or args.adapter_root:
             registry.require_adapters_fit()
         indexes = load_indexes(folders_by_name(args.index, "--index"), registry)
-        contextlib.ExitStack().enter_context(kept_prepacked(model))
         batcher = Batcher(
             partial(encode_mixed, batch_size=self.encoder_args.batch_size),
             metrics,
@@ -77,6 +79,7 @@ class ServerOptions:
             adapter_root=Path(args.adapter_root) if args.adapter_root else None,
             watcher=FolderWatcher(Path(args.watch), registry) if args.watch else None,
             mount=self._demo(service),
+            while_serving=kept_prepacked(model),
         )
 
     def _demo(self, service: Service) -> Callable[[Starlette], None] | None:

@@ -180,4 +180,5 @@ def test_several_processes_share_a_port_and_a_killed_one_is_started_again(tiny, 
         for _ in range(20):
             with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
                 assert client.post("/v1/embeddings", json={"model": "laws", "input": "x"}).status_code == 200
+        assert server.event("request", route="/v1/embeddings")["status"] == 200  # the log of a process
         assert server.stop() == 0
