@@ -114,6 +114,7 @@ class Batcher:
     def start(self) -> None:
         """Start to encode, in the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_report)
 
     async def stop(self) -> None:
         """Stop to encode; the batch in work is finished."""
@@ -224,3 +225,9 @@ class Batcher:
         for ticket, _ in job.tickets:
             if not ticket.done.done():
                 ticket.done.set_exception(ApiError(500, message))
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Log an error that has ended the batches; GET /ready then answers 503, so that the process is replaced."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log_failure("batches_ended", error)
