@@ -1,7 +1,6 @@
 """`dcpcse serve` as a process: mistakes at its start, SIGTERM under load, adapters replaced under load, processes."""
 
 import json
-import os
 import signal
 import threading
 import time
@@ -166,19 +165,14 @@ def test_an_adapter_that_is_replaced_and_evicted_under_load_never_gives_a_wrong_
     assert not problems
 
 
-def test_several_processes_share_a_port_and_a_killed_one_is_started_again(tiny, folders, sentences):
+def test_several_processes_share_a_port(tiny, folders, sentences):
     words = ["--pooler", "avg", "--adapters", str(folders["laws"]), "--workers", "2"]
     expected = dcpcse.load(folders["laws"], device="cpu").encode(sentences)
     with running(tiny("bert"), *words) as server:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        assert sum(b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children) == 2
         found = server.post("/v1/embeddings", model="laws", input=sentences).json()["data"]
         np.testing.assert_allclose([one["embedding"] for one in found], expected, atol=1e-5)
         assert "dcpcse_requests_total" in server.client.get("/metrics").text
-        workers = [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-        assert len(workers) == 2
-        os.kill(workers[0], signal.SIGKILL)
-        for _ in range(20):
-            with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-                assert client.post("/v1/embeddings", json={"model": "laws", "input": "x"}).status_code == 200
         assert server.event("request", route="/v1/embeddings")["status"] == 200  # the log of a process
         assert server.stop() == 0
