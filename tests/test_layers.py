@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-MOST_ENTRIES = 21
+MOST_ENTRIES = 22
 RIDDLES = {"together", "unlogged", "numbered", "settling", "plain", "asked", "arrival", "material", "answer"}
 """Names that modules had, and nobody could guess what was in them."""
 

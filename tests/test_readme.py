@@ -32,6 +32,7 @@ from dcpcse.cli.commands.runs import runs_parser
 from dcpcse.cli.commands.search import search_parser as lookup_parser
 from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_parser as hyperparameter_parser
 from dcpcse.cli.commands.search_templates import search_templates_parser
+from dcpcse.cli.commands.serve import serve_parser
 from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.commands.verify import verify_parser
 from dcpcse.cli.legacy_options import TRAINING_NAMES
@@ -152,6 +153,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "mine": ("mine", mine_parser),
     "similarity": ("search", similarity_parser),
     "search": ("search", lookup_parser),
+    "serve": ("serve", serve_parser),
     "card": ("hub", card_parser),
     "pull": ("hub", pull_parser),
     "push": ("hub", push_parser),

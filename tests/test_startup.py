@@ -86,10 +86,10 @@ def test_evaluation_reads_its_options_without_torch():
 def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     script = tmp_path / "commands.py"
     names = ("predict", "search_templates", "corrupt", "search_hyperparameters", "hub", "search", "similarity", "plot")
-    names += ("pretrain", "adapt")
+    names += ("pretrain", "adapt", "serve")
     lines = (
         f"from dcpcse.cli.commands import {', '.join(names)}\nplot.plot_parser()\npretrain.pretrain_parser()\n"
-        "adapt.adapt_parser()\n"
+        "adapt.adapt_parser()\nserve.serve_parser()\n"
         "from dcpcse.cli.commands.demo import demo_parser\ndemo_parser()\n"
         "from dcpcse.cli.commands.export import export_parser\nexport_parser()"
     )
@@ -98,7 +98,7 @@ def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     assert done.code == 0
     modules = {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosine_by_score"}
     assert modules <= done.imported
-    assert not done.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio"})
+    assert not done.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio", "starlette", "uvicorn"})
 
 
 def test_runs_are_listed_and_compared_without_torch(tmp_path):

@@ -30,6 +30,7 @@ COMMANDS = {
     "info": ("info", "show method, encoder, sizes and scores of a folder"),
     "similarity": ("similarity", "print cosine similarities of sentences"),
     "search": ("search", "search a file or a saved index for similar sentences"),
+    "serve": ("serve", "serve an encoder and its adapters over HTTP, as OpenAI's API"),
     "mine": ("mine", "add hard negatives from a corpus to pairs"),
     "export": ("export", "export a model folder to peft, sentence-transformers, ONNX or transformers"),
     "predict": ("predict", "predict tokens at the [MASK] of a template"),

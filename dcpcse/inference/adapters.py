@@ -88,6 +88,21 @@ class Adapters:
             adapters.add(name, folder)
         return adapters
 
+    @classmethod
+    def on_encoder_of(cls, model: SentenceEncoder, options: LoadOptions | None = None) -> "Adapters":
+        """Create an empty collection on the frozen encoder of a loaded model, with which it shares the weights.
+
+        options: revision, cache and token for folders on the hub. Raises UserError if the encoder of the model was
+        trained or has a LoRA adapter: no other adapter belongs to it then.
+        """
+        if model.encoder.tuned or model.encoder.lora is not None:
+            kind = "was trained" if model.encoder.tuned else "has a LoRA adapter"
+            raise UserError(f"the encoder of this model {kind}, so no adapter belongs to it; give the frozen encoder")
+        backbone = Backbone(model.encoder.backbone, model.tokenizer, model.source)
+        adapters = cls(backbone, model.encoder.dtype_name, "", options)
+        adapters._tokenizers = {}  # the model may have changed its own, as folders of sentence-transformers require
+        return adapters
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the adapters, in the order in which they were added."""
@@ -99,8 +114,28 @@ class Adapters:
             raise UserError(f"{name!r} cannot name an adapter; give a string that is not empty")
         if name in self._models:
             raise UserError(f"there is already an adapter {name!r}; remove it first, or choose a different name")
+        self._models[name] = self.build(name, self.read(name, folder))
+
+    def read(self, name: str, folder: str | Path) -> "AdapterFiles":
+        """Read the files of a folder for `build`, without using the encoder: another thread may encode meanwhile.
+
+        Raises UserError as `add` does; the message names the adapter.
+        """
         with _errors_of(name):
-            self._models[name] = self._model(folder)
+            found, _ = hub.require_model_folder(folder, self._options)
+            contents = _read_folder(found)
+            self._require_of_base(found, contents.record)
+            return AdapterFiles(found, contents, *self._tokenizer(found))
+
+    def build(self, name: str, files: "AdapterFiles") -> SentenceEncoder:
+        """Return the model of files that were read, which shares the encoder; it is not added to this collection.
+
+        Raises UserError if the files are damaged; the message names the adapter.
+        """
+        with _errors_of(name):
+            backbone = replace(self._backbone, tokenizer=files.tokenizer)
+            model = SentenceEncoder.restore(files.folder, files.contents, backbone, files.tokenizer_record)
+            return _for_inference(model).to(self._base.device)
 
     def remove(self, name: str) -> None:
         """Remove an adapter."""
@@ -137,7 +172,7 @@ class Adapters:
             raise UserError(
                 f"got {len(sentences)} sentences and {len(names)} adapter names; give one name, or one per sentence"
             )
-        texts = _Texts.tokenize(self, sentences, names, max_length, without)
+        texts = MixedTexts.tokenize(self, sentences, names, max_length, without)
 
         def embed(batch: _Batch) -> torch.Tensor:
             return in_float32(batch.embeddings(None if normalize is None else False), bool(normalize))
@@ -150,14 +185,6 @@ class Adapters:
         hint = did_you_mean(name, self.names)
         some = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
         raise UserError(f"no adapter {name!r}; {hint + ' ' if hint else ''}loaded: {len(self.names)} ({some})")
-
-    def _model(self, folder: str | Path) -> SentenceEncoder:
-        folder, _ = hub.require_model_folder(folder, self._options)
-        contents = _read_folder(folder)
-        self._require_of_base(folder, contents.record)
-        tokenizer, record = self._tokenizer(folder)
-        model = SentenceEncoder.restore(folder, contents, replace(self._backbone, tokenizer=tokenizer), record)
-        return _for_inference(model).to(self._base.device)
 
     def _require_of_base(self, folder: str | Path, record: Mapping[str, Any]) -> None:
         source = self._backbone.source
@@ -179,7 +206,17 @@ class Adapters:
 
 
 @dataclass(frozen=True)
-class _Texts:
+class AdapterFiles:
+    """The files of an adapter's folder in memory, and its tokenizer with the `tokenizer_record` of it."""
+
+    folder: str | Path
+    contents: FolderContents
+    tokenizer: PreTrainedTokenizerBase
+    tokenizer_record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MixedTexts:
     """Sentences that have been tokenized, each with the tokenizer of its adapter.
 
     models, rows: the model and the tokenized sentences of each adapter. places: for each sentence, the number of its
@@ -198,7 +235,7 @@ class _Texts:
         names: Sequence[str],
         max_length: int | None,
         without: Collection[int],
-    ) -> "_Texts":
+    ) -> "MixedTexts":
         """Tokenize the sentences. Raises UserError if a name is unknown or an adapter rejects `max_length`."""
         numbers: dict[str, int] = {}
         own: list[list[str]] = []

@@ -15,6 +15,9 @@ from dcpcse.utils.option_fields import (
     require_kinds,
 )
 
+KEY_VARIABLE = "DCPCSE_API_KEY"
+"""Environment variable with the API key of a server."""
+
 
 @dataclass
 class EncoderArguments:
@@ -106,6 +109,11 @@ class EncodingArguments:
         None,
         "Encode on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here).",
     )
+    url: str | None = option(
+        None,
+        "Let the server at this address (`dcpcse serve`) encode; MODEL is then the name of one of its models, and the "
+        f"variable {KEY_VARIABLE} contains the API key if it needs one.",
+    )
     overwrite: bool = option(False, "Replace an output, finished or not, of a different model, text or option.")
 
     def __post_init__(self) -> None:
@@ -116,6 +124,9 @@ class EncodingArguments:
             require(given is None or given >= 1, f"--{name}", given, "at least 1")
         if not self.output:
             raise UserError("--output is missing; give OUT.npy or OUT.arrow")
+        if self.url and (self.ray or self.num_processes):
+            other = "ray" if self.ray else "num_processes"
+            raise UserError(f"--{other} has no effect with --url, where the server encodes; leave one of them out")
 
 
 @dataclass

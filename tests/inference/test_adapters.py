@@ -394,3 +394,28 @@ def test_a_base_that_has_moved_is_found_where_it_is_now(folders, tiny, sentences
         Adapters.load({"a": own}, device="cpu")
     adapters = Adapters.load({"a": own, "b": folders("bert")["SCPCSE"]}, tiny("bert"), device="cpu")
     assert adapters.encode(sentences[:2], ["b", "a"]).shape == (2, 32)
+
+
+# On the encoder of a loaded model
+
+
+def test_adapters_are_built_on_the_encoder_of_a_model_which_stays_as_it_was(folders, tiny, sentences):
+    from dcpcse.inference.arguments import EncoderArguments
+    from dcpcse.inference.loading import load_model
+
+    model = load_model(tiny("bert"), EncoderArguments(pooler_type="avg", device="cpu"))
+    before, adapters = model.encode(sentences), Adapters.on_encoder_of(model)
+    for name, folder in folders("bert").items():
+        built = adapters.build(name, adapters.read(name, folder))
+        assert built.encoder.backbone.get_input_embeddings() is model.encoder.backbone.get_input_embeddings()
+        np.testing.assert_allclose(
+            built.encode(sentences), dcpcse.load(folder, device="cpu").encode(sentences), atol=1e-5
+        )
+    assert adapters.names == ()
+    np.testing.assert_array_equal(model.encode(sentences), before)
+
+
+def test_no_adapter_belongs_to_an_encoder_with_a_lora_adapter(folders):
+    model = dcpcse.load(folders("bert")["LoRA"], device="cpu")
+    with pytest.raises(UserError, match="has a LoRA adapter, so no adapter belongs to it"):
+        Adapters.on_encoder_of(model)

@@ -36,7 +36,7 @@ class DemoModel:
 
         Raises UserError if the embedding of the query is zero or not finite.
         """
-        direction = _directions(self.model.encode([query]))[0]
+        direction = unit_directions(self.model.encode([query]))[0]
         if not (np.isfinite(direction).all() and direction.any()):
             raise UserError("the embedding of this sentence is zero or not finite, so it has no cosines")
         cosines = np.where(self.directions.any(axis=1), self.directions @ direction, -np.inf)
@@ -62,14 +62,14 @@ def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: S
     folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
     with cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder) as encode:
         located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))
-        directions = _directions(embed_all(label, encode, located)(sentences))
+        directions = unit_directions(embed_all(label, encode, located)(sentences))
     zeros = len(sentences) - int(directions.any(axis=1).sum())
     if zeros:
         notify(f"{label}: the embedding of {plural(zeros, 'sentence')} is zero; they are never listed as neighbours")
     return DemoModel(label, about, model, directions)
 
 
-def _directions(vectors: np.ndarray) -> np.ndarray:
+def unit_directions(vectors: np.ndarray) -> np.ndarray:
     """Scale rows (N, H) to unit length, as float32; rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors, dtype=np.float32), where=lengths > 0)

@@ -34,6 +34,13 @@ CSS = """
 """
 
 
+PAGE_STYLE = {
+    "theme": gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+    "css": CSS,
+}
+"""The arguments of gradio for the look of the page; no font comes from another host."""
+
+
 def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
     """Return the page: a text box, and below it the nearest sentences found by each model."""
     about = (
@@ -66,11 +73,10 @@ def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
     # At the start, gradio requests its own page; a proxy could not reach it.
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
-    theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     blocks.queue(default_concurrency_limit=1)  # one query at a time, which uses all cores
     blocks.launch(
         server_name=host, server_port=port, share=False, quiet=True, prevent_thread_lock=True, footer_links=[],
-        theme=theme, css=CSS, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
+        **PAGE_STYLE, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
         run_history=False, max_file_size=0,  # no uploads
     )  # fmt: skip
     notify(f"the page is at {blocks.local_url} (press Ctrl-C to stop)")

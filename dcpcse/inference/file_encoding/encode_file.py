@@ -17,6 +17,7 @@ from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding.encode_job import EncodeJob
 from dcpcse.inference.file_encoding.formats import writer_for
 from dcpcse.inference.file_encoding.ray_workers import RayWorkers, ray_workers
+from dcpcse.inference.file_encoding.server_worker import ServerWorker
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.inference.file_encoding.workers import InProcess, WorkerProcesses
 from dcpcse.utils.arguments import path
@@ -93,10 +94,12 @@ def encode_file(
         return EncodedFile(output, text.lines, dimension, record["truncated"], encoded, time.perf_counter() - started)
 
 
-Workers = InProcess | WorkerProcesses | RayWorkers
+Workers = InProcess | WorkerProcesses | RayWorkers | ServerWorker
 
 
 def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractContextManager[Workers]:
+    if args.url:
+        return contextlib.nullcontext(ServerWorker(args.url, encoder))
     if args.ray:
         return ray_workers(args.ray, args.num_processes, encoder.device)
     if (args.num_processes or 1) > 1:

@@ -1,0 +1,349 @@
+"""The application: its routes, and what surrounds every request (keys, bounds, errors, logs and figures)."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dcpcse.encoders.fingerprint import current_identity
+from dcpcse.serving.errors import ApiError, busy, json_response
+from dcpcse.serving.logs import log_event, log_failure
+from dcpcse.serving.registry import ServedModel
+from dcpcse.serving.requests import (
+    AdapterBody,
+    BodyT,
+    EmbeddingsBody,
+    SearchBody,
+    SimilarityBody,
+    parse_body,
+)
+from dcpcse.serving.security import matching, token_of
+from dcpcse.serving.service import Service, openai_embeddings
+from dcpcse.serving.watching import FolderWatcher
+from dcpcse.utils.errors import UserError
+
+OPEN_ROUTES = ("/health", "/ready")
+"""Routes that need no key: a load balancer asks them."""
+
+DEMO = "/demo"
+
+MOST_READ = 256 * 2**20
+"""Maximum number of bytes of all bodies that are being received; further requests get status 429."""
+
+
+class Gate:
+    """An ASGI application around another one: it checks the key, the size of the body and the time, and logs.
+
+    Every request is answered: errors that the inner application raises become answers in the form of OpenAI's API.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, keys: Sequence[bytes]) -> None:
+        self._app, self._service, self._keys = app, service, keys
+        self._reading = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 500
+        scope["state"] = {**scope.get("state", {}), "facts": {}, "read": 0}
+        answered = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status, answered
+            if message["type"] == "http.response.start":
+                status, answered = message["status"], True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", scope["state"]["id"].encode())]
+            await send(message)
+
+        scope["state"]["id"] = uuid.uuid4().hex
+        try:
+            self._authorize(scope)
+            if scope["path"].startswith(DEMO):
+                await self._app(scope, self._bounded(scope, receive), send_and_note)
+            else:
+                async with asyncio.timeout(self._service.bounds.time_limit):
+                    await self._app(scope, self._bounded(scope, receive), send_and_note)
+        except Exception as error:
+            failure = self._as_api_error(scope, error)
+            if not answered:
+                with contextlib.suppress(OSError):
+                    await failure.response()(scope, receive, send_and_note)
+        finally:
+            self._reading -= scope["state"]["read"]
+            self._note(scope, status, time.monotonic() - started)
+
+    def _authorize(self, scope: Scope) -> None:
+        headers = dict(scope["headers"])
+        number = matching(token_of(headers.get(b"authorization")), self._keys)
+        host = (scope.get("client") or ("",))[0]
+        scope["state"]["client"] = f"{number} {host}"
+        # The routes of adapters have a token of their own.
+        needs_key = scope["path"] not in OPEN_ROUTES and not scope["path"].startswith("/adapters")
+        if self._keys and needs_key and number is None:
+            scheme = 'Basic realm="dcpcse"' if scope["path"].startswith(DEMO) else "Bearer"
+            raise ApiError(
+                401, "the API key is missing or wrong; send the header Authorization: Bearer KEY",
+                code="invalid_api_key", headers={"WWW-Authenticate": scheme},
+            )  # fmt: skip
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """Return `receive` with the bounds of a body; it raises ApiError as soon as a body is too large."""
+        most = self._service.bounds.max_body_bytes
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced[:20]) > most:
+            raise _too_large(most)
+
+        async def bounded() -> Message:
+            message = await receive()
+            size = len(message.get("body", b""))
+            scope["state"]["read"] += size
+            self._reading += size
+            if scope["state"]["read"] > most:
+                raise _too_large(most)
+            if self._reading > MOST_READ:
+                raise busy("too many bodies are being received")
+            if message["type"] == "http.request" and not message.get("more_body"):
+                scope["state"]["complete"] = True
+            return message
+
+        return bounded
+
+    def _as_api_error(self, scope: Scope, error: Exception) -> ApiError:
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, TimeoutError):
+            seconds = self._service.bounds.time_limit
+            if not scope["state"].get("complete"):
+                return ApiError(408, f"the request did not arrive within {seconds:g} seconds", code="request_timeout")
+            return ApiError(504, f"the request was not answered within {seconds:g} seconds", code="timeout")
+        log_failure("request_failed", error, request=scope["state"]["id"])
+        return _failed()
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unknown")  # not the path of the request, which may hold anything
+        self._service.metrics.requests.labels(route, status).inc()
+        self._service.metrics.seconds.labels(route).observe(seconds)
+        facts, number = scope["state"]["facts"], scope["state"]["id"]
+        log_event(
+            "request", request=number, method=scope["method"][:10], route=route, status=status,
+            ms=round(1000 * seconds, 1), **facts,
+        )  # fmt: skip
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"the body is too large; at most {most} bytes are allowed", code="body_too_large")
+
+
+def _failed() -> ApiError:
+    return ApiError(500, "the server failed; its log has the reason under the request's id")
+
+
+def build_application(
+    service: Service,
+    *,
+    keys: Sequence[bytes] = (),
+    admin_token: bytes | None = None,
+    adapter_root: Path | None = None,
+    watcher: FolderWatcher | None = None,
+    mount: Callable[[Starlette], Any] | None = None,
+    while_serving: contextlib.AbstractContextManager[None] | None = None,
+) -> ASGIApp:
+    """Return the ASGI application of a service.
+
+    keys: API keys, one of which every request must have; none are needed if it is empty. admin_token, adapter_root:
+    for POST /adapters and DELETE /adapters/NAME, which do not exist without them. mount: a function that adds the
+    demo page. while_serving: a context in which the application runs.
+    """
+    endpoints = _Endpoints(service, admin_token, adapter_root)
+    routes = [
+        Route("/v1/embeddings", endpoints.embeddings, methods=["POST"]),
+        Route("/v1/models", endpoints.models, methods=["GET"]),
+        Route("/v1/models/{model:path}", endpoints.model, methods=["GET"]),
+        Route("/similarity", endpoints.similarity, methods=["POST"]),
+        Route("/search", endpoints.search, methods=["POST"]),
+        Route("/health", endpoints.health, methods=["GET"]),
+        Route("/ready", endpoints.ready, methods=["GET"]),
+        Route("/metrics", endpoints.metrics, methods=["GET"]),
+    ]
+    if admin_token is not None:
+        routes.append(Route("/adapters", endpoints.add_adapter, methods=["POST"]))
+        routes.append(Route("/adapters/{name}", endpoints.remove_adapter, methods=["DELETE"]))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        stack = contextlib.ExitStack()
+        if while_serving is not None:
+            stack.enter_context(while_serving)
+        service.batcher.start()
+        watching = asyncio.create_task(watcher.run(service.batcher.in_thread)) if watcher else None
+        try:
+            yield
+        finally:
+            if watching:
+                watching.cancel()
+            await service.batcher.stop()
+            stack.close()
+
+    async def as_answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            wrong = "has no such path" if error.status_code == 404 else "does not take this method at this path"
+            error = ApiError(error.status_code, f"the server {wrong}", headers=error.headers)
+        return (error if isinstance(error, ApiError) else _failed()).response()
+
+    handlers = {ApiError: as_answer, HTTPException: as_answer, Exception: as_answer}
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.router.redirect_slashes = False  # such an answer would name the host that the request claims to want
+    if mount is not None:
+        app.add_route(DEMO, _to_demo, methods=["GET"])
+        mount(app)
+    return Gate(app, service, keys)
+
+
+class _Endpoints:
+    """The functions that answer requests; see docs/serve.md for the fields."""
+
+    def __init__(self, service: Service, admin_token: bytes | None, adapter_root: Path | None) -> None:
+        self._service, self._admin_token = service, admin_token
+        self._root = adapter_root and adapter_root.resolve()
+
+    async def embeddings(self, request: Request) -> Response:
+        async def answer(body: EmbeddingsBody) -> Any:
+            found, vectors = await self._service.embeddings(_client(request), body)
+            _note(request, body.model, len(vectors), found.tokens)
+            return openai_embeddings(found, vectors, body)
+
+        return await self._answered(request, EmbeddingsBody, answer)
+
+    async def similarity(self, request: Request) -> Response:
+        async def answer(body: SimilarityBody) -> Any:
+            cosines, tokens = await self._service.similarity(_client(request), body)
+            _note(request, body.model, sum(cosines.shape), tokens)
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return {"object": "list", "model": body.model, "similarities": cosines, "usage": usage}
+
+        return await self._answered(request, SimilarityBody, answer)
+
+    async def search(self, request: Request) -> Response:
+        async def answer(body: SearchBody) -> Any:
+            index, queries, found, tokens = await self._service.search(_client(request), body)
+            _note(request, index.model_name, len(queries), tokens)
+            data = [
+                {"object": "search_result", "index": number, "found": [hit._asdict() for hit in hits]}
+                for number, hits in enumerate(found)
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return {"object": "list", "index": index.name, "model": index.model_name, "data": data, "usage": usage}
+
+        return await self._answered(request, SearchBody, answer)
+
+    async def _answered(
+        self, request: Request, kind: type[BodyT], answer: Callable[[BodyT], Awaitable[Any]]
+    ) -> Response:
+        """Read a body, and answer it unless the client leaves before."""
+        self._service.require_room()
+        raw = await request.body()
+        async with self._service.accepted():
+            body = await self._service.in_helper(parse_body, kind, raw)
+            content = await _unless_gone(request, answer(body))
+            return await self._service.in_helper(json_response, content)
+
+    async def models(self, request: Request) -> Response:
+        return json_response({"object": "list", "data": [_described(e) for e in self._service.registry.entries]})
+
+    async def model(self, request: Request) -> Response:
+        registry, name = self._service.registry, request.path_params["model"]
+        model = await registry.model(name, self._service.batcher.in_thread)
+        identity = await self._service.batcher.in_thread(current_identity, model)
+        about = {"dimension": model.dimension, "max_tokens": model.max_tokens, "identity": identity}
+        return json_response(_described(registry.find(name)) | about)
+
+    async def health(self, request: Request) -> Response:
+        return json_response({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        if not self._service.batcher.is_running:
+            raise ApiError(503, "the server does not encode at present")
+        if self._service.is_full:
+            raise ApiError(503, "the maximum number of requests is waiting")
+        return json_response({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        metrics = self._service.metrics
+        return Response(await self._service.in_helper(metrics.page), media_type=metrics.content_type)
+
+    async def add_adapter(self, request: Request) -> Response:
+        self._require_admin(request)
+        body = parse_body(AdapterBody, await request.body())
+        try:
+            folder = self._inside_root(body.folder)
+            await self._service.registry.load(body.name, folder, self._service.batcher.in_thread)
+        except UserError as error:
+            raise ApiError(400, f"the adapter was refused: {error}", param="folder", code="adapter_refused") from error
+        return json_response(_described(self._service.registry.find(body.name)), 201)
+
+    async def remove_adapter(self, request: Request) -> Response:
+        self._require_admin(request)
+        name = request.path_params["name"]
+        self._service.registry.remove(name)
+        return json_response({"id": name, "object": "model", "deleted": True})
+
+    def _require_admin(self, request: Request) -> None:
+        token = token_of(request.headers.get("authorization", "").encode("latin-1"))
+        if matching(token, [self._admin_token]) is None:
+            raise ApiError(401, "the admin token is missing or wrong", code="invalid_admin_token")
+
+    def _inside_root(self, folder: str) -> Path:
+        """Return a folder inside --adapter_root. Raises ApiError for any other path, whether or not it exists."""
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # of names that no folder can have
+            found = (self._root / folder).resolve()
+            if found != self._root and found.is_relative_to(self._root) and found.is_dir():
+                return found
+        raise ApiError(400, "folder must be a folder inside --adapter_root", param="folder")
+
+
+async def _to_demo(request: Request) -> Response:
+    return RedirectResponse(f"{DEMO.removeprefix('/')}/")
+
+
+def _client(request: Request) -> str:
+    """Return with which other requests a request shares its turn: those of the same key and address."""
+    return request.state.client
+
+
+def _note(request: Request, model: str, texts: int, tokens: int) -> None:
+    request.state.facts.update(model=model, texts=texts, tokens=tokens)
+
+
+def _described(entry: ServedModel) -> dict[str, Any]:
+    return {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "dcpcse"}
+
+
+async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
+    """Return the result of the work; cancel it if the client closes the connection. Raises ApiError then."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the client has closed the connection")
+    finally:
+        for one in (task, gone):
+            one.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

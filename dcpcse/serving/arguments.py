@@ -1,0 +1,67 @@
+"""Options of `dcpcse serve`."""
+
+from dataclasses import dataclass
+
+from dcpcse.inference.arguments import KEY_VARIABLE
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option, require, require_kinds
+
+
+@dataclass
+class ServingArguments:
+    """What is served, at which address, to whom, and within which bounds."""
+
+    _argument_group_name = "server"
+
+    adapters: list[str] | None = option(None, "Output folders of train.py on this encoder; NAME=FOLDER sets a name.")
+    name: str | None = option(None, "Name of the plain encoder as a model. Default: the name of its folder.")
+    index: list[str] | None = option(None, "Folders of saved indexes for POST /search; NAME=FOLDER sets a name.")
+    demo_sentences: str | None = option(None, "Text file whose nearest sentences the page /demo shows; needs gradio.")
+    host: str = option("127.0.0.1", "Address to listen at; an address beyond this machine requires an API key.")
+    port: int = option(8080, "Port to listen at; 0 for any free one, which the log contains.")
+    workers: int = option(1, "Number of processes, each with its own copy of the encoder; for CPUs.")
+    ray: str | None = option(
+        None,
+        "Serve on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here); "
+        "--workers is then the number of replicas.",
+    )
+    api_key_file: str | None = option(
+        None, f"File of API keys, one a line, of which a request must have one. Default: the variable {KEY_VARIABLE}."
+    )
+    watch: str | None = option(
+        None, "Folder whose subfolders are adapters: new and changed ones are loaded, deleted ones removed."
+    )
+    adapter_root: str | None = option(None, "Folder that contains the adapters which POST /adapters may load.")
+    admin_token_file: str | None = option(
+        None, "File with the token for POST /adapters and DELETE /adapters/NAME, which are off without this option."
+    )
+    max_adapters: int | None = option(
+        None, "Maximum number of adapters in memory; the least recently used one leaves. Default: no maximum."
+    )
+    max_batch_tokens: int | None = option(
+        None, "Maximum number of tokens of a batch. Default: 2,048 on a CPU, 65,536 on a GPU."
+    )
+    max_wait_ms: float = option(10.0, "Milliseconds that a request waits for others to share its batch.")
+    max_queue: int = option(256, "Maximum number of unanswered requests; further ones get status 429.")
+    max_inputs: int = option(2_048, "Maximum number of texts of a request.")
+    max_body_bytes: int = option(2 * 2**20, "Maximum size of a request's body.")
+    max_connections: int = option(1_000, "Maximum number of open connections; of more, the oldest idle one is closed.")
+    time_limit: float = option(30.0, "Maximum seconds until a request is answered, and of the end after SIGTERM.")
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        require(0 <= self.port <= 65_535, "--port", self.port, "a whole number from 0 to 65535")
+        counts = ("workers", "max_adapters", "max_queue", "max_inputs", "max_body_bytes", "max_connections")
+        for name in (*counts, "max_batch_tokens"):
+            given = getattr(self, name)
+            require(given is None or given >= 1, f"--{name}", given, "at least 1")
+        require(0 <= self.max_wait_ms <= 60_000, "--max_wait_ms", self.max_wait_ms, "from 0 to 60000")
+        require(0 < self.time_limit <= 3_600, "--time_limit", self.time_limit, "above 0 and at most 3600 (seconds)")
+        if bool(self.admin_token_file) != bool(self.adapter_root):
+            missing, given = ("adapter_root", "admin_token_file")[:: 1 if self.admin_token_file else -1]
+            raise UserError(f"--{given} needs --{missing}; add it, or leave --{given} out")
+        if self.admin_token_file and (self.workers > 1 or self.ray):
+            several = "--ray" if self.ray else "--workers"
+            raise UserError(f"--admin_token_file changes one process only; with {several}, use --watch FOLDER instead")
+        if self.ray and not self.port:
+            raise UserError("--port 0: Ray Serve needs a port from 1 to 65535; give one")

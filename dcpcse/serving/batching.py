@@ -1,0 +1,233 @@
+"""Dynamic batching: texts of many requests, clients and models are encoded together by one thread.
+
+All bookkeeping happens in the event loop. The thread only computes the vectors of one batch after another, and builds
+the adapters that are loaded between two batches.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dcpcse.serving.errors import ApiError
+from dcpcse.serving.logs import log_failure
+from dcpcse.serving.metrics import Metrics
+from dcpcse.serving.texts import PreparedText
+
+T = TypeVar("T")
+
+
+class Job:
+    """A text that is to be encoded, for all requests that wait for it."""
+
+    def __init__(self, text: PreparedText) -> None:
+        self.text = text
+        self.tickets: list[tuple[Ticket, int]] = []  # request, and index of the text in it
+        self.taken = False
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request that waits for its vectors, one per text."""
+
+    client: str
+    vectors: list[np.ndarray | None]
+    done: asyncio.Future[list[np.ndarray]]
+    jobs: set[Job] = field(default_factory=set)
+    since: float = field(default_factory=time.monotonic)
+
+
+class FairQueue:
+    """Jobs in the order in which they are encoded: one job of each client in turn.
+
+    A job for which two clients wait is in the queues of both, so that neither waits for the other.
+    """
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[str, deque[Job]] = OrderedDict()
+
+    def add(self, client: str, job: Job) -> None:
+        """Append a job to the queue of a client."""
+        self._clients.setdefault(client, deque()).append(job)
+
+    def take(self, texts: int, tokens: int) -> list[Job]:
+        """Remove and return the jobs of the next batch: at most `texts`, with at most `tokens` tokens in all.
+
+        A job with more tokens is returned alone. Jobs for which no request waits any more are removed.
+        """
+        batch: list[Job] = []
+        while self._clients and len(batch) < texts:
+            client, own = next(iter(self._clients.items()))
+            while own and (own[0].taken or not own[0].tickets):
+                own.popleft()
+            if not own:
+                del self._clients[client]
+                continue
+            tokens -= len(own[0].text.ids)
+            if batch and tokens < 0:
+                break
+            job = own.popleft()
+            job.taken = True
+            batch.append(job)
+            self._clients.move_to_end(client)
+        return batch
+
+
+class Batcher:
+    """Encode the texts of requests in batches. All methods are called in one event loop.
+
+    encode: a function that returns the vectors of texts. texts, tokens: maximum of a batch. wait: seconds that a
+    request waits for others. The wait ends early if the batch is full, or if as many requests wait as were in the last
+    batch: the clients that can be expected have then sent their requests.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[Sequence[PreparedText]], Sequence[np.ndarray]],
+        metrics: Metrics,
+        *,
+        texts: int,
+        tokens: int,
+        wait: float,
+    ) -> None:
+        self._encode, self._metrics = encode, metrics
+        self._texts, self._tokens, self._wait = texts, tokens, wait
+        self._queue = FairQueue()
+        self._in_flight: dict[Any, Job] = {}
+        self._waiting: dict[Ticket, None] = {}  # requests with texts that are not taken yet, oldest first
+        self._waiting_tokens = 0
+        self._last_requests = 1
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "encoder")
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether batches are encoded."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Start to encode, in the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_report)
+
+    async def stop(self) -> None:
+        """Stop to encode; the batch in work is finished."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the thread that owns the encoder, between two batches."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def encode(self, client: str, texts: Sequence[PreparedText]) -> list[np.ndarray]:
+        """Return the vector (H,) of each text. If this call is cancelled, its texts leave the queue.
+
+        client: with which clients the texts share the encoder in turn. Raises ApiError if they cannot be encoded.
+        """
+        ticket = Ticket(client, [None] * len(texts), asyncio.get_running_loop().create_future())
+        for number, text in enumerate(texts):
+            self._add(ticket, number, text)
+        if not all(job.taken for job in ticket.jobs):
+            self._waiting[ticket] = None
+            self._arrived.set()
+        try:
+            return await ticket.done
+        finally:
+            self._waiting.pop(ticket, None)
+            for job in ticket.jobs:
+                job.tickets = [(other, index) for other, index in job.tickets if other is not ticket]
+                if not job.tickets and not job.taken and self._in_flight.get(job.text.key) is job:
+                    self._forget(job)
+
+    def _add(self, ticket: Ticket, number: int, text: PreparedText) -> None:
+        job = self._in_flight.get(text.key)
+        if job is None:
+            job = self._in_flight[text.key] = Job(text)
+            self._waiting_tokens += len(text.ids)
+        else:
+            self._metrics.duplicates.inc()
+        job.tickets.append((ticket, number))
+        if job not in ticket.jobs and not job.taken:
+            self._queue.add(ticket.client, job)
+        ticket.jobs.add(job)
+
+    def _forget(self, job: Job) -> None:
+        del self._in_flight[job.text.key]
+        self._waiting_tokens -= 0 if job.taken else len(job.text.ids)
+
+    async def _run(self) -> None:
+        while True:
+            await self._gather()
+            batch = self._queue.take(self._texts, self._tokens)
+            if not batch:  # the requests were cancelled
+                self._waiting.clear()
+                continue
+            self._waiting_tokens -= sum(len(job.text.ids) for job in batch)
+            await self._encode_batch(batch)
+
+    async def _gather(self) -> None:
+        """Wait for the first request, and then for others as long as it pays off."""
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        until = next(iter(self._waiting)).since + self._wait
+        while self._waiting_tokens < self._tokens and len(self._waiting) < self._last_requests:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return
+
+    async def _encode_batch(self, batch: Sequence[Job]) -> None:
+        requests = {ticket for job in batch for ticket, _ in job.tickets}
+        self._last_requests = len(requests)
+        for ticket in requests & self._waiting.keys():
+            if all(job.taken for job in ticket.jobs):
+                del self._waiting[ticket]
+        self._metrics.batch_texts.observe(len(batch))
+        self._metrics.batch_tokens.observe(sum(len(job.text.ids) for job in batch))
+        with self._metrics.batch_seconds.time():
+            try:
+                vectors: Sequence[np.ndarray] = await self.in_thread(self._encode, [job.text for job in batch])
+            except Exception as error:
+                if len(batch) > 1:  # the text that fails must not fail the others
+                    for job in batch:
+                        await self._encode_batch([job])
+                    return
+                log_failure("batch_failed", error, tokens=len(batch[0].text.ids))
+                self._fail(batch[0], "the text could not be encoded")
+                return
+        for job, vector in zip(batch, vectors, strict=True):
+            if np.isfinite(vector).all():
+                self._deliver(job, vector)
+            else:
+                self._fail(job, "the vector of a text is not finite; the model is damaged")
+
+    def _deliver(self, job: Job, vector: np.ndarray) -> None:
+        self._forget(job)
+        for ticket, index in job.tickets:
+            ticket.vectors[index] = vector
+            ticket.jobs.discard(job)
+            if not ticket.jobs and not ticket.done.done():
+                ticket.done.set_result(ticket.vectors)
+
+    def _fail(self, job: Job, message: str) -> None:
+        self._forget(job)
+        for ticket, _ in job.tickets:
+            if not ticket.done.done():
+                ticket.done.set_exception(ApiError(500, message))
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Log an error that has ended the batches; GET /ready then answers 503, so that the process is replaced."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log_failure("batches_ended", error)

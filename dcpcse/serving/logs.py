@@ -1,0 +1,87 @@
+"""Structured logs: one line of JSON per event, written by a thread of its own, without paths."""
+
+import contextlib
+import json
+import logging
+import logging.handlers
+import queue
+import sys
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from dcpcse.serving.errors import without_paths
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 10_000
+"""Number of lines that wait for a slow terminal or disk; further lines are dropped, so that no request waits."""
+
+
+def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Log an event with its fields, which are JSON values."""
+    logger.log(level, event, extra={"fields": fields})
+
+
+def log_failure(event: str, error: BaseException, **fields: Any) -> None:
+    """Log an unexpected error with the functions in which it occurred, but without its message, which may be a text.
+
+    The functions are given as file name, line and name.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames[-12:]]
+    log_event(event, logging.ERROR, error=type(error).__name__, where=where, **fields)
+
+
+class JsonLines(logging.Formatter):
+    """A formatter that writes a record as a line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line. The traceback of a record is left out: it contains paths and may contain texts."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        content = {"time": when, "level": record.levelname.lower(), "event": without_paths(record.getMessage())}
+        content |= getattr(record, "fields", {})
+        if record.exc_info and record.exc_info[0]:
+            content["error"] = record.exc_info[0].__name__
+        return json.dumps(content)
+
+
+class _Waiting(logging.handlers.QueueHandler):
+    """Put records into a queue; those that do not fit are dropped."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # the listener is in this process, so that nothing has to be pickled
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self.queue.put_nowait(record)
+
+
+class _Stream(logging.StreamHandler):
+    """Write to a stream; a line that cannot be written, for example to a full disk, is lost."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def structured_logs(stream: TextIO | None = None) -> Iterator[None]:
+    """Write the logs of all libraries to a stream (by default stderr) as lines of JSON within the context."""
+    output = _Stream(stream or sys.stderr)
+    output.setFormatter(JsonLines())
+    waiting = _Waiting(queue.Queue(MOST_WAITING))
+    listener = logging.handlers.QueueListener(waiting.queue, output)
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    # uvicorn reports the start and the end of its processes, which the events of this package report too.
+    levels = {"dcpcse": logging.INFO, "uvicorn": logging.WARNING, "uvicorn.error": logging.WARNING}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    root.handlers[:] = [waiting]
+    listener.start()
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        listener.stop()

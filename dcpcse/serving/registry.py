@@ -1,0 +1,154 @@
+"""The models that a server knows by name: the plain encoder and its adapters, some of which are in memory."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.inference.adapters import AdapterFiles, Adapters
+from dcpcse.serving.errors import ApiError, without_paths
+from dcpcse.serving.logs import log_event
+from dcpcse.serving.metrics import Metrics
+from dcpcse.utils.errors import UserError, did_you_mean, shown
+
+_NAME = re.compile(r"\w[\w.+@-]{0,199}")
+
+InThread = Callable[..., Coroutine[Any, Any, Any]]
+"""A function that calls another one in the thread that owns the encoder."""
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model by its name. folder: None for the plain encoder. model: None if it is not in memory."""
+
+    name: str
+    folder: Path | None
+    model: SentenceEncoder | None
+    created: int = field(default_factory=lambda: int(time.time()))
+    used: float = field(default_factory=time.monotonic)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ModelRegistry:
+    """The plain encoder and its adapters by name.
+
+    most: maximum number of adapters in memory; None for no maximum. An adapter that has left memory is loaded again
+    when a request names it. Methods that are coroutines are called in one event loop.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, name: str, metrics: Metrics, most: int | None = None) -> None:
+        self.encoder, self.encoder_name = encoder, name
+        self._metrics, self._most = metrics, most
+        self._adapters: Adapters | None = None
+        self._entries = {name: ServedModel(name, None, encoder)}
+        self._reader = ThreadPoolExecutor(1, "adapter-reader")
+
+    @property
+    def entries(self) -> list[ServedModel]:
+        """All models, the plain encoder first."""
+        return list(self._entries.values())
+
+    @property
+    def adapters_in_memory(self) -> int:
+        """Number of adapters in memory."""
+        return sum(entry.model is not None for entry in self._entries.values()) - 1
+
+    def find(self, name: str) -> ServedModel:
+        """Return a model by its name. Raises ApiError, which names the nearest one, if there is none."""
+        if name not in self._entries:
+            hint = did_you_mean(name[:200], self._entries)
+            raise ApiError(
+                404, f"The model {shown(name)} does not exist; {hint or 'GET /v1/models lists the models'}",
+                param="model", code="model_not_found",
+            )  # fmt: skip
+        return self._entries[name]
+
+    def add(self, name: str, folder: Path) -> None:
+        """Load an adapter while the server is not running. Raises UserError if it cannot be served."""
+        self.require_name(name)
+        if name in self._entries:
+            raise UserError(f"two models have the name {name!r}; give NAME=FOLDER, or --name for the encoder")
+        self._put(name, folder, self._build(name, self._collection().read(name, folder)))
+
+    def require_adapters_fit(self) -> None:
+        """Raise UserError if no adapter can belong to the encoder, because it was trained or has one itself."""
+        self._collection()
+
+    async def model(self, name: str, in_thread: InThread) -> SentenceEncoder:
+        """Return a model by its name, which is loaded if it is not in memory.
+
+        Raises ApiError if there is no such model, or if its folder cannot be loaded any more.
+        """
+        entry = self.find(name)
+        entry.used = time.monotonic()
+        if entry.model is not None:
+            return entry.model
+        async with entry.loading:
+            if entry.model is None:
+                try:
+                    await self.load(name, entry.folder, in_thread)
+                except UserError as error:
+                    message = f"model '{name}' cannot be loaded at present; the log has the reason"
+                    raise ApiError(503, message, code="model_not_loaded") from error
+        return self.find(name).model or await self.model(name, in_thread)
+
+    async def load(self, name: str, folder: Path, in_thread: InThread) -> None:
+        """Load an adapter, or replace the one of this name. Raises UserError if it is refused; the old one remains."""
+        try:
+            self.require_name(name)
+            if name == self.encoder_name:
+                raise UserError(f"{name!r} is the name of the plain encoder; choose a different name")
+            loop = asyncio.get_running_loop()
+            files = await loop.run_in_executor(self._reader, self._collection().read, name, folder)
+            model = await in_thread(self._build, name, files)
+        except UserError as error:
+            reason = without_paths(str(error).replace(str(folder), Path(folder).name))
+            self._metrics.loads.labels("refused").inc()
+            log_event("adapter_refused", logging.WARNING, adapter=shown(name), reason=reason)
+            raise UserError(reason) from error
+        self._put(name, folder, model)
+        log_event("adapter_loaded", adapter=name)
+
+    def remove(self, name: str) -> None:
+        """Remove an adapter; requests in work still use it. Raises ApiError if there is no such adapter."""
+        entry = self.find(name)
+        if entry.folder is None:
+            raise ApiError(400, f"'{name}' is the plain encoder, which cannot be removed")
+        del self._entries[name]
+        self._metrics.adapters.set(self.adapters_in_memory)
+        log_event("adapter_removed", adapter=name)
+
+    @staticmethod
+    def require_name(name: str) -> None:
+        """Raise UserError unless an adapter may have this name: letters, digits and . _ - + @, at most 200."""
+        if not _NAME.fullmatch(name):
+            raise UserError(f"{shown(name)} cannot name an adapter; use letters, digits and . _ - + @, at most 200")
+
+    def _collection(self) -> Adapters:
+        if self._adapters is None:
+            self._adapters = Adapters.on_encoder_of(self.encoder)
+        return self._adapters
+
+    def _build(self, name: str, files: AdapterFiles) -> SentenceEncoder:
+        model = self._collection().build(name, files)
+        set_packed(model, self.encoder.encoder.packed, self.encoder.encoder.in_one_row)
+        model.bf16 = self.encoder.bf16
+        return model
+
+    def _put(self, name: str, folder: Path, model: SentenceEncoder) -> None:
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = ServedModel(name, folder, model)
+        entry.folder, entry.model, entry.used = folder, model, time.monotonic()
+        self._metrics.loads.labels("loaded").inc()
+        in_memory = [one for one in self._entries.values() if one.folder is not None and one.model is not None]
+        for oldest in sorted(in_memory, key=lambda one: one.used)[: len(in_memory) - (self._most or len(in_memory))]:
+            oldest.model = None
+        self._metrics.adapters.set(self.adapters_in_memory)

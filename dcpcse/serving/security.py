@@ -1,0 +1,98 @@
+"""API keys and the admin token: where they are read from, how they are compared, and when a server needs one."""
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from dcpcse.inference.arguments import KEY_VARIABLE
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import read_text
+
+
+def read_api_keys(file: str | None, environment: Mapping[str, str] = os.environ) -> tuple[bytes, ...]:
+    """Return the API keys of a file, one a line, or the one of the environment; an empty tuple if there are none.
+
+    Raises UserError if the file cannot be read, is empty, or if a key is not printable ASCII without blanks.
+    """
+    if file is None:
+        given = environment.get(KEY_VARIABLE)
+        return () if given is None else (_token(given.strip(), f"the variable {KEY_VARIABLE}"),)
+    return _read_tokens(file, "--api_key_file")
+
+
+def read_admin_token(file: str | None) -> bytes | None:
+    """Return the admin token of a file, None without a file. Raises UserError as `read_api_keys` does."""
+    if file is None:
+        return None
+    tokens = _read_tokens(file, "--admin_token_file")
+    if len(tokens) > 1:
+        raise UserError(f"--admin_token_file {file}: has {len(tokens)} lines; give one token")
+    return tokens[0]
+
+
+def _read_tokens(file: str, option: str) -> tuple[bytes, ...]:
+    try:
+        lines = [line.strip() for line in read_text(file).splitlines()]
+    except OSError as error:
+        raise UserError(f"{option} {file}: cannot read the file ({error.strerror}); give a text file") from error
+    tokens = tuple(_token(line, f"{option} {file}") for line in lines if line)
+    if not tokens:
+        raise UserError(f"{option} {file}: contains no key; write one a line")
+    return tokens
+
+
+def _token(text: str, where: str) -> bytes:
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise UserError(f"{where}: a key must be printable ASCII characters without blanks, and not empty")
+    return text.encode("ascii")
+
+
+def matching(given: bytes | None, tokens: Sequence[bytes]) -> int | None:
+    """Return the number of the token that equals the given one, or None.
+
+    Each token is compared in constant time, and all are compared, so that the time tells nothing about them.
+    """
+    found = None
+    for number, token in enumerate(tokens):
+        if hmac.compare_digest(given or b"", token):
+            found = number
+    return found if given else None
+
+
+def token_of(authorization: bytes | None) -> bytes | None:
+    """Return the token of a header `Authorization`: that of the scheme Bearer, or the password of the scheme Basic.
+
+    A browser can send only the latter, for the page /demo.
+    """
+    scheme, _, rest = (authorization or b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return rest.strip()
+    if scheme.lower() == b"basic":
+        try:
+            return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return None
+    return None
+
+
+def require_key_beyond_this_machine(host: str, keys: Sequence[bytes]) -> None:
+    """Raise UserError if a host is not an address of this machine alone and there is no API key."""
+    if keys or is_loopback(host):
+        return
+    raise UserError(
+        f"--host {host}: other machines could use the server without a key; give --api_key_file FILE or set "
+        f"{KEY_VARIABLE}, or listen at 127.0.0.1"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether all addresses of a host are loopback addresses. Raises UserError for an unknown host."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--host {host}: is no address of this machine; give one, such as 127.0.0.1") from error
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

@@ -1,0 +1,189 @@
+"""What the routes do, apart from HTTP: prepare texts, wait for their vectors, compare them and search indexes."""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.inference.similarity import cosine_matrix
+from dcpcse.serving.batching import Batcher
+from dcpcse.serving.errors import ApiError, busy
+from dcpcse.serving.indexes import ServedIndex, find_index
+from dcpcse.serving.metrics import Metrics
+from dcpcse.serving.registry import ModelRegistry
+from dcpcse.serving.requests import EmbeddingsBody, SearchBody, SimilarityBody, texts_of
+from dcpcse.serving.texts import Inputs, PreparedTexts, prepare
+from dcpcse.utils.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of requests: see the options of `ServingArguments`."""
+
+    max_queue: int
+    max_inputs: int
+    max_body_bytes: int
+    time_limit: float
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The vectors (N, H) of a request's texts, as the model computes them, and the number of their tokens.
+
+    truncated: number of texts that were truncated.
+    """
+
+    model: SentenceEncoder
+    vectors: np.ndarray
+    tokens: int
+    truncated: int
+
+    def scaled(self, normalize: bool | None, dimensions: int | None = None) -> np.ndarray:
+        """Return the first `dimensions` values of each vector, scaled to unit length if `normalize`.
+
+        normalize: None as the setting of the model says. Vectors of zeros stay zero.
+        """
+        vectors = np.ascontiguousarray(self.vectors[:, :dimensions])
+        if self.model.normalize if normalize is None else normalize:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.where(lengths > 0, lengths, 1)
+        return vectors.astype(np.float32, copy=False)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The usage as OpenAI's API reports it."""
+        return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
+
+
+class Service:
+    """The models, the indexes and the batcher of one process.
+
+    helpers: threads for work besides encoding, such as JSON and tokenization, which must not stop the event loop.
+    """
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        batcher: Batcher,
+        indexes: Mapping[str, ServedIndex],
+        bounds: Bounds,
+        metrics: Metrics,
+    ) -> None:
+        self.registry, self.batcher, self.indexes = registry, batcher, indexes
+        self.bounds, self.metrics = bounds, metrics
+        self._helpers = ThreadPoolExecutor(2, "helper")
+        self._unanswered = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the maximum number of requests is unanswered."""
+        return self._unanswered >= self.bounds.max_queue
+
+    def require_room(self) -> None:
+        """Raise ApiError if the maximum number of requests is unanswered."""
+        if self.is_full:
+            raise busy("too many requests are waiting")
+
+    @contextlib.asynccontextmanager
+    async def accepted(self) -> AsyncIterator[None]:
+        """Count a request as unanswered within the context. Raises ApiError if there is no room for it."""
+        self.require_room()
+        self._unanswered += 1
+        self.metrics.queue.inc()
+        try:
+            yield
+        finally:
+            self._unanswered -= 1
+            self.metrics.queue.dec()
+
+    async def in_helper(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in a thread that is not the encoder's."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
+
+    async def encode(self, client: str, name: str, inputs: Inputs, param: str, *, truncate: bool = False) -> Encoded:
+        """Return the vectors of texts by the model of a name. Raises ApiError for a mistake in the texts."""
+        return (await self.encode_fields(client, name, {param: inputs}, truncate=truncate))[0]
+
+    async def encode_fields(
+        self, client: str, name: str, fields: Mapping[str, Inputs], *, truncate: bool
+    ) -> list[Encoded]:
+        """Return the vectors of the texts of several fields of a request, which may share a batch."""
+        model = await self.registry.model(name, self.batcher.in_thread)
+
+        def prepare_all() -> list[PreparedTexts]:
+            return [prepare(model, name, inputs, param, truncate=truncate) for param, inputs in fields.items()]
+
+        prepared = await self.in_helper(prepare_all)
+        vectors = await self.batcher.encode(client, [text for own, _ in prepared for text in own])
+        found, start = [], 0
+        for own, truncated in prepared:
+            rows = np.stack(vectors[start : start + len(own)])
+            found.append(Encoded(model, rows, sum(len(text.ids) for text in own), truncated))
+            start += len(own)
+        self.metrics.texts.labels(name).inc(start)
+        self.metrics.tokens.labels(name).inc(sum(one.tokens for one in found))
+        return found
+
+    async def embeddings(self, client: str, body: EmbeddingsBody) -> tuple[Encoded, np.ndarray]:
+        """Return the encoded texts of a request, and their vectors (N, H) or (N, dimensions) to answer with."""
+        inputs = texts_of(body.input, "input", self.bounds.max_inputs)
+        model = await self.registry.model(body.model, self.batcher.in_thread)
+        if body.dimensions is not None and body.dimensions > model.dimension:
+            allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
+            raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
+        found = await self.encode(client, body.model, inputs, "input", truncate=body.truncate)
+        return found, found.scaled(body.normalize, body.dimensions)
+
+    async def similarity(self, client: str, body: SimilarityBody) -> tuple[np.ndarray, int]:
+        """Return the cosines (N, M) of the texts of `a` with those of `b`, and the number of tokens."""
+        most = self.bounds.max_inputs
+        a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
+        if len(a) + len(b) > most:
+            raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
+        one, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, truncate=body.truncate)
+        cosines = await self.in_helper(_with_vectors, cosine_matrix, one.vectors, other.vectors)
+        return cosines, one.tokens + other.tokens
+
+    async def search(self, client: str, body: SearchBody) -> tuple[ServedIndex, list[str], list[list[Any]], int]:
+        """Return the index, the queries, the hits of each query, and the number of tokens."""
+        index = find_index(self.indexes, body.index)
+        queries = texts_of(body.query, "query", self.bounds.max_inputs)
+        found = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
+        await self.batcher.in_thread(index.require_model, found.model)
+        search = index.index.search_vectors
+        hits = await self.in_helper(_with_vectors, search, found.vectors, body.top_k, body.threshold)
+        return index, queries, hits, found.tokens
+
+
+def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of vectors; raise ApiError for vectors that have no cosine."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        raise ApiError(400, str(error)) from error
+
+
+def openai_embeddings(found: Encoded, vectors: np.ndarray, body: EmbeddingsBody) -> dict[str, Any]:
+    """Return the answer of POST /v1/embeddings as JSON values.
+
+    If the request allows truncation, the answer contains the number of truncated texts.
+    """
+
+    def written(vector: np.ndarray) -> Any:
+        if body.encoding_format == "float":
+            return vector
+        return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii")
+
+    data: Sequence[Any] = [
+        {"object": "embedding", "index": number, "embedding": written(vector)} for number, vector in enumerate(vectors)
+    ]
+    added = {"truncated": found.truncated} if body.truncate else {}
+    return {"object": "list", "data": data, "model": body.model, "usage": found.usage, **added}

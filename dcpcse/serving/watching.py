@@ -1,0 +1,70 @@
+"""Watch a folder of adapters: new and changed subfolders are loaded, deleted ones removed."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.storage.manifest import is_model_folder
+from dcpcse.serving.logs import log_failure
+from dcpcse.serving.registry import InThread, ModelRegistry
+from dcpcse.utils.errors import UserError
+
+SECONDS = 1.0
+"""Time between two looks at the folder."""
+
+State = tuple[Any, ...]
+
+
+def scan(root: Path) -> dict[str, State]:
+    """Return the names of the model folders in a folder, each with a value that changes with its files.
+
+    Links are followed only if they lead to a folder inside. Raises OSError if the folder cannot be read.
+    """
+    found = {}
+    for folder in sorted(root.iterdir()):
+        if folder.name.startswith(".") or not folder.resolve().is_relative_to(root.resolve()):
+            continue
+        if is_model_folder(str(folder)):
+            files = [entry for entry in os.scandir(folder) if entry.is_file()]
+            states = [(entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in files]
+            found[folder.name] = tuple(sorted(states))
+    return found
+
+
+class FolderWatcher:
+    """Keep the adapters of a registry equal to the model folders in a folder.
+
+    A folder is loaded when its files were the same in two looks, so that one that is being copied is not read. A
+    folder that is refused is tried again when its files change.
+    """
+
+    def __init__(self, root: Path, registry: ModelRegistry) -> None:
+        self._root, self._registry = root, registry
+        self._seen: dict[str, State] = {}  # at the last look
+        self._settled: dict[str, State] = {}  # loaded or refused
+
+    async def run(self, in_thread: InThread) -> None:
+        """Watch until this is cancelled."""
+        while True:
+            try:
+                await self.look(in_thread)
+            except OSError as error:  # the folder may be on a disk that is away for a while
+                log_failure("watch_failed", error)
+            await asyncio.sleep(SECONDS)
+
+    async def look(self, in_thread: InThread) -> None:
+        """Look once at the folder, and load and remove what has changed. Raises OSError if it cannot be read."""
+        found = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
+        for name in self._settled.keys() - found.keys():
+            del self._settled[name]
+            if any(entry.folder == self._root / name for entry in self._registry.entries if entry.name == name):
+                self._registry.remove(name)
+        for name, state in found.items():
+            if state == self._seen.get(name) != self._settled.get(name):
+                self._settled[name] = state
+                try:
+                    await self._registry.load(name, self._root / name, in_thread)
+                except UserError:
+                    continue  # the registry has logged the reason
+        self._seen = found

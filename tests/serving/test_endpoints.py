@@ -1,0 +1,305 @@
+"""The answers of a server, over HTTP at a port of this machine: the vectors are those of `encode`."""
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+
+import httpx
+import numpy as np
+import pytest
+from conftest import ADMIN, ENCODER, served
+from servers import save_adapter
+
+import dcpcse
+from dcpcse.cli.main import main
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import load_model
+from dcpcse.serving import watching
+from dcpcse.serving.server import bind
+
+ADMIN_HEADER = {"Authorization": f"Bearer {ADMIN}"}
+
+
+@pytest.fixture(scope="module")
+def own(encoder, folders) -> dict:
+    """The models of the server, loaded alone."""
+    of_folders = {"reviews": folders["reviews"], "faq": folders["questions"]}
+    found = {name: load_model(str(folder), EncoderArguments(device="cpu")) for name, folder in of_folders.items()}
+    return found | {"base": load_model(encoder, ENCODER)}
+
+
+def vectors(answer: httpx.Response) -> np.ndarray:
+    assert answer.status_code == 200, answer.text
+    data = answer.json()["data"]
+    assert [one["index"] for one in data] == list(range(len(data)))
+    if isinstance(data[0]["embedding"], str):
+        return np.stack([np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in data])
+    return np.array([one["embedding"] for one in data], dtype=np.float32)
+
+
+# Embeddings
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+@pytest.mark.parametrize("name", ["base", "reviews", "faq"])
+def test_the_vectors_are_those_of_encode(name, form, server, own, sentences):
+    answer = server.post("/v1/embeddings", model=name, input=sentences, encoding_format=form)
+    np.testing.assert_allclose(vectors(answer), own[name].encode(sentences), atol=1e-5)
+    body, tokens = answer.json(), sum(len(own[name].tokenizer(text)["input_ids"]) for text in sentences)
+    assert (body["object"], body["model"]) == ("list", name)
+    assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def test_the_openai_client_gets_the_vectors_of_encode(server, own, sentences):
+    openai = pytest.importorskip("openai", reason="needs the package openai")
+    http = httpx.Client(trust_env=False)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", http_client=http, max_retries=0) as client:
+        for form in ("float", "base64", openai.omit):  # without a format, the client asks for base64
+            found = client.embeddings.create(model="reviews", input=sentences, encoding_format=form)
+            got = [one.embedding for one in found.data]
+            if form == "base64":
+                got = [np.frombuffer(base64.b64decode(one), "<f4") for one in got]
+            np.testing.assert_allclose(np.array(got), own["reviews"].encode(sentences), atol=1e-5)
+        assert [model.id for model in client.models.list()][:3] == ["base", "reviews", "faq"]
+        with pytest.raises(openai.NotFoundError, match="did you mean 'reviews'"):
+            client.embeddings.create(model="review", input="Rain fell.")
+
+
+def test_curl_gets_the_vectors_of_encode(server, own):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    body = json.dumps({"model": "faq", "input": "Where is the key?"})
+    command = ["curl", "--noproxy", "*", "-s", f"{server.url}/v1/embeddings", "-d", body]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["data"][0]["embedding"]
+    np.testing.assert_allclose(found, own["faq"].encode(["Where is the key?"])[0], atol=1e-5)
+
+
+def test_token_ids_give_the_vectors_of_their_texts_with_and_without_special_tokens(server, own, sentences):
+    tokenizer = own["reviews"].tokenizer
+    expected = own["reviews"].encode(sentences)
+    for special in (True, False):
+        ids = tokenizer(sentences, add_special_tokens=special)["input_ids"]
+        np.testing.assert_allclose(
+            vectors(server.post("/v1/embeddings", model="reviews", input=ids)), expected, atol=1e-5
+        )
+        one = server.post("/v1/embeddings", model="reviews", input=ids[0])
+        np.testing.assert_allclose(vectors(one), expected[:1], atol=1e-5)
+
+
+def test_dimensions_and_normalize_cut_and_scale(server, own, sentences):
+    expected = own["reviews"].encode(sentences)
+    cut = vectors(server.post("/v1/embeddings", model="reviews", input=sentences, dimensions=8))
+    np.testing.assert_allclose(cut, expected[:, :8], atol=1e-5)
+    unit = vectors(server.post("/v1/embeddings", model="reviews", input=sentences, dimensions=8, normalize=True))
+    lengths = np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(unit, expected[:, :8] / lengths, atol=1e-5)
+
+
+def test_a_text_that_is_too_long_is_cut_only_if_the_request_says_so(server, own):
+    most = own["reviews"].max_tokens
+    inputs = ["Rain fell.", "rain " * 2 * most]
+    refused = server.post("/v1/embeddings", model="reviews", input=inputs)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert f"item 1 has more tokens than model 'reviews' takes, which are {most}" in error["message"]
+    cut = server.post("/v1/embeddings", model="reviews", input=inputs, truncate=True)
+    np.testing.assert_allclose(vectors(cut), own["reviews"].encode(inputs), atol=1e-5)
+    ids = own["reviews"].tokenizer(inputs, add_special_tokens=False)["input_ids"]
+    assert server.post("/v1/embeddings", model="reviews", input=ids).json()["error"]["code"] == error["code"]
+    cut = server.post("/v1/embeddings", model="reviews", input=ids, truncate=True)
+    np.testing.assert_allclose(vectors(cut), own["reviews"].encode(inputs), atol=1e-5)
+
+
+# Models, similarity, search, health
+
+
+def test_models_are_listed_and_described_without_paths(server):
+    listed = server.client.get("/v1/models").json()["data"]
+    assert [one["id"] for one in listed][:3] == ["base", "reviews", "faq"]
+    about = server.client.get("/v1/models/faq")
+    assert about.json().keys() >= {"id", "dimension", "max_tokens", "identity"}
+    assert "/" not in about.text.replace("N/A", "")
+    assert server.client.get("/v1/models/fag").status_code == 404
+
+
+def test_similarities_are_the_cosines_of_the_model(server, own, sentences):
+    answer = server.post("/similarity", model="faq", a=sentences[0], b=sentences[1:4]).json()
+    expected = dcpcse.similarity(own["faq"], [sentences[0]], sentences[1:4])
+    np.testing.assert_allclose(answer["similarities"], expected, atol=1e-5)
+
+
+def test_a_search_finds_what_the_index_finds(server, own, sentences):
+    answer = server.post("/search", index="sample", query=[sentences[3], "Rain fell."], top_k=2)
+    data = answer.json()["data"]
+    index = dcpcse.SentenceIndex.load(server.places["index"], own["reviews"])
+    for one, hits in zip(data, index.search([sentences[3], "Rain fell."], 2), strict=True):
+        assert [hit["sentence"] for hit in one["found"]] == [hit.sentence for hit in hits]
+        np.testing.assert_allclose([hit["score"] for hit in one["found"]], [hit.score for hit in hits], atol=1e-5)
+    assert data[0]["found"][0]["row"] == 3
+    assert server.post("/search", index="sampel", query="x").json()["error"]["code"] == "index_not_found"
+
+
+def test_health_readiness_and_figures(server):
+    assert server.client.get("/health").json() == {"status": "alive"}
+    assert server.client.get("/ready").json() == {"status": "ready"}
+    server.post("/v1/embeddings", model="faq", input="Rain fell.")
+    page = server.client.get("/metrics").text
+    assert 'dcpcse_requests_total{route="/v1/embeddings",status="200"}' in page
+    assert 'dcpcse_texts_total{model="faq"}' in page
+
+
+# Adapters that come and go
+
+
+def wait_for(condition) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def names(server) -> set[str]:
+    return {one["id"] for one in server.client.get("/v1/models").json()["data"]}
+
+
+def test_a_watched_folder_is_loaded_replaced_and_removed_and_a_damaged_one_is_refused(
+    server, folders, encoder, sentences, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(watching, "SECONDS", 0.05)
+    place = server.places["watched"] / "new"
+    shutil.copytree(folders["laws"], place)
+    wait_for(lambda: "new" in names(server))
+    first = vectors(server.post("/v1/embeddings", model="new", input=sentences))
+    np.testing.assert_allclose(first, dcpcse.load(folders["laws"], device="cpu").encode(sentences), atol=1e-5)
+    other = save_adapter(tmp_path / "other", load_backbone(encoder), 77)
+    with caplog.at_level("INFO", logger="dcpcse.serving"):
+        weights = next(place.glob("*.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-8])
+        wait_for(lambda: "adapter_refused" in caplog.messages)
+        np.testing.assert_array_equal(vectors(server.post("/v1/embeddings", model="new", input=sentences)), first)
+        refused = next(record.fields for record in caplog.records if record.message == "adapter_refused")
+    assert refused["adapter"] == "'new'"
+    assert str(server.places["watched"]) not in str(refused)
+    shutil.copytree(other, place, dirs_exist_ok=True)
+    expected = dcpcse.load(other, device="cpu").encode(sentences)
+    wait_for(
+        lambda: np.allclose(vectors(server.post("/v1/embeddings", model="new", input=sentences)), expected, atol=1e-5)
+    )
+    shutil.rmtree(place)
+    wait_for(lambda: "new" not in names(server))
+    assert server.post("/v1/embeddings", model="new", input="x").status_code == 404
+
+
+def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, sentences):
+    offered = server.places["offered"]
+    for name in ("laws", "questions", "foreign"):
+        shutil.copytree(folders[name], offered / name)
+
+    def add(name: str, folder: str, headers=ADMIN_HEADER) -> httpx.Response:
+        return server.post("/adapters", headers, name=name, folder=folder)
+
+    assert add("extra", "laws", headers=None).status_code == 401
+    assert add("extra", "laws", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert add("extra", "laws").status_code == 201
+    for folder in ("laws", "questions"):
+        assert add("extra", folder).status_code == 201
+        expected = dcpcse.load(folders[folder], device="cpu").encode(sentences)
+        np.testing.assert_allclose(
+            vectors(server.post("/v1/embeddings", model="extra", input=sentences)), expected, atol=1e-5
+        )
+    refused = add("extra", "foreign")
+    assert refused.status_code == 400
+    assert "is not the encoder that" in refused.json()["error"]["message"]
+    assert str(offered) not in refused.text and str(folders["foreign"].parent) not in refused.text
+    np.testing.assert_allclose(
+        vectors(server.post("/v1/embeddings", model="extra", input=sentences)), expected, atol=1e-5
+    )
+    for folder in ("..", "../watched", "/etc", ".", "laws/../../index", "nowhere", "a\0b", "x" * 5000):
+        answer = add("other", folder)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "folder"), folder
+    for name in ("../reviews", "", ".", "a/b", "a\nb", "x" * 201, "base"):
+        assert add(name, "laws").status_code == 400, name
+    assert server.client.delete("/adapters/extra").status_code == 401
+    assert server.client.delete("/adapters/extra", headers=ADMIN_HEADER).json()["deleted"] is True
+    assert server.client.delete("/adapters/extra", headers=ADMIN_HEADER).status_code == 404
+    assert server.client.delete("/adapters/base", headers=ADMIN_HEADER).status_code == 400
+    assert "extra" not in names(server)
+
+
+# The demo page
+
+
+def test_the_demo_page_is_served_by_the_same_process(encoder, folders, sentences, tmp_path):
+    pytest.importorskip("gradio", reason="needs gradio (pip install -e '.[demo]')")
+    file, keys = tmp_path / "sentences.txt", tmp_path / "keys"
+    file.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    keys.write_text("secret\n", encoding="utf-8")
+    options = {"adapters": [str(folders["reviews"])], "demo_sentences": str(file), "api_key_file": str(keys)}
+    with served(encoder, **options) as server:
+        refused = server.client.get("/demo/")
+        assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic")
+        password = ("anyone", "secret")
+        page = server.client.get("/demo", auth=password, follow_redirects=True)
+        assert page.status_code == 200 and "Nearest sentences" in page.text
+        config = server.client.get("/demo/config", auth=password).json()
+        number = next(one["id"] for one in config["dependencies"])
+        body = {"data": [sentences[0]], "fn_index": number, "session_hash": "test"}
+        joined = server.client.post("/demo/gradio_api/queue/join", json=body, auth=password)
+        assert joined.status_code == 200, joined.text
+        with server.client.stream("GET", "/demo/gradio_api/queue/data?session_hash=test", auth=password) as events:
+            for line in events.iter_lines():
+                if "process_completed" in line:
+                    break
+        found = json.loads(line.removeprefix("data: "))["output"]["data"][0]
+        assert "base" in str(found) and "reviews" in str(found) and sentences[1] in str(found)
+
+
+# dcpcse encode --url
+
+
+def test_a_file_encoded_by_a_server_is_that_of_a_local_encoding(server, folders, sentences, tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    text = tmp_path / "text.txt"
+    lines = [*sentences, "rain " * 500, *(f"{sentence} {i}" for i in range(30) for sentence in sentences)]
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name, model, words in (("local", folders["reviews"], []), ("remote", "reviews", ["--url", server.url])):
+        output = str(tmp_path / f"{name}.npy")
+        assert main(["encode", str(model), str(text), "--output", output, "--chunk_size", "300", *words]) == 0
+    local, remote = (np.load(tmp_path / f"{name}.npy") for name in ("local", "remote"))
+    np.testing.assert_allclose(remote, local, atol=1e-5)
+    records = [json.loads((tmp_path / f"{name}.npy.json").read_text(encoding="utf-8")) for name in ("local", "remote")]
+    assert records[0] == records[1] and records[0]["truncated"] == 1
+    index = dcpcse.SentenceIndex.build(dcpcse.load(folders["reviews"]), text, vectors=tmp_path / "remote.npy")
+    assert index.search(sentences[2], 1)[0].row == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "message"),
+    [
+        ("reveiws", [], "did you mean 'reviews'? (status 404)"),
+        ("reviews", ["--url", "127.0.0.1:80"], "must be the address of a server"),
+        ("reviews", ["--url", "http://127.0.0.1:9"], "no answer"),
+        ("reviews", ["--pooler", "avg"], "--pooler_type has no effect with --url"),
+        ("reviews", ["--ray", "local"], "--ray has no effect with --url"),
+        ("reviews", ["--max_seq_length", "8"], "--max_seq_length has no effect with --url"),
+    ],
+)
+def test_mistakes_with_a_server_are_one_line(model, words, message, server, sentences, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    url = [] if "--url" in words else ["--url", server.url]
+    assert main(["encode", model, str(text), "--output", str(tmp_path / "out.npy"), *url, *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    import socket
+
+    with bind("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP  # asyncio sets TCP_NODELAY for these
