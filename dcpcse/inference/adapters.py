@@ -174,7 +174,7 @@ class Adapters:
             )
         texts = MixedTexts.tokenize(self, sentences, names, max_length, without)
 
-        def embed(batch: _Batch) -> torch.Tensor:
+        def embed(batch: MixedBatch) -> torch.Tensor:
             return in_float32(batch.embeddings(None if normalize is None else False), bool(normalize))
 
         return encode_in_batches(self._base, texts.lengths, texts.batch, embed, batch_size, show_progress)
@@ -261,7 +261,7 @@ class MixedTexts:
         """Number of tokens of each sentence."""
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
-    def batch(self, chosen: Sequence[int]) -> "_Batch":
+    def batch(self, chosen: Sequence[int]) -> "MixedBatch":
         """Return the inputs of the chosen sentences, on the CPU."""
         of_adapter = defaultdict(list)
         for place, text in enumerate(chosen):
@@ -277,7 +277,7 @@ class MixedTexts:
             for numbers in of_layers.values()
         ]
         places = [place for numbers in of_layers.values() for number in numbers for place in of_adapter[number]]
-        return _Batch(passes, torch.tensor(places).argsort())
+        return MixedBatch(passes, torch.tensor(places).argsort())
 
     def _part(self, number: int, chosen: Sequence[int]) -> EncoderBatch:
         model = self.models[number]
@@ -315,22 +315,22 @@ class _Pass:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class MixedBatch:
     """A batch of `Adapters.encode`. order: (N,), for each sentence its index among the rows of all passes."""
 
     passes: Sequence[_Pass]
     order: torch.Tensor
 
-    def to(self, device: torch.device, **options: Any) -> "_Batch":
+    def to(self, device: torch.device, **options: Any) -> "MixedBatch":
         """Return a copy on another device."""
         return self._with(lambda part: part.to(device, **options))
 
-    def pin_memory(self) -> "_Batch":
+    def pin_memory(self) -> "MixedBatch":
         """Return a copy in pinned memory, from which a GPU copies asynchronously."""
         return self._with(lambda part: part.pin_memory())
 
-    def _with(self, change: Callable[[Any], Any]) -> "_Batch":
-        return _Batch([one.map(change) for one in self.passes], change(self.order))
+    def _with(self, change: Callable[[Any], Any]) -> "MixedBatch":
+        return MixedBatch([one.map(change) for one in self.passes], change(self.order))
 
     def embeddings(self, normalize: bool | None) -> torch.Tensor:
         """Return the embeddings (N, H) of all sentences; normalize: as in `SentenceEncoder.pool_and_embed`."""

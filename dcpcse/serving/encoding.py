@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from dcpcse.encoders.cpu_prepacking import prepacked
-from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder, as_numbers, encode_in_batches
+from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder, encode_in_batches, in_float32
 from dcpcse.encoders.templates import Rendered
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.inference.adapters import MixedTexts
+from dcpcse.inference.adapters import MixedBatch, MixedTexts
 from dcpcse.serving.texts import PreparedText
 
 
@@ -33,10 +33,10 @@ def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndar
 def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
     mixed = _mixed(texts)
 
-    def encode_batch(rows: Sequence[int]) -> np.ndarray:
-        return as_numbers(mixed.embeddings(rows, False), False)
+    def embed(batch: MixedBatch) -> torch.Tensor:
+        return in_float32(batch.embeddings(False), False)
 
-    return encode_in_batches(mixed.models[0], mixed.lengths, encode_batch, batch_size, show_progress=False)
+    return encode_in_batches(mixed.models[0], mixed.lengths, mixed.batch, embed, batch_size, show_progress=False)
 
 
 def _mixed(texts: Sequence[PreparedText]) -> MixedTexts:

@@ -63,11 +63,13 @@ class ServerOptions:
         if args.watch or args.adapter_root:
             registry.require_adapters_fit()
         indexes = load_indexes(folders_by_name(args.index, "--index"), registry)
+        tokens = args.max_batch_tokens or tokens_per_batch(model.device)
+        texts = self.encoder_args.batch_size or model.default_batch_size or tokens
         batcher = Batcher(
-            partial(encode_mixed, batch_size=self.encoder_args.batch_size),
+            partial(encode_mixed, batch_size=texts),
             metrics,
-            texts=self.encoder_args.batch_size,
-            tokens=args.max_batch_tokens or tokens_per_batch(model.device),
+            texts=texts,
+            tokens=tokens,
             wait=args.max_wait_ms / 1000,
         )
         bounds = Bounds(args.max_queue, args.max_inputs, args.max_body_bytes, args.time_limit)
