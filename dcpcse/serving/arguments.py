@@ -39,7 +39,7 @@ class ServingArguments:
         None, "Maximum number of adapters in memory; the least recently used one leaves. Default: no maximum."
     )
     max_batch_tokens: int | None = option(
-        None, "Maximum number of tokens of a batch. Default: 2,048 on a CPU, 65,536 on a GPU."
+        None, "Maximum number of tokens of a batch. Default: 2,048 on a CPU, 32,768 on a GPU."
     )
     max_wait_ms: float = option(10.0, "Milliseconds that a request waits for others to share its batch.")
     max_queue: int = option(256, "Maximum number of unanswered requests; further ones get status 429.")
