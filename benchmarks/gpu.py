@@ -46,6 +46,8 @@ def main() -> None:
     args = parse()
     if args.train:
         return train_one(json.loads(args.train))
+    if args.toy:
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"  # a C++ compiler would take most of the time
     deadline = time.monotonic() + 60 * args.minutes
     args.output_dir.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"settings": {**vars(args), "output_dir": None}, **environment(args.device)}
@@ -249,7 +251,7 @@ WAYS = (
     {"flex_attention": True},
     {"torch_compile": True, "pad_to_max_length": True},
     {"compile_layers": True},
-    {"dataloader_num_workers": 2},
+    {"dataloader_num_workers": 0},
     {"tuning": "lora"},
 )
 """Other ways to do the same training, as options of train.py."""

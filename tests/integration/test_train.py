@@ -1,9 +1,9 @@
 """train.py from the command line to the folder: what is trained, what is logged, what the options do."""
 
 import contextlib
+import functools
 import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -451,8 +451,9 @@ def test_gradient_caching_logs_every_term(tiny, train, train_txt):
     assert run.logged("loss") == pytest.approx(together, rel=1e-2)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_compiled_layers_give_the_same_prompts(tiny, train, train_txt):
+def test_compiled_layers_give_the_same_prompts(tiny, train, train_txt, monkeypatch):
+    # The code of a C++ compiler is compared in tests/training/test_compiled_layers.py.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     settings = {"learning_rate": 1e-3, "prompt_dropout": 0.0}
     folder = tiny("bert", **NO_DROPOUT)
     plain, compiled = (train(folder, train_txt, compile_layers=given, **settings) for given in (False, True))
