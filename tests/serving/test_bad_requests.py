@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import socket
 import threading
 
@@ -179,6 +180,15 @@ def test_a_connection_beyond_the_maximum_closes_the_oldest_idle_one(encoder):
         assert server.client.get("/health").status_code == 200
         with contextlib.suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""
+
+
+def test_the_maximum_of_connections_holds_when_many_arrive_at_once(encoder):
+    with served(encoder, max_connections=20) as server, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        idle = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(300)]
+        assert server.client.get("/health").status_code == 200
+        gone, _, _ = select.select(idle, [], [], 0)
+        assert len(idle) - len(gone) < 20  # the client has one
 
 
 def test_no_request_waits_longer_than_the_time_limit(encoder):
