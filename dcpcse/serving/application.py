@@ -192,6 +192,8 @@ def build_application(
         if while_serving is not None:
             stack.enter_context(while_serving)
         service.batcher.start()
+        if watcher is not None:
+            await watcher.start(service.batcher.in_thread)
         watching = asyncio.create_task(watcher.run(service.batcher.in_thread)) if watcher else None
         try:
             yield
