@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import h11
 import orjson
+from prometheus_client.multiprocess import mark_process_dead
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -112,6 +113,17 @@ class BoundedConnection(H11Protocol):
             self._header_timer = None
 
 
+class Processes(Multiprocess):
+    """The processes of a server; one that has ended no longer counts in the figures of the present."""
+
+    def keep_subprocess_alive(self) -> None:
+        """Start a process in place of each one that has ended."""
+        before = {process.pid for process in self.processes}
+        super().keep_subprocess_alive()
+        for ended in before - {process.pid for process in self.processes}:
+            mark_process_dead(ended)
+
+
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address. Raises UserError if the address cannot be used."""
     try:
@@ -141,7 +153,7 @@ def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.so
             Server(uvicorn_config(build, args)).run(sockets=[bound])
         else:
             with _shared_figures():
-                Multiprocess(uvicorn_config(build, args), sockets=[bound]).run()
+                Processes(uvicorn_config(build, args), sockets=[bound]).run()
     log_event("stopped")
 
 
