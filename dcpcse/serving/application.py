@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -147,6 +147,10 @@ def _too_large(most: int) -> ApiError:
     return ApiError(413, f"the body is too large; at most {most} bytes are allowed", code="body_too_large")
 
 
+def _gone() -> ApiError:
+    return ApiError(499, "the client has closed the connection")
+
+
 def _failed() -> ApiError:
     return ApiError(500, "the server failed; its log has the reason under the request's id")
 
@@ -188,6 +192,8 @@ def build_application(
         if while_serving is not None:
             stack.enter_context(while_serving)
         service.batcher.start()
+        if watcher is not None:
+            await watcher.start(service.batcher.in_thread)
         watching = asyncio.create_task(watcher.run(service.batcher.in_thread)) if watcher else None
         try:
             yield
@@ -198,12 +204,14 @@ def build_application(
             stack.close()
 
     async def as_answer(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
+        if isinstance(error, ClientDisconnect):
+            error = _gone()
+        elif isinstance(error, HTTPException):
             wrong = "has no such path" if error.status_code == 404 else "does not take this method at this path"
             error = ApiError(error.status_code, f"the server {wrong}", headers=error.headers)
         return (error if isinstance(error, ApiError) else _failed()).response()
 
-    handlers = {ApiError: as_answer, HTTPException: as_answer, Exception: as_answer}
+    handlers = {ApiError: as_answer, ClientDisconnect: as_answer, HTTPException: as_answer, Exception: as_answer}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False  # such an answer would name the host that the request claims to want
     if mount is not None:
@@ -338,7 +346,7 @@ async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise ApiError(499, "the client has closed the connection")
+        raise _gone()
     finally:
         for one in (task, gone):
             one.cancel()

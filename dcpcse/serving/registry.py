@@ -92,29 +92,37 @@ class ModelRegistry:
             return entry.model
         async with entry.loading:
             if entry.model is None:
+                folder = entry.folder
                 try:
-                    await self.load(name, entry.folder, in_thread)
+                    model = await self._read(name, folder, in_thread)
                 except UserError as error:
                     message = f"model '{name}' cannot be loaded at present; the log has the reason"
                     raise ApiError(503, message, code="model_not_loaded") from error
+                # Meanwhile it may have been removed, or replaced by the adapter of a different folder.
+                if self.find(name) is entry and entry.model is None and entry.folder == folder:
+                    self._put(name, folder, model)
+                    log_event("adapter_loaded", adapter=name)
         return self.find(name).model or await self.model(name, in_thread)
 
     async def load(self, name: str, folder: Path, in_thread: InThread) -> None:
         """Load an adapter, or replace the one of this name. Raises UserError if it is refused; the old one remains."""
+        self._put(name, folder, await self._read(name, folder, in_thread))
+        log_event("adapter_loaded", adapter=name)
+
+    async def _read(self, name: str, folder: Path, in_thread: InThread) -> SentenceEncoder:
+        """Return the adapter in a folder. Raises UserError, which is logged, if it is refused."""
         try:
             self.require_name(name)
             if name == self.encoder_name:
                 raise UserError(f"{name!r} is the name of the plain encoder; choose a different name")
             loop = asyncio.get_running_loop()
             files = await loop.run_in_executor(self._reader, self._collection().read, name, folder)
-            model = await in_thread(self._build, name, files)
+            return await in_thread(self._build, name, files)
         except UserError as error:
             reason = without_paths(str(error).replace(str(folder), Path(folder).name))
             self._metrics.loads.labels("refused").inc()
             log_event("adapter_refused", logging.WARNING, adapter=shown(name), reason=reason)
             raise UserError(reason) from error
-        self._put(name, folder, model)
-        log_event("adapter_loaded", adapter=name)
 
     def remove(self, name: str) -> None:
         """Remove an adapter; requests in work still use it. Raises ApiError if there is no such adapter."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import h11
 import orjson
+from prometheus_client.multiprocess import mark_process_dead
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -30,6 +31,9 @@ KEEP_ALIVE_SECONDS = 5
 READ_SECONDS = 30
 """Time in which a client must read what is left of an answer."""
 
+BACKLOG = 2_048
+"""Connections that wait in the operating system; so many can be accepted before the first of them is closed."""
+
 MOST_CONNECTIONS = "DCPCSE_MAX_CONNECTIONS"
 """Environment variable by which processes learn --max_connections; uvicorn has no setting for it."""
 
@@ -44,8 +48,7 @@ class BoundedConnection(H11Protocol):
         super().connection_made(transport)  # type: ignore[arg-type]
         self._opened = self.loop.time()
         if len(self.connections) > int(os.environ.get(MOST_CONNECTIONS, 2**31)):
-            idle = [one for one in self.connections if isinstance(one, BoundedConnection) and one._is_idle]
-            min(idle, key=lambda one: one._opened).transport.abort()
+            self._close_oldest_idle(int(os.environ[MOST_CONNECTIONS]))
         self._watch_header()
 
     def data_received(self, data: bytes) -> None:
@@ -79,6 +82,16 @@ class BoundedConnection(H11Protocol):
             self.transport.write(self.conn.send(event))
         self.transport.close()
 
+    def _close_oldest_idle(self, most: int) -> None:
+        """Close the oldest idle connection if more than `most` are open.
+
+        Connections that were closed already are still in the set if many arrive at once.
+        """
+        still_open = [one for one in self.connections if not one.transport.is_closing()]
+        if len(still_open) > most:
+            idle = [one for one in still_open if isinstance(one, BoundedConnection) and one._is_idle]
+            min(idle, key=lambda one: one._opened).transport.abort()
+
     @property
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -98,6 +111,17 @@ class BoundedConnection(H11Protocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+class Processes(Multiprocess):
+    """The processes of a server; one that has ended no longer counts in the figures of the present."""
+
+    def keep_subprocess_alive(self) -> None:
+        """Start a process in place of each one that has ended."""
+        before = {process.pid for process in self.processes}
+        super().keep_subprocess_alive()
+        for ended in before - {process.pid for process in self.processes}:
+            mark_process_dead(ended)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -121,7 +145,7 @@ def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.so
 
     build: a function that builds the application; with several processes, it must be possible to pickle it.
     """
-    _allow_files(args.max_connections + 256)
+    _allow_files(args.max_connections + BACKLOG + 256)
     host, port = bound.getsockname()[:2]
     log_event("serving", host=host, port=port, processes=args.workers)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn repeats the signal after it has ended in good order
@@ -129,7 +153,7 @@ def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.so
             Server(uvicorn_config(build, args)).run(sockets=[bound])
         else:
             with _shared_figures():
-                Multiprocess(uvicorn_config(build, args), sockets=[bound]).run()
+                Processes(uvicorn_config(build, args), sockets=[bound]).run()
     log_event("stopped")
 
 
@@ -149,7 +173,7 @@ def uvicorn_config(build: Callable[[], ASGIApp], args: ServingArguments) -> Conf
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(args.time_limit)),
         timeout_worker_healthcheck=30,
-        backlog=2_048,
+        backlog=BACKLOG,
     )
 
 

@@ -35,8 +35,9 @@ def scan(root: Path) -> dict[str, State]:
 class FolderWatcher:
     """Keep the adapters of a registry equal to the model folders in a folder.
 
-    A folder is loaded when its files were the same in two looks, so that one that is being copied is not read. A
-    folder that is refused is tried again when its files change.
+    A folder is loaded when its files were the same in two looks, so that one that is being copied is not read; the
+    folders that are present at the start are loaded at once. A folder that is refused is tried again when its files
+    change.
     """
 
     def __init__(self, root: Path, registry: ModelRegistry) -> None:
@@ -44,24 +45,35 @@ class FolderWatcher:
         self._seen: dict[str, State] = {}  # at the last look
         self._settled: dict[str, State] = {}  # loaded or refused
 
+    async def start(self, in_thread: InThread) -> None:
+        """Load the adapters in the folder, so that the first requests find them."""
+        await self._look_or_log(in_thread, at_once=True)
+
     async def run(self, in_thread: InThread) -> None:
         """Watch until this is cancelled."""
         while True:
-            try:
-                await self.look(in_thread)
-            except OSError as error:  # the folder may be on a disk that is away for a while
-                log_failure("watch_failed", error)
+            await self._look_or_log(in_thread)
             await asyncio.sleep(SECONDS)
 
-    async def look(self, in_thread: InThread) -> None:
-        """Look once at the folder, and load and remove what has changed. Raises OSError if it cannot be read."""
+    async def _look_or_log(self, in_thread: InThread, *, at_once: bool = False) -> None:
+        try:
+            await self.look(in_thread, at_once=at_once)
+        except OSError as error:  # the folder may be on a disk that is away for a while
+            log_failure("watch_failed", error)
+
+    async def look(self, in_thread: InThread, *, at_once: bool = False) -> None:
+        """Look once at the folder, and load and remove what has changed.
+
+        at_once: whether to load folders that were not the same in the look before. Raises OSError if the folder
+        cannot be read.
+        """
         found = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
         for name in self._settled.keys() - found.keys():
             del self._settled[name]
             if any(entry.folder == self._root / name for entry in self._registry.entries if entry.name == name):
                 self._registry.remove(name)
         for name, state in found.items():
-            if state == self._seen.get(name) != self._settled.get(name):
+            if state != self._settled.get(name) and (at_once or state == self._seen.get(name)):
                 self._settled[name] = state
                 try:
                     await self._registry.load(name, self._root / name, in_thread)

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import select
 import socket
 import threading
+import time
 
 import httpx
 import pytest
@@ -179,6 +181,28 @@ def test_a_connection_beyond_the_maximum_closes_the_oldest_idle_one(encoder):
         assert server.client.get("/health").status_code == 200
         with contextlib.suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""
+
+
+def test_the_maximum_of_connections_holds_when_many_arrive_at_once(encoder):
+    with served(encoder, max_connections=20) as server, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        idle = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(300)]
+        assert server.client.get("/health").status_code == 200
+        gone, _, _ = select.select(idle, [], [], 0)
+        assert len(idle) - len(gone) < 20  # the client has one
+
+
+def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(server, caplog):
+    host, port = server.url.removeprefix("http://").split(":")
+    with caplog.at_level("INFO", logger="dcpcse.serving"):
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            time.sleep(0.05)
+        until = time.monotonic() + 20
+        while "request" not in caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+    (logged,) = [record.fields for record in caplog.records if record.message == "request"]
+    assert logged["status"] == 499 and "request_failed" not in caplog.messages
 
 
 def test_no_request_waits_longer_than_the_time_limit(encoder):

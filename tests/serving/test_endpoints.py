@@ -195,6 +195,15 @@ def test_a_watched_folder_is_loaded_replaced_and_removed_and_a_damaged_one_is_re
     assert server.post("/v1/embeddings", model="new", input="x").status_code == 404
 
 
+def test_the_adapters_of_a_watched_folder_are_there_for_the_first_request(encoder, folders, sentences, tmp_path):
+    shutil.copytree(folders["laws"], tmp_path / "laws")
+    shutil.copytree(folders["foreign"], tmp_path / "foreign")
+    with served(encoder, watch=str(tmp_path)) as server:
+        found = vectors(server.post("/v1/embeddings", model="laws", input=sentences))
+        assert names(server) == {"base", "laws"}
+    np.testing.assert_allclose(found, dcpcse.load(folders["laws"], device="cpu").encode(sentences), atol=1e-5)
+
+
 def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, sentences):
     offered = server.places["offered"]
     for name in ("laws", "questions", "foreign"):

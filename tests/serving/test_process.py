@@ -5,16 +5,20 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 from conftest import served
 from servers import running, save_adapter
+from uvicorn.supervisors import Multiprocess
 
 import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.serving.metrics import FOLDER_VARIABLE
+from dcpcse.serving.server import Processes
 
 MISTAKES = {
     "host without a key": ("BASE --host 0.0.0.0", "--host 0.0.0.0: other machines could use the server without a key"),
@@ -163,6 +167,20 @@ def test_an_adapter_that_is_replaced_and_evicted_under_load_never_gives_a_wrong_
         for thread in threads:
             thread.join()
     assert not problems
+
+
+def test_the_adapters_and_requests_of_a_process_that_has_ended_are_not_counted(tmp_path, monkeypatch):
+    def replace_the_first(self) -> None:
+        self.processes[0] = SimpleNamespace(pid=33)
+
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(Multiprocess, "keep_subprocess_alive", replace_the_first)
+    for name in ("gauge_livesum_11.db", "gauge_livesum_22.db", "counter_11.db"):
+        (tmp_path / name).touch()
+    processes = Processes.__new__(Processes)  # its __init__ sets signal handlers
+    processes.processes = [SimpleNamespace(pid=11), SimpleNamespace(pid=22)]
+    processes.keep_subprocess_alive()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counter_11.db", "gauge_livesum_22.db"]
 
 
 def test_several_processes_share_a_port(tiny, folders, sentences):

@@ -1,0 +1,51 @@
+"""The models of a server by name, while they come and go."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import ENCODER
+
+from dcpcse.inference.loading import load_model
+from dcpcse.serving.errors import ApiError
+from dcpcse.serving.metrics import Metrics
+from dcpcse.serving.registry import ModelRegistry
+
+
+@pytest.fixture
+def registry(encoder, folders) -> ModelRegistry:
+    """A registry that has `laws`, which is not in memory, and `reviews`, which is."""
+    registry = ModelRegistry(load_model(encoder, ENCODER), "base", Metrics(), most=1)
+    for name in ("laws", "reviews"):
+        registry.add(name, folders[name])
+    assert registry.find("laws").model is None
+    return registry
+
+
+async def in_thread(function: Callable, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def test_an_adapter_that_is_removed_while_a_request_loads_it_stays_removed(registry):
+    async def removing(function, *arguments):
+        registry.remove("laws")
+        return function(*arguments)
+
+    with pytest.raises(ApiError, match="does not exist"):
+        asyncio.run(registry.model("laws", removing))
+    assert [entry.name for entry in registry.entries] == ["base", "reviews"]
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_an_adapter_that_is_replaced_while_a_request_loads_it_stays_replaced(evicted, registry, folders):
+    async def replacing(function, *arguments):
+        if registry.find("laws").folder == folders["laws"]:
+            await registry.load("laws", folders["questions"], in_thread)
+            if evicted:
+                await registry.load("reviews", folders["reviews"], in_thread)
+        return function(*arguments)
+
+    model = asyncio.run(registry.model("laws", replacing))
+    entry = registry.find("laws")
+    assert entry.folder == folders["questions"] and entry.model is model
