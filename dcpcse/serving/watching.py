@@ -13,6 +13,9 @@ from dcpcse.utils.errors import UserError
 SECONDS = 1.0
 """Time between two looks at the folder."""
 
+LOOKS_AT_START = 10
+"""Maximum number of looks at the start, for a folder that keeps changing."""
+
 State = tuple[Any, ...]
 
 
@@ -46,8 +49,15 @@ class FolderWatcher:
         self._settled: dict[str, State] = {}  # loaded or refused
 
     async def start(self, in_thread: InThread) -> None:
-        """Load the adapters in the folder, so that the first requests find them."""
-        await self._look_or_log(in_thread, at_once=True)
+        """Load the adapters in the folder, so that the first requests find them.
+
+        Loading takes a while on a busy machine, so what has changed in the meantime is loaded too.
+        """
+        for _ in range(LOOKS_AT_START):
+            before = dict(self._settled)
+            await self._look_or_log(in_thread, at_once=True)
+            if self._settled == before:
+                return
 
     async def run(self, in_thread: InThread) -> None:
         """Watch until this is cancelled."""

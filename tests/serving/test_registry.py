@@ -1,6 +1,7 @@
 """The models of a server by name, while they come and go."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from dcpcse.inference.loading import load_model
 from dcpcse.serving.errors import ApiError
 from dcpcse.serving.metrics import Metrics
 from dcpcse.serving.registry import ModelRegistry
+from dcpcse.serving.watching import FolderWatcher
 
 
 @pytest.fixture
@@ -49,3 +51,16 @@ def test_an_adapter_that_is_replaced_while_a_request_loads_it_stays_replaced(evi
     model = asyncio.run(registry.model("laws", replacing))
     entry = registry.find("laws")
     assert entry.folder == folders["questions"] and entry.model is model
+
+
+def test_what_changes_while_a_watched_folder_is_loaded_at_the_start_is_loaded_too(encoder, folders, tmp_path):
+    registry = ModelRegistry(load_model(encoder, ENCODER), "base", Metrics())
+    shutil.copytree(folders["laws"], tmp_path / "laws")
+
+    async def slowly(function, *arguments):
+        if not (tmp_path / "reviews").exists():
+            shutil.copytree(folders["reviews"], tmp_path / "reviews")
+        return function(*arguments)
+
+    asyncio.run(FolderWatcher(tmp_path, registry).start(slowly))
+    assert {entry.name for entry in registry.entries} == {"base", "laws", "reviews"}
