@@ -3,16 +3,19 @@
 A table of tokens lies next to the rows in the cache folder (`dcpcse.data.arrow_cache`), as two files:
 
 NAME.ids          the ids of all sentences, one after another, without special tokens
-NAME.starts.npy   (cells + 1,), where the ids of each sentence begin; written last
+NAME.starts.npy   (cells + 2,), where the ids of each sentence begin, where the last ones end, and a CRC-32 of both
+                  files; written last
 
 NAME contains a digest of the tokenizer and of the way in which sentences are tokenised.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,10 +89,12 @@ class TokenizedTable:
         self._made_of = (path, cells, dtype)
         self._starts = open_array(_starts_file(path))
         size = _ids_file(path).stat().st_size
-        if self._starts.shape != (cells + 1,) or size != self._starts[-1] * np.dtype(dtype).itemsize:
+        if self._starts.shape != (cells + 2,) or size != self._starts[-2] * np.dtype(dtype).itemsize:
             raise ValueError(f"{path} is damaged")
         # An empty file cannot be memory-mapped.
         self._ids = np.memmap(_ids_file(path), dtype, mode="r") if size else np.empty(0, dtype)
+        if self._starts[-1] != zlib.crc32(self._starts[:-1], zlib.crc32(self._ids)):
+            raise ValueError(f"{path} is damaged")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._made_of  # a worker opens the files, and gets no copy of them
@@ -126,9 +131,11 @@ def open_token_tables(
         identity = json.dumps([tokenizers.__version__, configuration(tokenizer), *way]).encode()
         path = cached.with_name(f"{cached.stem}-{hashlib.sha256(identity).hexdigest()[:16]}")
         try:
-            if refresh or not _is_complete(path, cells, dtype):
+            table = None if refresh else _open(path, cells, dtype)
+            if table is None:
                 _write(path, rows, partial(way.ids, tokenizer), dtype, show_progress)
-            tables[way] = TokenizedTable(path, cells, dtype)
+                table = TokenizedTable(path, cells, dtype)
+            tables[way] = table
         except OSError as error:
             reason = error.strerror or error
             notify(f"cannot write to the cache folder {path.parent}: {reason}; sentences are tokenised in each batch")
@@ -136,12 +143,11 @@ def open_token_tables(
     return tables
 
 
-def _is_complete(path: Path, cells: int, dtype: str) -> bool:
-    try:
-        TokenizedTable(path, cells, dtype)
-    except (OSError, ValueError):
-        return False
-    return True
+def _open(path: Path, cells: int, dtype: str) -> TokenizedTable | None:
+    """Return a table, or None if there is none or it is damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        return TokenizedTable(path, cells, dtype)
+    return None
 
 
 def _write(
@@ -149,14 +155,17 @@ def _write(
 ) -> None:
     columns = Columns(rows.column_names).sentences
     parts = [(column, first) for column in columns for first in range(0, len(rows), BATCH_ROWS)]
-    lengths = [np.zeros(1, np.int64)]
+    lengths, check = [np.zeros(1, np.int64)], 0
     with staging_folder(path) as folder:
         with open(folder / "ids", "wb") as file:
             for column, first in tqdm(parts, "tokenise", mininterval=1, delay=1, disable=not show_progress):
                 ids = TokenIds.of(tokenized(rows[first : first + BATCH_ROWS][column]))
-                file.write(ids.values.astype(dtype).tobytes())
+                content = ids.values.astype(dtype).tobytes()
+                file.write(content)
+                check = zlib.crc32(content, check)
                 lengths.append(ids.lengths)
-        np.save(folder / "starts.npy", np.concatenate(lengths).cumsum())
+        starts = np.concatenate(lengths).cumsum()
+        np.save(folder / "starts.npy", np.append(starts, zlib.crc32(starts, check)))
         os.replace(folder / "ids", _ids_file(path))
         os.replace(folder / "starts.npy", _starts_file(path))
 
