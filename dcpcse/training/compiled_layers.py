@@ -27,7 +27,7 @@ def compiled_layers(backbone: nn.Module, enabled: bool = True) -> Iterator[None]
     """
     layers = layers_of(backbone, OPTION) if enabled else []
     if layers:
-        _require_compiler(next(backbone.parameters()).device)
+        require_compiler(next(backbone.parameters()).device)
     for number, layer in enumerate(layers):
         layer.forward = _compiled(layer.forward, number)
     try:
@@ -49,7 +49,8 @@ def _compiled(forward: Callable[..., Any], number: int) -> Callable[..., Any]:
     return call
 
 
-def _require_compiler(device: torch.device) -> None:
+def require_compiler(device: torch.device) -> None:
+    """Raise UserError if PyTorch cannot compile for a device on this machine."""
     try:
         torch.compile(lambda tensor: tensor.sin() + 1)(torch.zeros(64, device=device))
     except Exception as error:  # compilers raise errors of many classes

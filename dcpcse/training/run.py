@@ -178,6 +178,7 @@ def build_trainer(
     )
     model_args = replace(trainer.model_options, preset=model_args.preset, plugin=model_args.plugin)
     trainer.run_options = resolved(model_args, data_args, run_args, run_args.given)
+    trainer.data_options.overwrite_cache = data_args.overwrite_cache
     trainer.is_prepared = True
     if not inputs.prints_log:
         print_no_log(trainer)

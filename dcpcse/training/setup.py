@@ -42,6 +42,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.compiled_layers import require_compiler
 from dcpcse.training.fitting_options import (
     advise_on_representation,
     fill_precision,
@@ -197,6 +198,8 @@ def build(
         require_distinct_rows(dataset, run)
     require_shardable(options, run)
     require_compilable(options, run)
+    if run.compile_layers and run.do_train:
+        require_compiler(run.device)
     if run.gradient_cache_chunk:
         require_repeatable(run)
     transformers.set_seed(run.seed)

@@ -117,7 +117,8 @@ class Trainer(transformers.Trainer):
         evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy
         arrays; its metrics are added as `eval_NAME`. It is not called for labelled texts. `metric_for_best_model` may
         be one of these metrics; by default, it is the first score of the evaluation data. data_collator: replaces the
-        `ViewCollator` that tokenises the views. callbacks, optimizers: as in transformers.
+        `ViewCollator` that tokenises the views; it gets dicts with the sentences by their roles (`anchor`, `positive`,
+        …) and must return what `ViewCollator` returns. callbacks, optimizers: as in transformers.
 
         max_seq_length: maximum number of tokens of a training sentence. pad_to_max_length: pad every batch to this
         length. custom_eval_data: whether files in `eval_data_dir` may differ from the official sizes. method_options:

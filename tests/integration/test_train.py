@@ -799,3 +799,17 @@ def test_free_memory_is_given_back_after_every_few_steps(tiny, train, train_txt,
     monkeypatch.setattr(devices, "_malloc_trim", lambda: given.append)
     train(tiny("bert"), train_txt, max_steps=2 * devices.RELEASE_EVERY + 1)
     assert len(given) == 2
+
+
+def test_overwrite_cache_tokenises_again(tiny, train, train_txt, tmp_path, monkeypatch):
+    refreshed, opened = [], trainers.open_token_tables
+
+    def noted(*given, **how):
+        refreshed.append(how["refresh"])
+        return opened(*given, **how)
+
+    monkeypatch.setattr(trainers, "open_token_tables", noted)
+    options = {"cache_dir": str(tmp_path), "max_steps": -1, "num_train_epochs": 1}
+    for again in (False, True):
+        train(tiny("bert"), train_txt, overwrite_cache=again, **options)
+    assert refreshed == [False, True]

@@ -275,7 +275,7 @@ class _Search:
             yield bar
 
     def _fits(self) -> bool:
-        """Return whether the time is enough for another trial of all steps; the first one is always tried."""
+        """Return whether the time is enough for another trial of all steps; for the first one, any time is."""
         paces = [trial.seconds / trial.steps for trial in self.record.trials if trial.steps]
         return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"]
 
