@@ -16,12 +16,13 @@ from dcpcse.data.examples import Examples, ListedExamples
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES
 from dcpcse.data.on_host import ON_HOST, OnHost
-from dcpcse.data.token_table import TokenIds, Tokenization
+from dcpcse.data.token_table import Tokenization
 from dcpcse.data.views import View, columns_of, max_added_tokens
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate, frame
+from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.utils.errors import UserError
 
 SLOTS_PREFIX = "slots_"
@@ -157,14 +158,15 @@ class ViewCollator:
         tokenized: dict[tuple[str, Tokenization], TokenIds],
     ) -> TokenIds:
         """Return the ids of a view's sentences for the chosen templates (B,). tokenized: what is tokenised already."""
-        ways = [self._way(view, index) for index in chosen.tolist()]
-        for way in dict.fromkeys(ways):
+        ways = {index: self._way(view, index) for index in np.unique(chosen).tolist()}
+        distinct = list(dict.fromkeys(ways.values()))
+        for way in distinct:
             if (view.column, way) not in tokenized:
                 tokenized[view.column, way] = examples.ids(view.column, way, self.tokenizer)
-        if len(set(ways)) == 1:
-            return tokenized[view.column, ways[0]]
-        lists = {way: tokenized[view.column, way].lists() for way in set(ways)}
-        return TokenIds.of([lists[way][i] for i, way in enumerate(ways)])
+        if len(distinct) == 1:
+            return tokenized[view.column, distinct[0]]
+        lists = {way: tokenized[view.column, way].lists() for way in distinct}
+        return TokenIds.of([lists[ways[index]][i] for i, index in enumerate(chosen.tolist())])
 
     def _augment(self, view: View, ids: TokenIds, examples: Examples) -> tuple[TokenIds, list[Tensor | None]]:
         """Apply a view's augmentation; return the edited ids and the masks of the elements to set to zero."""

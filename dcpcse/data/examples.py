@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.token_table import TokenIds, Tokenization
+from dcpcse.data.token_table import Tokenization
+from dcpcse.encoders.tokenization import TokenIds
 
 
 class Examples(Protocol):

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.data.columns import Columns
 from dcpcse.data.examples import Examples
-from dcpcse.data.token_table import TokenIds, Tokenization, TokenizedTable
+from dcpcse.data.token_table import Tokenization, TokenizedTable
+from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.utils.distributed import Share
 
 ROW_KEY = "row"
@@ -65,15 +66,7 @@ class IndexedDataset(Dataset):
         """Return what n examples have besides their sentences, by name: a label, a score or a class."""
         return {} if self.label is None else {self.label: self._only_label[indices.tolist()][self.label]}
 
-    def examples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the examples with these indices, each with its row number and epoch."""
-        chosen = np.array(indices)
-        cells = self.cells(chosen, self.epoch)
-        found = {**self._texts(cells), **self.values(chosen), ROW_KEY: next(iter(cells.values())).tolist()}
-        rows = zip(*found.values(), strict=True)
-        return [{**dict(zip(found, row, strict=True)), EPOCH_KEY: self.epoch} for row in rows]
-
-    def _texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+    def texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
         """Return the sentences in some cells, by the same names. Each row of the table is read once."""
         columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
         distinct, places = np.unique(rows, return_inverse=True)
@@ -111,19 +104,15 @@ class IndexedDataset(Dataset):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.examples([index])[0]
+        return TableExamples(self, [index]).listed()[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Examples | list[dict[str, Any]]:
-        if self.tables:
-            return TableExamples(self, indices)
-        examples = self.examples(indices)
-        if isinstance(indices, Share):
-            examples = [{**example, COUNTS_KEY: indices.counts} for example in examples]
-        return examples
+        examples = TableExamples(self, indices)
+        return examples if self.tables else examples.listed()
 
 
 class TableExamples:
-    """Examples whose sentences are tokenised already. Their texts are read only if a collator needs them."""
+    """Examples of a dataset. Their texts are read only if they are needed; `ids` needs the dataset's token ids."""
 
     def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
         self._dataset, self._indices = dataset, np.array(indices)
@@ -142,7 +131,7 @@ class TableExamples:
 
     @cached_property
     def _texts(self) -> dict[str, list[str]]:
-        return self._dataset._texts(self._cells)
+        return self._dataset.texts(self._cells)
 
     def texts(self, column: str) -> list[str]:
         return self._texts[column]
@@ -152,6 +141,11 @@ class TableExamples:
 
     def values(self, name: str) -> Sequence[Any] | None:
         return self._values.get(name)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the examples as dicts with their texts, row number and epoch."""
+        found = {**self._texts, **self._values}
+        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
 
 
 def _digests(texts: Iterable[str]) -> np.ndarray:

@@ -17,9 +17,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +28,7 @@ from tqdm.auto import tqdm
 from dcpcse.data.arrow_cache import BATCH_ROWS
 from dcpcse.data.columns import Columns
 from dcpcse.encoders.templates import sentence_ids
+from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.encoders.truncation import configuration, tokenize
 from dcpcse.utils.console import notify
 from dcpcse.utils.files import staging_folder
@@ -54,24 +53,6 @@ class Tokenization(NamedTuple):
         if self.lead is None:
             return tokenize(tokenizer, sentences, self.limit, special=False)[0]
         return sentence_ids(tokenizer, sentences, self.limit, self.lead)[0]
-
-
-@dataclass(frozen=True)
-class TokenIds:
-    """The token ids of N sentences. values: (T,), one sentence after another. lengths: (N,)."""
-
-    values: np.ndarray
-    lengths: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> TokenIds:
-        """Return the ids in a list per sentence."""
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
-
-    def lists(self) -> list[list[int]]:
-        """Return a list of ids for each sentence."""
-        return [part.tolist() for part in np.split(self.values, self.lengths.cumsum()[:-1])]
 
 
 class TokenizedTable:

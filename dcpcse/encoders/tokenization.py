@@ -23,6 +23,24 @@ CUT_WARNING = "%d of %d texts are longer than the encoder's maximum of %d tokens
 
 
 @dataclass(frozen=True)
+class TokenIds:
+    """The token ids of N sentences. values: (T,), one sentence after another. lengths: (N,)."""
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> TokenIds:
+        """Return the ids in a list per sentence."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
+
+    def lists(self) -> list[list[int]]:
+        """Return a list of ids for each sentence."""
+        return [part.tolist() for part in np.split(self.values, self.lengths.cumsum()[:-1])]
+
+
+@dataclass(frozen=True)
 class TokenizedTexts:
     """Texts as token ids, including the tokens of their template if there is one.
 
@@ -101,8 +119,8 @@ def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) ->
     """Return input ids and mask, both int64 (N, L); L is `length`, or by default the length of the longest row."""
     import torch  # imported here because encoding with an ONNX file does not need it
 
-    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    real = np.arange(length or lengths.max()) < lengths[:, None]
+    tokens = TokenIds.of(ids)
+    real = np.arange(length or tokens.lengths.max()) < tokens.lengths[:, None]
     input_ids = np.full(real.shape, pad_id)
-    input_ids[real] = np.fromiter(chain.from_iterable(ids), dtype=np.int64, count=lengths.sum())
+    input_ids[real] = tokens.values
     return torch.from_numpy(input_ids), torch.from_numpy(real.astype(np.int64))

@@ -12,10 +12,11 @@ from dcpcse.data.augmentations import Crop
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.in_memory import load_training_data
 from dcpcse.data.pairing import make_examples
-from dcpcse.data.token_table import TokenIds, Tokenization, open_token_tables
+from dcpcse.data.token_table import Tokenization, open_token_tables
 from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
+from dcpcse.encoders.tokenization import TokenIds
 
 ROWS = 11
 WAYS = [Tokenization(None, 30), Tokenization(None, 2), Tokenization(" ", 30), Tokenization("", 3)]
