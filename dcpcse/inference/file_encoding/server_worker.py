@@ -42,7 +42,7 @@ class ServerWorker:
             raise UserError(f"--url {url}: must be the address of a server, such as http://127.0.0.1:8080")
         defaults = EncoderArguments()
         for field in fields(encoder):
-            if field.name != "batch_size" and getattr(encoder, field.name) != getattr(defaults, field.name):
+            if getattr(encoder, field.name) != getattr(defaults, field.name):
                 raise UserError(
                     f"--{field.name} has no effect with --url, where the server has the encoder; leave it out"
                 )
