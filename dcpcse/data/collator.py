@@ -29,7 +29,7 @@ SLOTS_PREFIX = "slots_"
 """Name prefix of the tensors in a batch that contain the fields of `Slots`, the indices of template slots."""
 
 GUIDE_PREFIX = "guide_"
-"""Name prefix of the tensors in a batch that contain the tokens of the sentences for a guide."""
+"""Name prefix of the tensors in a batch that contain the tokens of the sentences for a guide, before its name."""
 
 WHOLE_TEXT = 10**6
 """Maximum number of tokens of a text that an augmentation receives whole."""
@@ -59,15 +59,15 @@ class ViewCollator:
         width: int = 0,
         pad_to_max_length: bool = False,
         seed: int = 0,
-        guide: SentenceEncoder | None = None,
+        guides: Mapping[str, SentenceEncoder] | None = None,
     ) -> None:
         """Create the collator.
 
         max_length: the maximum number of tokens of a text, including special tokens; with templates, the maximum
         number of tokens of the sentence alone. templates: the templates that the views refer to by index. width: the
         size of the embedding layer's output, which augmentations need. seed: the seed of augmentations, and of the
-        choice of a template in views with several templates. guide: an encoder whose tokens of the sentences are also
-        in the batch (see `guide_inputs`).
+        choice of a template in views with several templates. guides: name → encoder whose tokens of the sentences are
+        also in the batch (see `guide_inputs`).
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -80,7 +80,9 @@ class ViewCollator:
         longest += max_added_tokens(self.views, self.room)
         self.length = max_length + longest if pad_to_max_length else None
         self.seed = seed
-        self.guide = guide
+        self.guides = dict(guides or {})
+        of_guides = (_prefix_of(name) + part for name in self.guides for part in READ_ON_HOST)
+        self.read_on_host = (*READ_ON_HOST, *of_guides)
 
     def __call__(self, examples: Examples | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate examples, or dicts (column → text), into a batch.
@@ -91,8 +93,10 @@ class ViewCollator:
         """
         if isinstance(examples, Sequence):
             examples = ListedExamples(examples)
-        batch = self._of_views(examples) | self._for_guide(examples)
-        batch[ON_HOST] = OnHost.of(batch, (*READ_ON_HOST, *(f"{GUIDE_PREFIX}{name}" for name in READ_ON_HOST)))
+        batch = self._of_views(examples)
+        for name, guide in self.guides.items():
+            batch |= self._for_guide(_prefix_of(name), guide, examples)
+        batch[ON_HOST] = OnHost.of(batch, self.read_on_host)
         return batch | _stack_labels(examples) | stack_indices(examples)
 
     @property
@@ -107,17 +111,15 @@ class ViewCollator:
             lead = self.templates[index].lead if view.blank else ""
         return Tokenization(lead, WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.room)
 
-    def _for_guide(self, examples: Examples) -> dict[str, Tensor]:
-        """Return the guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
-        if self.guide is None:
-            return {}
+    def _for_guide(self, prefix: str, guide: SentenceEncoder, examples: Examples) -> dict[str, Tensor]:
+        """Return a guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
         columns = [examples.texts(column) for column in columns_of(self.views)]
         texts = [text for example in zip(*columns, strict=True) for text in example]
-        tokens = self.guide.tokenize(texts, self.guide.max_tokens, ())
-        ids, mask, slots = tokens.batch(range(len(texts)), self.guide.tokenizer.pad_token_id)
+        tokens = guide.tokenize(texts, guide.max_tokens, ())
+        ids, mask, slots = tokens.batch(range(len(texts)), guide.tokenizer.pad_token_id)
         found = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
-        tokens = {f"{GUIDE_PREFIX}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
-        return {**tokens, f"{GUIDE_PREFIX}packing": Packing.of(mask)}
+        tokens = {f"{prefix}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
+        return {**tokens, f"{prefix}packing": Packing.of(mask)}
 
     def _of_views(self, examples: Examples) -> dict[str, Any]:
         """Return the tensors of all views."""
@@ -233,22 +235,26 @@ def _stack_labels(examples: Examples) -> dict[str, Tensor]:
     return {}
 
 
-def guide_inputs(batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
-    """Return the guide's token ids and mask, both (B, columns, L), its slots (B·columns, ...), if any, and packing.
+def _prefix_of(guide: str) -> str:
+    return f"{GUIDE_PREFIX}{guide}_"
 
-    Raises UserError if another collator made the batch.
+
+def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
+    """Return a guide's token ids and mask, both (B, columns, L), its slots (B·columns, ...), if any, and packing.
+
+    name: the name of the guide. Raises UserError if another collator made the batch.
     """
-    names = ("input_ids", "attention_mask")
-    ids, mask = (batch.get(f"{GUIDE_PREFIX}{name}") for name in names)
+    prefix = _prefix_of(name)
+    ids, mask = (batch.get(f"{prefix}{part}") for part in ("input_ids", "attention_mask"))
     if ids is None:
-        raise UserError("--guide needs the tokens that the collator of dcpcse adds; leave data_collator out")
-    return ids, mask, slots_of(batch, GUIDE_PREFIX), batch.get(f"{GUIDE_PREFIX}packing")
+        raise UserError(f"the {name} needs the tokens that the collator of dcpcse adds; leave data_collator out")
+    return ids, mask, slots_of(batch, prefix), batch.get(f"{prefix}packing")
 
 
 def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
     """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates.
 
-    of: `GUIDE_PREFIX` for the slots of the guide.
+    of: the name prefix of a guide's tensors, for its slots.
     """
     prefix = f"{of}{SLOTS_PREFIX}"
     if not (found := _of(batch, prefix)):

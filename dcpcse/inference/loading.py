@@ -49,11 +49,11 @@ def load_model(
     return model
 
 
-def load_guide(name: str, args: EncoderArguments) -> SentenceEncoder:
+def load_guide(name: str, args: EncoderArguments, option: str = "--guide") -> SentenceEncoder:
     """Load an encoder that judges the texts of another one, as `load_model` does, with its own representation.
 
     That of a plain encoder is the mean over its tokens, unless `args` name a pooler. Raises UserError, which names
-    --guide, if there is no such encoder, or if an option does not apply to it.
+    the option, if there is no such encoder, or if another option does not apply to it.
     """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
     try:
@@ -63,7 +63,7 @@ def load_guide(name: str, args: EncoderArguments) -> SentenceEncoder:
                 args = replace(args, pooler_type=OWN_POOLER)
         return load_model(name, args, options=options)
     except UserError as error:
-        raise UserError(f"--guide: {error}") from error
+        raise UserError(f"{option}: {error}") from error
 
 
 def _load(

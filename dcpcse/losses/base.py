@@ -26,9 +26,9 @@ class EncodedBatch:
     head. pooled: view name → (B, H), before the head. Losses that encode the B·V rows a second time need the next
     three. prefix: the deep prompts of the first pass. packing: the packing of attention_mask. slots: the template
     slots, or None without templates. extras: further tensors of the batch, such as labels. precomputed: the tensors
-    that `precompute` of the same loss returned. guide: the guide of the training, which a loss may call in
-    `precompute`; None without --guide. counts: B of all processes, in the order of ranks, for `gather_own_first`; None
-    if it is not known.
+    that `precompute` of the same loss returned. guides: the guides of the method by name, which a loss may call in
+    `precompute`; that of --guide is named `guide`. counts: B of all processes, in the order of ranks, for
+    `gather_own_first`; None if it is not known.
     """
 
     model: SentenceEncoder
@@ -41,7 +41,7 @@ class EncodedBatch:
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     pooled: Mapping[str, Tensor] = field(default_factory=dict)
     precomputed: Mapping[str, Tensor] = field(default_factory=dict)
-    guide: Guide | None = None
+    guides: Mapping[str, Guide] = field(default_factory=dict)
     counts: Sequence[int] | None = None
 
     def on_host(self, name: str) -> Tensor:
@@ -56,6 +56,9 @@ Metrics = Mapping[str, tuple[Tensor, Tensor]]
 """Metric name → (sum, count). Sums and counts can be added up over batches and processes to get the overall mean."""
 
 
+Widths = Sequence[tuple[int, float]]
+
+
 class Loss(nn.Module):
     """Base class of losses. A loss may have parameters of its own, such as an LM head or a discriminator.
 
@@ -64,13 +67,17 @@ class Loss(nn.Module):
     text that the loss accepts, or None if only the encoder limits it. leaves_out_false_negatives: whether the loss
     compares no anchor with the candidates that `dcpcse.losses.false_negatives` masks. row_chunk: the number of anchors
     that the loss compares with all candidates at a time, or None for all (--loss_chunk); it is set before a training.
-    has_row_chunks: whether the loss uses it, in `dcpcse.losses.row_chunks`.
+    has_row_chunks: whether the loss uses it, in `dcpcse.losses.row_chunks`. widths: the widths to which the
+    embeddings are cut, the full one last, with the weight of the loss at each (--matryoshka_dims); they are set before
+    a training. () stands for the full width alone. has_widths: whether the loss uses them, by `over_widths`.
     """
 
     max_tokens: int | None = None
     leaves_out_false_negatives: bool = False
     has_row_chunks: bool = False
     row_chunk: int | None = None
+    has_widths: bool = False
+    widths: Widths = ()
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ class Contrastive(Loss):
 
     leaves_out_false_negatives = True
     has_row_chunks = True
+    has_widths = True
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Contrastive(Loss):
 
         candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)], batch.counts)
         candidates = [*candidates, *self.extra_negatives()]
-        loss, self.metrics = mean_over_anchors(of_rows, [views["anchor"]], candidates, self.row_chunk)
+        loss, self.metrics = mean_over_anchors(of_rows, [views["anchor"]], candidates, self.row_chunk, self.widths)
         loss = global_mean(loss, count)
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 

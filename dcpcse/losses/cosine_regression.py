@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dcpcse.losses import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import precise
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, over_widths
 
 
 class CosineRegression(PerRowLoss):
@@ -13,6 +14,8 @@ class CosineRegression(PerRowLoss):
 
     The scores (B,) of the examples are in `extras["scores"]`, and are scaled to [0, 1].
     """
+
+    has_widths = True
 
     def __init__(self, largest: float) -> None:
         """Create the loss. largest: the score of two sentences with the same meaning; scores are divided by it."""
@@ -24,8 +27,13 @@ class CosineRegression(PerRowLoss):
 
     def mean(self, batch: EncodedBatch, sampled: None) -> Tensor:
         # In float32, since half precision has few values between 0.9 and 1.
-        first, second = (precise(batch.embeddings[name]) for name in ("anchor", "positive"))
-        errors = F.cosine_similarity(first, second) - batch.extras["scores"].to(first) / self.largest
-        count = torch.full((), len(errors), device=errors.device)
-        self.metrics = {"absolute_error": (errors.detach().abs().sum(), count)}
-        return errors.square().mean()
+        pair = [precise(batch.embeddings[name]) for name in ("anchor", "positive")]
+        wanted = batch.extras["scores"].to(pair[0]) / self.largest
+
+        def of_width(pair: Vectors) -> MeanAndMetrics:
+            errors = F.cosine_similarity(*pair) - wanted
+            count = torch.full((), len(errors), device=errors.device)
+            return errors.square().mean(), {"absolute_error": (errors.detach().abs().sum(), count)}
+
+        loss, self.metrics = over_widths(of_width, pair, self.widths)
+        return loss

@@ -22,6 +22,7 @@ class EnergyHinge(Loss):
 
     leaves_out_false_negatives = True
     has_row_chunks = True
+    has_widths = True
 
     def __init__(self, margin: float, gather_gradient: str = "exact") -> None:
         """Create the loss.
@@ -49,7 +50,7 @@ class EnergyHinge(Loss):
             hinge = (self.margin - (own - hardest)).clamp(min=0)
             return hinge.mean(), _metrics(hardest, hinge)
 
-        loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk)
+        loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk, self.widths)
         loss = global_mean(loss, len(anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 

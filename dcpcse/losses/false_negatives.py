@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dcpcse.losses.base import EncodedBatch
 from dcpcse.losses.functional import cosines, own_pairs, unit
+from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.utils.distributed import gather_own_first
 
 CLASSES = "classes"
@@ -34,8 +35,8 @@ MasksOfRows = Callable[[slice], Masks]
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     """Return what tells false negatives apart, by name: the classes (B,), and the guide's embeddings of the views."""
     found = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
-    if batch.guide is not None:
-        found |= {f"{GUIDED}{view}": vectors for view, vectors in batch.guide.vectors(batch.extras).items()}
+    if guide := batch.guides.get(FALSE_NEGATIVES):
+        found |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}
     return found
 
 

@@ -1,6 +1,7 @@
-"""A guide: a frozen encoder that finds false negatives in the batches of another one (GISTEmbed, Solatorio 2024)."""
+"""Guides: frozen encoders that losses look at, to find false negatives (GISTEmbed) or to learn a ranking (RankCSE)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -9,17 +10,38 @@ from dcpcse.data.collator import guide_inputs
 from dcpcse.data.views import View, columns_of
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
+FALSE_NEGATIVES = "guide"
+"""Name of the guide of --guide, by which losses leave out false negatives (Solatorio 2024)."""
+
+
+@dataclass(frozen=True)
+class GuideSource:
+    """Where training loads a guide from.
+
+    encoder: a model folder, an encoder or a file of word vectors, as for `dcpcse.load`. pooler: the representation of
+    a plain encoder; by default, the mean over its tokens. option: the option that names the encoder, for messages.
+    """
+
+    encoder: str
+    pooler: str | None = None
+    option: str = "--guide"
+
 
 class Guide(nn.Module):
-    """The guide of a training: it stays in eval mode, is never trained and never saved.
+    """A guide of the training: it stays in eval mode, is never trained and never saved.
 
     Losses call `vectors` in `precompute`. It judges the sentences of the examples, whatever a view does to them.
     """
 
-    def __init__(self, model: SentenceEncoder, views: Sequence[View]) -> None:
-        """Create the guide. views: the views of the method, whose columns `ViewCollator` tokenises for the guide."""
+    def __init__(self, model: SentenceEncoder, views: Sequence[View], name: str = FALSE_NEGATIVES) -> None:
+        """Create the guide.
+
+        views: the views of the method, whose columns `ViewCollator` tokenises for the guide. name: its name among the
+        guides of the method.
+        """
         super().__init__()
         self.model = model.requires_grad_(False)
+        self.name = name
         columns = columns_of(views)
         self.places = {view.name: columns.index(view.column) for view in views}
         self._last: tuple[Tensor | None, dict[str, Tensor]] = None, {}
@@ -38,7 +60,7 @@ class Guide(nn.Module):
         number of losses. Half precision is avoided, since the similarities are compared. Raises UserError if the batch
         was collated without the guide's tokens.
         """
-        ids, mask, slots, packing = guide_inputs(extras)
+        ids, mask, slots, packing = guide_inputs(extras, self.name)
         if self._last[0] is not ids:
             with torch.autocast(ids.device.type, enabled=False):
                 flat = self.model(ids.flatten(0, 1), mask.flatten(0, 1), slots, packing=packing)

@@ -22,6 +22,7 @@ class NTXent(Loss):
     """
 
     has_row_chunks = True
+    has_widths = True
 
     def __init__(self, pairs: Sequence[tuple[str, str]], temperature: float, gather_gradient: str = "exact") -> None:
         """Create the loss.
@@ -49,7 +50,8 @@ class NTXent(Loss):
             of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
             return sum(losses), cosine_metrics(of_pairs, offset=rows.start)
 
-        loss, self.metrics = mean_over_anchors(of_rows, copies, gather_own_first(copies, batch.counts), self.row_chunk)
+        candidates = gather_own_first(copies, batch.counts)
+        loss, self.metrics = mean_over_anchors(of_rows, copies, candidates, self.row_chunk, self.widths)
         loss = global_mean(loss, count)
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
@@ -65,20 +67,26 @@ def two_way_nt_xent(
     all_second: Tensor,
     temperature: float,
     *,
+    others: Sequence[Tensor] = (),
+    weights: Tensor | None = None,
     offset: int = 0,
     normalized: bool = False,
 ) -> Tensor:
     """Return the cross entropy of picking the other copy of a sentence by cosine, in nats, averaged over 2 B copies.
 
     See ConSERT, eq. 1. first, second: the copies (B, H) of this process's sentences. all_first, all_second: the copies
-    (C, H) of all sentences, which begin with first and second. temperature: divides the cosines. offset, normalized:
-    as in `dcpcse.losses.functional.nt_xent`.
+    (C, H) of all sentences, which begin with first and second. temperature: divides the cosines. others: tensors
+    (E, H) of further candidates. weights: factors (B,) of the losses of each sentence, by default 1. offset,
+    normalized: as in `dcpcse.losses.functional.nt_xent`.
     """
     own = torch.arange(offset, offset + len(first), device=first.device)
 
-    def one_way(anchors: Tensor, others: Tensor, same: Tensor) -> Tensor:
-        to_others, to_same = cosines(anchors, others, normalized), cosines(anchors, same, normalized)
+    def one_way(anchors: Tensor, copies: Tensor, same: Tensor) -> Tensor:
+        to_copies, to_same, *to_others = (cosines(anchors, rows, normalized) for rows in (copies, same, *others))
         to_same = to_same.masked_fill(own_pairs(to_same, offset), -math.inf)
-        return F.cross_entropy(torch.cat([to_others, to_same], dim=1) / temperature, own)
+        logits = torch.cat([to_copies, to_same, *to_others], dim=1) / temperature
+        if weights is None:
+            return F.cross_entropy(logits, own)
+        return (F.cross_entropy(logits, own, reduction="none") * weights).mean()
 
     return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2

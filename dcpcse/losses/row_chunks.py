@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dcpcse.losses.base import Metrics
+from dcpcse.losses.base import Metrics, Widths
 from dcpcse.losses.functional import unit
 
 # Named, since a compiled step cannot evaluate brackets in the annotations of a function within a function.
@@ -22,18 +22,43 @@ their rows have length 1.
 """
 
 
-def mean_over_anchors(of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int | None) -> MeanAndMetrics:
-    """Return the mean loss over B anchors, and its metrics.
+def mean_over_anchors(
+    of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int | None, widths: Widths = ()
+) -> MeanAndMetrics:
+    """Return the mean loss over B anchors, and its metrics; with widths, as `over_widths` does.
 
     of_rows: computes the loss of some of the anchors; it is called with all of them, or with `chunk` at a time. Its
     results are then computed twice, in the forward and in the backward pass, and only those of one chunk are in
     memory. It must not exchange anything with other processes, since their numbers of chunks may differ. anchors:
     tensors (B, H), which are split. candidates: tensors of any number of rows, which are not. chunk: `Loss.row_chunk`.
+    widths: `Loss.widths`.
     """
     count = len(anchors[0])
-    if chunk is None or count <= chunk:
-        return of_rows(slice(0, count), anchors, candidates, False)
-    return _in_chunks(of_rows, anchors, candidates, chunk)
+
+    def of_width(vectors: Vectors) -> MeanAndMetrics:
+        anchors, candidates = vectors[:split], vectors[split:]
+        if chunk is None or count <= chunk:
+            return of_rows(slice(0, count), anchors, candidates, False)
+        return _in_chunks(of_rows, anchors, candidates, chunk)
+
+    split = len(anchors)
+    return over_widths(of_width, [*anchors, *candidates], widths)
+
+
+def over_widths(of_width: Callable[[Vectors], MeanAndMetrics], vectors: Vectors, widths: Widths) -> MeanAndMetrics:
+    """Return the weighted sum of a loss over several widths, and its metrics at the last one (Matryoshka).
+
+    See Kusupati et al. (2022), eq. 1. of_width: computes the loss of vectors of one width. vectors: tensors (N, H), of
+    which the first values are kept; a loss of cosines scales the shortened rows to length 1. widths: `Loss.widths`; ()
+    for the whole vectors alone.
+    """
+    if not widths:
+        return of_width(vectors)
+    total, metrics = 0.0, {}
+    for width, weight in widths:
+        loss, metrics = of_width([rows[:, :width] for rows in vectors])
+        total = total + weight * loss
+    return total, metrics
 
 
 @torch.compiler.disable

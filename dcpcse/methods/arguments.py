@@ -46,6 +46,7 @@ INPUT_VECTORS = Need(
     voids="template",
 )
 INIT_FROM = Need("--init_from", lambda args: args.init_from is not None)
+MATRYOSHKA = Need("--matryoshka_dims", lambda args: args.matryoshka_dims is not None)
 CROPS = Need("--positive crop", lambda args: args.positive == "crop", voids="positive")
 MLM = Need("--do_mlm", lambda args: args.do_mlm)
 LM_HEAD = Need("--do_mlm or --org_mlp", lambda args: args.do_mlm or args.org_mlp)
@@ -132,6 +133,14 @@ class RepresentationOptions:
         "unsupervised setting). Default: depends on --method.",
         needs=HAS_HEAD,
     )
+    matryoshka_dims: list[int] | None = option(
+        None,
+        "Train also the first values of the embeddings (Matryoshka): the sizes, such as 384,256,128,64, of which the "
+        "largest is that of the embeddings. The loss is the sum of the losses of all sizes. Default: off.",
+    )
+    matryoshka_weights: list[float] | None = option(
+        None, "Weights of the losses of --matryoshka_dims, in the same order. Default: 1 each.", needs=MATRYOSHKA
+    )
     org_mlp: bool | None = flag(
         "Use the transform of the masked-LM head instead of the MLP, on the [MASK] vectors of sentence and template "
         "before they are subtracted (PromptBERT's supervised BERT). Default: off.",
@@ -146,6 +155,15 @@ class RepresentationOptions:
         require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
         weight = self.hard_negative_weight
         require(math.isfinite(weight), "--hard_negative_weight", weight, "finite")
+        dims, weights = self.matryoshka_dims, self.matryoshka_weights
+        allowed = "different whole numbers above 0, such as 384,256,128,64"
+        require(dims is None or (min(dims) > 0 and len({*dims}) == len(dims)), "--matryoshka_dims", dims, allowed)
+        require(
+            weights is None or (min(weights) > 0 and len(weights) == len(dims or weights)),
+            "--matryoshka_weights",
+            weights,
+            f"numbers above 0, one for each of --matryoshka_dims {dims}",
+        )
 
 
 @dataclass

@@ -22,7 +22,7 @@ from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
-from dcpcse.losses.guide import Guide
+from dcpcse.losses.guide import Guide, GuideSource
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.methods.tunings import TUNINGS
@@ -67,8 +67,8 @@ class ParameterGroup:
 class Method:
     """A training method: the model, the views of an example, and the weighted loss terms by name.
 
-    groups: the parameters that have a learning rate or a warm-up of their own. guide: the frozen encoder of --guide,
-    which training adds.
+    groups: the parameters that have a learning rate or a warm-up of their own. guides: frozen encoders that the losses
+    look at, by name, such as `teacher`; training loads those that are given by their source, and adds that of --guide.
     """
 
     model: SentenceEncoder
@@ -76,7 +76,7 @@ class Method:
     terms: Mapping[str, Term]
     adversary: Adversary | None = None
     groups: tuple[ParameterGroup, ...] = ()
-    guide: Guide | None = None
+    guides: Mapping[str, Guide | GuideSource] = field(default_factory=dict)
 
     @property
     def losses(self) -> list[Loss]:
@@ -393,6 +393,8 @@ def build_resolved(
         method = _with_crops(method, args)
     if args.no_blank_in_training:
         method = _without_blanks(method)
+    if args.matryoshka_dims:
+        _set_widths(method, args)
     if args.init_from:
         options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
 
@@ -424,6 +426,23 @@ def _with_crops(method: Method, args: ModelArguments) -> Method:
             )
         views[name] = replace(views[name], augmentation=Crop(args.crop_share))
     return replace(method, views=tuple(views.values()))
+
+
+def _set_widths(method: Method, args: ModelArguments) -> None:
+    """Let the losses of embeddings train their first values too; raise UserError if this is not possible."""
+    dims, size = args.matryoshka_dims, method.model.source.hidden_size
+    if max(dims) != size:
+        raise UserError(
+            f"--matryoshka_dims {','.join(map(str, dims))}: the largest must be the size of the embeddings, {size}"
+        )
+    losses = [loss_fn for loss_fn in method.losses if loss_fn.has_widths]
+    if not losses:
+        raise UserError(
+            f"--matryoshka_dims has no effect: no loss of --method {args.method} can be computed from a part of the "
+            "embeddings with these data; leave it out"
+        )
+    for loss_fn in losses:
+        loss_fn.widths = sorted(zip(dims, args.matryoshka_weights or [1.0] * len(dims), strict=True))
 
 
 def _without_blanks(method: Method) -> Method:

@@ -58,7 +58,7 @@ _MAY_CHANGE = {
 A different path of the encoder is safe because the encoder is identified by its fingerprint.
 """
 
-_MAY_MOVE = ("guide",)
+_MAY_MOVE = ("guide", "teacher")
 """Options that may change when a run resumes, but not be added or left out, since what they name is identified."""
 
 _MOVES_ROUNDING = (

@@ -13,7 +13,15 @@ from transformers.hf_argparser import string_to_bool
 
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
 from dcpcse.utils import presets
-from dcpcse.utils.arguments import list_of_strings, number, string, truth_value, whole_number
+from dcpcse.utils.arguments import (
+    list_of_numbers,
+    list_of_strings,
+    list_of_whole_numbers,
+    number,
+    string,
+    truth_value,
+    whole_number,
+)
 from dcpcse.utils.command_parser import Parser, build_dataclass
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
@@ -84,6 +92,8 @@ def _python_value(action: "argparse.Action", value: Any) -> Any:
     """Return the value of an option as its parser would; raise UserError for a value of another type."""
     name, value = f"--{action.dest}", getattr(value, "value", value)  # transformers' options may be enumerations
     if action.nargs == "+":
+        if of_list := {int: list_of_whole_numbers, float: list_of_numbers}.get(action.type):
+            return of_list(name, value)
         return list_of_strings(name, [value] if isinstance(value, str | Path) else value)
     if check := _CHECKS.get(action.type):
         return check(name, value)

@@ -32,11 +32,10 @@ from dcpcse.encoders.backbones import (
 )
 from dcpcse.encoders.base_facts import configuration, training_configuration
 from dcpcse.encoders.fingerprint import ROUNDING_ONLY_KEYS, identity
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
-from dcpcse.losses.guide import Guide
+from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
@@ -212,8 +211,8 @@ def build(
     else:
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)
-    if options.guide:
-        method = replace(method, guide=Guide(_load_guide(options), method.views))
+    sources = {FALSE_NEGATIVES: GuideSource(options.guide)} if options.guide else {}
+    method = replace(method, guides=_load_guides({**sources, **method.guides}, method, options))
     require_fitting(method, columns, dataset, data_args, run)
     for loss_fn in method.losses:
         loss_fn.row_chunk = run.loss_chunk
@@ -226,7 +225,7 @@ def build(
         templates=method.model.templates,
         width=method.model.dimension,
         seed=run.seed,
-        guide=method.guide and method.guide.model,
+        guides={name: guide.model for name, guide in method.guides.items()},
         pad_to_max_length=data_args.pad_to_max_length,
     )
     made_of = _made_of(data, run, method, corpus) | code
@@ -248,10 +247,17 @@ def load_encoder(args: ModelArguments) -> Backbone:
     )
 
 
-def _load_guide(args: ModelArguments) -> SentenceEncoder:
+def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args: ModelArguments) -> dict[str, Guide]:
+    """Return the guides by name; those that are given by their source are loaded."""
     how = EncoderArguments(device="cpu", cache_dir=args.cache_dir, use_auth_token=args.use_auth_token)
-    notify(f"guide: {args.guide}")
-    return load_guide(args.guide, how)
+    loaded = {}
+    for name, guide in guides.items():
+        if isinstance(guide, GuideSource):
+            notify(f"{name.replace('_', ' ')}: {guide.encoder}")
+            model = load_guide(guide.encoder, replace(how, pooler_type=guide.pooler), guide.option)
+            guide = Guide(model, method.views, name)
+        loaded[name] = guide
+    return loaded
 
 
 def _unchanged(backbone: Backbone) -> Backbone:
@@ -301,9 +307,9 @@ def _made_of(
         settings = [configuration(model, head=True) | training_configuration(model.config) for model in models]
         # Not in checkpoints of earlier versions, which identified the weights without their names.
         made_of["generator or LM head, with names and configuration"] = named_digest(frozen, settings)
-    if method.guide:
-        facts = {name: fact for name, fact in identity(method.guide.model).items() if name not in ROUNDING_ONLY_KEYS}
-        made_of["guide"] = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    for name, guide in method.guides.items():
+        facts = {key: fact for key, fact in identity(guide.model).items() if key not in ROUNDING_ONLY_KEYS}
+        made_of[name.replace("_", " ")] = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     if corpus:
         made_of["corrupted corpus"] = corpus.fingerprint
     return made_of

@@ -42,13 +42,12 @@ class TrainingStep(nn.Module):
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
         self.adversary = method.adversary
-        self.guide = method.guide
+        self.guides = nn.ModuleDict(method.guides)
         kept = {id(tensor) for loss_fn in method.losses for tensor in loss_fn.persistent_state().values()}
         # Every process computes the same values, so DDP need not broadcast them before each pass.
         self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
-        if self.guide is not None:
-            tensors = (*self.guide.named_parameters(prefix="guide"), *self.guide.named_buffers(prefix="guide"))
-            self._ddp_params_and_buffers_to_ignore += [name for name, _ in tensors]
+        of_guides = (*self.guides.named_parameters(prefix="guides"), *self.guides.named_buffers(prefix="guides"))
+        self._ddp_params_and_buffers_to_ignore += [name for name, _ in of_guides]
 
     def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
         """Return the scalar terms, by name, of a batch from `ViewCollator`.
@@ -86,7 +85,7 @@ class TrainingStep(nn.Module):
                 packing,
                 others,
                 pooled,
-                guide=self.guide,
+                guides=dict(self.guides.items()),
                 counts=others.get(COUNTS_KEY),
             )
 

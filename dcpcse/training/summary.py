@@ -12,6 +12,7 @@ from transformers import Trainer
 from dcpcse.data.columns import negatives_in
 from dcpcse.data.pairing import ClassPairs
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.distributed import world_size
 from dcpcse.utils.errors import plural
@@ -26,15 +27,15 @@ def summary(trainer: Trainer) -> str:
     backbone, trained = count_parameters(encoder.backbone) - adapter, count_parameters(steps, trained=True)
     # With a trained encoder, the share would be above 100 %.
     share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
-    guide = 0 if trainer.method.guide is None else count_parameters(trainer.method.guide)
-    of_guide = f", and {guide:,} of the guide" if guide else ""
+    guides = count_parameters(steps.guides)
+    of_guides = f", and {guides:,} of the {' and '.join(steps.guides).replace('_', ' ')}" if guides else ""
     added = {"prompts": prompts, "LoRA adapter": adapter}
     of_added = "".join(f"{name} {number:,} ({number / backbone:.3%}), " for name, number in added.items() if number)
     return "\n".join(
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: encoder {backbone:,}, {_state(encoder)}; trained: "
-            f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps) - guide:,}{of_guide}",
+            f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps) - guides:,}{of_guides}",
             f"text starts at position {encoder.position_offset}; at most {encoder.max_tokens} tokens",
             _batch(trainer),
             f"batches {_batches(encoder)}",
@@ -50,7 +51,7 @@ def _batch(trainer: Trainer) -> str:
         return f"batch: {batch} over {plural(processes, 'process')}; the loss does not compare its examples"
     hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
     left_out = ", rows of the anchor's class left out" if isinstance(trainer.train_dataset, ClassPairs) else ""
-    if trainer.method.guide is not None:
+    if FALSE_NEGATIVES in trainer.method.guides:
         left_out += ", candidates that the guide finds nearer left out"
     return (
         f"negatives per anchor: {'up to ' if left_out else ''}{negatives} (batch {batch} over "

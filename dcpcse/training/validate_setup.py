@@ -14,6 +14,7 @@ from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.templates import frame
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.losses import PerRowLoss
+from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.tunings import TUNINGS
@@ -146,7 +147,7 @@ def require_classes(data: TrainingData) -> None:
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
     """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out."""
-    given = {"the column of classes": CLASS in columns, "--guide": method.guide is not None}
+    given = {"the column of classes": CLASS in columns, "--guide": FALSE_NEGATIVES in method.guides}
     for what in (name for name, known in given.items() if known):
         comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
         for name, loss_fn in comparing.items():
@@ -156,7 +157,7 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
                     f"leave out {what}, or use dcpcse.losses.false_negatives in the loss and set "
                     "leaves_out_false_negatives"
                 )
-        if method.guide is not None and not comparing:
+        if FALSE_NEGATIVES in method.guides and not comparing:
             raise UserError(f"--guide has no effect: --method {method.model.method} compares no rows; leave it out")
 
 

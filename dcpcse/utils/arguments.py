@@ -8,7 +8,7 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -95,6 +95,20 @@ def list_of_strings(name: str, value: Any) -> list[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
         raise _invalid(name, value, "a list of strings")
     return list(value)
+
+
+def list_of_whole_numbers(name: str, value: Any) -> list[int]:
+    """Return a whole number, or a list, tuple or array of these, as a list."""
+    return [whole_number(name, one) for one in _several(value)]
+
+
+def list_of_numbers(name: str, value: Any) -> list[float]:
+    """Return a number, or a list, tuple or array of these, as a list."""
+    return [number(name, one) for one in _several(value)]
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple | np.ndarray) else [value]
 
 
 def path(name: str, value: Any) -> str | Path:

@@ -100,6 +100,11 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             raise invalid_choice(_name(action), value, action.choices)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.nargs == "+" and action.type in (int, float):  # numbers may be separated by blanks or commas
+            arg_strings = [part for text in arg_strings for part in text.split(",")]
+        return super()._get_values(action, arg_strings)
+
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         parse = STRICT_TYPES.get(action.type, action.type)
         if action.type not in STRICT_TYPES and not isinstance(parse, Whole | Number):

@@ -68,7 +68,7 @@ def test_the_guide_is_said_and_has_the_representation_of_its_folder(guide, tiny,
     (total,) = re.findall(r"; total ([\d,]+)$", alone, flags=re.MULTILINE)
     assert re.search(rf"; total {total}, and [\d,]+ of the guide$", said, flags=re.MULTILINE)
     run = train(tiny("bert"), train_csv, guide=tiny("roberta"), max_steps=1)
-    assert run.trainer.method.guide.model.pooling == "avg"
+    assert run.trainer.method.guides["guide"].model.pooling == "avg"
 
 
 def test_python_takes_a_guide_as_the_command_line_does(guide, tiny, train, train_csv, tmp_path):

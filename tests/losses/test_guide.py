@@ -35,7 +35,7 @@ def guided(tiny, sentences):
     def make(columns, guide, **options):
         args = model_arguments(**{"method": "simcse", "pooler_type": "avg", "temp": 0.2, **options})
         method = build_method(load_backbone(tiny("bert", **WITHOUT_DROPOUT)), fill_defaults(args, columns), columns)
-        method = replace(method, guide=Guide(guide, method.views))
+        method = replace(method, guides={"guide": Guide(guide, method.views)})
         rows = rows_of(sentences, columns)
         return TrainingStep(method).train(), Collator.of(method, 32)(rows), rows
 
@@ -164,17 +164,17 @@ def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny
     guide = plain_encoder(load_backbone(tiny("roberta")), "avg")
     step, batch, rows = guided(COLUMNS[:2], guide)
     assert step.training and not guide.training
-    assert all(not module.training for module in step.guide.modules())
-    assert not any(parameter.requires_grad for parameter in step.guide.parameters())
+    assert all(not module.training for module in step.guides["guide"].modules())
+    assert not any(parameter.requires_grad for parameter in step.guides["guide"].parameters())
     step(**batch)["contrastive"].backward()
-    assert all(parameter.grad is None for parameter in step.guide.parameters())
-    short = ViewCollator(step.model.tokenizer, sentence_pair_views(COLUMNS[:2]), 3, guide=guide)
+    assert all(parameter.grad is None for parameter in step.guides["guide"].parameters())
+    short = ViewCollator(step.model.tokenizer, sentence_pair_views(COLUMNS[:2]), 3, guides={"guide": guide})
     ids = short(rows)[f"{GUIDE_PREFIX}input_ids"]
     assert torch.equal(ids, batch[f"{GUIDE_PREFIX}input_ids"])  # --max_seq_length is that of the trained encoder
     with torch.autocast("cpu", dtype=torch.bfloat16):
         copied = {name: t.clone() if isinstance(t, torch.Tensor) else t for name, t in batch.items()}
-        half = step.guide.vectors({name: t for name, t in copied.items() if name.startswith(GUIDE_PREFIX)})
-    whole = step.guide.vectors(batch)
+        half = step.guides["guide"].vectors({name: t for name, t in copied.items() if name.startswith(GUIDE_PREFIX)})
+    whole = step.guides["guide"].vectors(batch)
     for name, rows in half.items():
         assert rows.dtype == torch.float32 and torch.equal(rows, whole[name])
 
@@ -182,5 +182,5 @@ def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny
 def test_a_batch_without_the_tokens_of_the_guide_is_refused(guided, tiny):
     step, batch, _ = guided(COLUMNS[:2], plain_encoder(load_backbone(tiny("roberta")), "avg"))
     other = {name: value for name, value in batch.items() if not name.startswith(GUIDE_PREFIX)}
-    with pytest.raises(UserError, match="--guide needs the tokens that the collator of dcpcse adds"):
+    with pytest.raises(UserError, match="the guide needs the tokens that the collator of dcpcse adds"):
         step(**other)
