@@ -1,0 +1,100 @@
+"""RankCSE (Liu et al. 2023), which adds to SimCSE the consistency of two rankings, and the rankings of teachers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dcpcse.data.columns import CLASS
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.losses import Term
+from dcpcse.losses.guide import GuideSource
+from dcpcse.losses.ranking import RANKINGS, RankConsistency, RankDistillation
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import instance_wise
+from dcpcse.methods.registry import Method, register
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import Need, option, require
+
+TWO_TEACHERS = Need("two teachers (--teacher FIRST SECOND)", lambda args: len(args.teacher or ()) == 2)
+LIST_NET = Need("--ranking listnet", lambda args: args.ranking == "listnet", voids="ranking")
+
+
+@dataclass
+class RankCSEOptions:
+    """Options of RankCSE."""
+
+    _argument_group_name = "RankCSE"
+    teacher: list[str] | None = option(
+        None, "RankCSE: one or two frozen encoders whose rankings are learned (required), as for --guide."
+    )
+    teacher_pooler: str | None = option(
+        None, "RankCSE: representation of teachers that are plain encoders. Default: avg.", choices=list(POOLERS)
+    )
+    teacher_weight: float | None = option(
+        None,
+        "RankCSE: weight of the first of two teachers' cosines; the second has the rest to 1. Default: 1/3.",
+        needs=TWO_TEACHERS,
+    )
+    ranking: str | None = option(
+        None, f"RankCSE: loss that compares rankings: {', '.join(RANKINGS)}. Default: listmle.", choices=list(RANKINGS)
+    )
+    ranking_temp: float | None = option(None, "RankCSE: temperature of the model's ranking. Default: 0.05.")
+    teacher_temp: float | None = option(
+        None, "RankCSE: temperature of the teachers' ranking. Default: half of --ranking_temp.", needs=LIST_NET
+    )
+    ranking_weight: float | None = option(None, "RankCSE: weight of the teachers' rankings. Default: 1.")
+    consistency_weight: float | None = option(
+        None, "RankCSE: weight of the consistency of two passes' rankings; 0 leaves it out. Default: 1."
+    )
+
+    def __post_init__(self) -> None:
+        count, share = len(self.teacher or ()), self.teacher_weight
+        require(count <= 2, "--teacher", " ".join(self.teacher or ()), "one or two encoders")
+        require(share is None or 0 < share < 1, "--teacher_weight", share, "above 0 and below 1")
+        for name in ("ranking_temp", "teacher_temp", "ranking_weight"):
+            value = getattr(self, name)
+            require(value is None or 0 < value < math.inf, f"--{name}", value, "above 0, and finite")
+        require((self.consistency_weight or 0) >= 0, "--consistency_weight", self.consistency_weight, "0 or more")
+
+
+def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    if not args.teacher:
+        raise UserError("--teacher is missing: --method rankcse learns the rankings of one or two encoders; give them")
+    share = {"teacher_weight": 1 / 3} if TWO_TEACHERS.holds(args) else {}
+    of_teachers = {"teacher_temp": (args.ranking_temp or 0.05) / 2} if LIST_NET.holds(args) else {}
+    return {"ranking_temp": 0.05, **share, **of_teachers}
+
+
+CITATION = (
+    "Liu, Liu, Wang, Wang, Wu, Xian, Zhao, Chen and Yan, *RankCSE: Unsupervised Sentence Representations Learning via "
+    "Learning to Rank*, ACL 2023."
+)
+
+
+@register(
+    "rankcse",
+    citation=CITATION,
+    labels=(CLASS,),
+    options=RankCSEOptions,
+    defaults=_defaults,
+    tuning="full",
+    pooler_type="cls",
+    ranking="listmle",
+    ranking_weight=1.0,
+    consistency_weight=1.0,
+)
+def rankcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """Build RankCSE: SimCSE's loss, the consistency of rankings, and the distillation of the teachers' rankings."""
+    method = instance_wise(backbone, args, columns)
+    sources = [GuideSource(encoder, args.teacher_pooler, "--teacher") for encoder in args.teacher]
+    shares = [args.teacher_weight, 1 - args.teacher_weight] if len(sources) == 2 else [1.0]
+    guides = dict(zip(("teacher", "second_teacher"), sources, strict=False))
+    weights = dict(zip(guides, shares, strict=True))
+    temperatures = args.ranking_temp, args.teacher_temp or args.ranking_temp
+    distillation = RankDistillation(weights, args.ranking, *temperatures, args.gather_gradient)
+    terms = {**method.terms, "ranking": Term(distillation, args.ranking_weight)}
+    if args.consistency_weight:
+        terms["consistency"] = Term(RankConsistency(args.temp, args.gather_gradient), args.consistency_weight)
+    return replace(method, terms=terms, guides=guides)
