@@ -1,14 +1,16 @@
 """Models of every method on tiny encoders, as training leaves them, for the tests beside this file."""
 
 import zlib
+from dataclasses import replace
 
 import torch
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, without_index
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.methods import build_method, model_arguments
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.losses.guide import Guide, GuideSource
+from dcpcse.methods import Method, build_method, model_arguments
 
 RECIPES = {
     "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": True}),
@@ -27,11 +29,33 @@ RECIPES = {
     "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3}),
     "diffcse": ("bert", {"method": "diffcse"}),
     "sbert": ("roberta", {"method": "sbert"}),
+    "cosent": ("bert", {"method": "cosent", "tuning": "deep", "pre_seq_len": 3}),
+    "angle": ("roberta", {"method": "angle"}),
+    "rankcse": ("bert", {"method": "rankcse"}),
 }
 """Name → kind of encoder, options of train.py."""
 
-COLUMNS = {"sbert": ("anchor", "positive", "negative")}
+COLUMNS = dict.fromkeys(("sbert", "cosent", "angle"), ("anchor", "positive", "negative"))
 """Of methods that cannot do with sentences alone."""
+
+OTHER_ENCODERS = {"d2cse": "generator_name", "diffcse": "generator_name", "rankcse": "teacher"}
+"""Method → the option that names a second encoder, which it needs."""
+
+
+def with_encoder(options: dict, encoder: str) -> dict:
+    """Options of train.py, with the second encoder that their method needs."""
+    name = OTHER_ENCODERS.get(options.get("method"))
+    return options if name in (None, *options) else {**options, name: [encoder] if name == "teacher" else encoder}
+
+
+def with_guides(method: Method) -> Method:
+    """A method with its guides loaded, as training does it."""
+    guides = {
+        name: Guide(plain_encoder(load_backbone(one.encoder), one.pooler or "avg"), method.views, name)
+        for name, one in method.guides.items()
+        if isinstance(one, GuideSource)
+    }
+    return replace(method, guides={**method.guides, **guides})
 
 
 def columns_of(method: str) -> tuple[str, ...]:
@@ -48,8 +72,7 @@ def rows_of(sentences, method: str, count: int) -> list[dict[str, str]]:
 def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
     """A model whose trained numbers lie elsewhere than at the start."""
     kind, options = RECIPES[recipe]
-    if options["method"] in ("d2cse", "diffcse"):
-        options = {**options, "generator_name": tiny(kind)}
+    options = with_encoder(options, tiny(kind))
     torch.manual_seed(seed)
     model = build_method(load_backbone(tiny(kind)), model_arguments(**options), columns_of(options["method"])).model
     with torch.no_grad():
@@ -74,7 +97,13 @@ class Collator(ViewCollator):
     def of(cls, method, max_length: int, **options) -> "Collator":
         model, views = method.model, method.views
         options |= {"templates": model.templates, "width": model.dimension}
-        return cls(model.tokenizer, views, max_length, guide=method.guide and method.guide.model, **options)
+        return cls(
+            model.tokenizer,
+            views,
+            max_length,
+            guides={name: guide.model for name, guide in method.guides.items()},
+            **options,
+        )
 
     def __call__(self, examples):
         rows = [zlib.crc32(repr(sorted(example.items())).encode()) for example in examples]

@@ -48,6 +48,7 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
     argv += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"]
     argv += ["--eval_strategy", "no", "--load_best_model_at_end", "False", "--per_device_train_batch_size", "4"]
     argv += ["--generator_name", tiny(kind)] if "generator_name" in presets.load_preset(name).options else []
+    argv += ["--teacher", tiny(kind), tiny("bert")] if "teacher" in presets.load_preset(name).options else []
     argv += ["--max_seq_length", "64"] if presets.load_preset(name).options["max_seq_length"] > 64 else []
     assert run(train_command, argv) == 0
     written = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
@@ -74,7 +75,7 @@ def test_the_published_options_reach_the_arguments(name, tmp_path):
 
 def test_every_preset_names_the_precision_of_its_source():
     """Those of the methods whose public scripts say that they train in half precision; the others are in float32."""
-    half = {"dcpcse", "simcse", "promptbert", "diffcse", "consert"}
+    half = {"dcpcse", "simcse", "promptbert", "diffcse", "consert", "rankcse"}
     for name in presets.names():
         options = presets.load_preset(name).options
         named = {option: options[option] for option in ("fp16", "bf16") if option in options}

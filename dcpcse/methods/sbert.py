@@ -13,7 +13,8 @@ from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import pair_method
 from dcpcse.methods.recipes import Recipe
-from dcpcse.methods.registry import DEFAULTS, Method, register
+from dcpcse.methods.registry import Method, register
+from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
@@ -40,11 +41,7 @@ class SBERTOptions:
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    """Return an empty dict. Raises UserError if an option of the contrastive loss is given without --prototypes."""
-    for name in ("temp", "hard_negative_weight", "gather_gradient", "guide"):
-        if not PROTOTYPES.holds(args) and getattr(args, name) != DEFAULTS[name]:
-            raise UserError(f"--{name} has no effect: --method sbert has no contrastive loss; leave it out")
-    return {}
+    return {} if PROTOTYPES.holds(args) else refuse_contrastive_options(args)
 
 
 CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks*, EMNLP 2019."

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from method_models import with_encoder
 from safetensors.torch import save_file
 
 import dcpcse
@@ -37,8 +38,7 @@ def saved(tiny, tmp_path):
     """saved(kind, **options) → folder of an untrained model of a method."""
 
     def get(kind: str = "bert", **options) -> Path:
-        if options["method"] in ("diffcse", "d2cse"):
-            options["generator_name"] = tiny(kind)
+        options = with_encoder(options, tiny(kind))
         model = build_method(load_backbone(tiny(kind)), model_arguments(**options), ["anchor"]).model
         model.save(tmp_path / "model")
         return tmp_path / "model"

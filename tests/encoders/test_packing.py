@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from method_models import Collator, columns_of, rows_of
+from method_models import Collator, columns_of, rows_of, with_encoder, with_guides
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -209,12 +209,12 @@ def test_whole_training_steps_are_those_of_padded_batches(tiny, sentences, name)
     """Loss and gradients of every method, all passes, float64, dropout off."""
     kind, options = name.split()[0], dict(METHODS[name])
     folder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    if kind in ("d2cse", "diffcse"):
-        options["generator_name"] = tiny("bert", seed=3)
-    args = model_arguments(model_name_or_path=folder, method=kind, prompt_dropout=None, **options)
+    options = with_encoder({"method": kind, **options}, tiny("bert", seed=3))
+    args = model_arguments(model_name_or_path=folder, prompt_dropout=None, **options)
     backbone = load_backbone(folder, lm_head="checkpoint")
     torch.manual_seed(0)
     method = build_method(backbone, fill_defaults(args, columns_of(kind)), columns_of(kind))
+    method = with_guides(method)
     step = TrainingStep(method).double().train()
     batch = Collator.of(method, 24)(rows_of(sentences, kind, 5))
     found = {}

@@ -451,6 +451,55 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a guide for copies of a sentence", f"{GUIDED} --method consert", "--guide"),
         Case("a guide for a queue", f"{GUIDED} --method esimcse", "--neg_size 0"),
         Case("a hard negative's weight NaN", "train ... --hard_negative_weight nan", "--hard_negative_weight nan"),
+        Case("no teacher", "train ... --method rankcse", "--teacher is missing"),
+        Case("three teachers", "train ... --method rankcse --teacher bert bert bert", "one or two encoders"),
+        Case(
+            "a teacher that does not exist", "train ... --method rankcse --teacher nowhere/t", "--teacher: nowhere/t"
+        ),
+        Case(
+            "a share of one teacher",
+            "train ... --method rankcse --teacher bert --teacher_weight 0.5",
+            "without two teachers",
+        ),
+        Case(
+            "a temperature of teachers whose order alone counts",
+            "train ... --method rankcse --teacher bert --teacher_temp 0.1",
+            "--ranking listnet",
+        ),
+        Case("a teacher of another method", "train ... --method simcse --teacher bert", "--method rankcse"),
+        Case("an unknown ranking", "train ... --method rankcse --teacher bert --ranking listnett", "listnet"),
+        Case("sentences alone for a method of ordered pairs", "train ... --method cosent", "scores or labels"),
+        Case(
+            "scores that are all equal",
+            "train ... --train_file equal.csv --method angle",
+            "all rows have the score 3",
+            files={"equal.csv": "a,b,score\nx,y,3\nz,w,3\n"},
+        ),
+        Case(
+            "three losses of weight 0",
+            "train ... --method angle --cosine_weight 0 --in_batch_weight 0 --angle_weight 0",
+            "all 0",
+        ),
+        Case("sizes without that of the embeddings", "train ... --matryoshka_dims 16,8", "size of the embeddings, 32"),
+        Case(
+            "a size without halves",
+            "train ... --train_file triples.csv --method angle --matryoshka_dims 32,15",
+            "--matryoshka_dims 15",
+            files={"triples.csv": "a,b,c\nx,y,z\nu,v,w\n"},
+        ),
+        Case("sizes that are no numbers", "train ... --matryoshka_dims 32,small", "small"),
+        Case("a size of 0", "train ... --matryoshka_dims 32,0", "above 0"),
+        Case(
+            "a weight too few for the sizes",
+            "train ... --matryoshka_dims 32,16,8 --matryoshka_weights 1,1",
+            "one for each",
+        ),
+        Case(
+            "sizes for a loss of whole embeddings",
+            "train ... --train_file labelled.csv --method sbert --matryoshka_dims 32,16",
+            "no loss of --method sbert",
+            files={"labelled.csv": "a,b,label\nx,y,entailment\nz,w,neutral\n"},
+        ),
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
     ),
     "Training: words": (

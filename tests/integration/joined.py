@@ -9,14 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from method_models import Collator, stir_adapter
+from method_models import Collator, stir_adapter, with_guides
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dcpcse.data.collator import slots_of
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import plain_encoder
-from dcpcse.losses.guide import Guide
+from dcpcse.losses.guide import GuideSource
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.step import TrainingStep
@@ -44,7 +43,8 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
         load_backbone(encoder, lm_head=case["lm_head"]), model_arguments(**case["arguments"]), case["columns"]
     )
     if "guide" in case:
-        method = replace(method, guide=Guide(plain_encoder(load_backbone(case["guide"]), "avg"), method.views))
+        method = replace(method, guides={"guide": GuideSource(case["guide"])})
+    method = with_guides(method)
     for loss_fn in method.losses:
         loss_fn.row_chunk = case.get("row_chunk")
     step = TrainingStep(method).double().train()

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from method_models import RECIPES, Collator, columns_of, model_of, rows_of
+from method_models import COLUMNS, RECIPES, Collator, columns_of, model_of, rows_of, with_encoder, with_guides
 from transformers import TrainerCallback
 
 import dcpcse
@@ -36,12 +36,12 @@ MOST_WAITS = 3
 def step_of(name, tiny, sentences, packed=True):
     """The training step of a method without dropout, and a collated batch, both on the CPU."""
     method = name.split(",")[0]
-    options = {**({"generator_name": tiny("bert")} if method in ("d2cse", "diffcse") else {}), **STEPS[name]}
+    options = with_encoder({"method": method, **STEPS[name]}, tiny("bert"))
     encoder = tiny("bert")
     torch.manual_seed(0)
     backbone = load_backbone(encoder, lm_head="checkpoint" if options.get("do_mlm") else None)
-    built = build_method(backbone, model_arguments(method=method, prompt_dropout=0.0, **options), columns_of(method))
-    step = TrainingStep(built).train()
+    built = build_method(backbone, model_arguments(prompt_dropout=0.0, **options), columns_of(method))
+    step = TrainingStep(with_guides(built)).train()
     for module in step.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -144,13 +144,12 @@ class Waits(TrainerCallback):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_training_is_finite_keeps_what_is_frozen_and_hardly_waits(name, precision, tiny, sentences, tmp_path):
     """The training itself compares the frozen weights at its end with those at its beginning."""
-    options = {"generator_name": tiny("bert")} if name in ("d2cse", "diffcse") else {}
+    options = with_encoder({"method": name}, tiny("bert"))
     data = [tuple(row.values()) for row in rows_of(sentences, name, 12)]
     waits = Waits()
     result = dcpcse.train(
         tiny("bert"),
-        data if name == "sbert" else [row[0] for row in data],
-        method=name,
+        data if name in COLUMNS else [row[0] for row in data],
         output_dir=tmp_path / "run",
         max_steps=4,
         per_device_train_batch_size=6,

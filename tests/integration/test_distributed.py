@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from joined import PUBLISHED, build, go_before, masked_by_place, outcome, rows_of
+from method_models import with_encoder
 from runs import (
     NO_DROPOUT,
     assert_same_weights,
@@ -25,6 +26,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 import dcpcse
 from dcpcse.data.collator import slots_of
 from dcpcse.data.labels import CLASSES
+from dcpcse.losses.pair_ranking import PairRanking
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.training.validate_setup import require_shardable
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
@@ -83,13 +85,36 @@ CASES = {
         "arguments": {"method": "consert", "augmentation_1": "adversarial", "augmentation_2": "dropout"},
         "shares": (3, 3),  # of two texts an anchor is its own negative: |u - v| of them has rounding for a gradient
     },
+    "rankcse": {
+        "columns": ROLES[:2],
+        "arguments": {
+            "method": "rankcse",
+            "temp": 0.01,
+            "ranking": "listnet",
+            "ranking_temp": 0.3,
+            "teacher_temp": 0.1,
+        },
+    },
+    "rankcse, listmle, pairs, Matryoshka": {
+        "columns": ROLES[:2],
+        "arguments": {"method": "rankcse", "temp": 0.01, "matryoshka_dims": [32, 6], "matryoshka_weights": [1, 0.3]},
+    },
+    "rankcse, pairwise": {
+        "arguments": {"method": "rankcse", "temp": 0.01, "ranking": "pairwise", "ranking_temp": 0.3}
+    },
+    "cosent, scores": {"columns": (*ROLES[:2], "score"), "arguments": {"method": "cosent"}},
+    "angle": {"arguments": {"method": "angle"}},
+    "angle, labels, Matryoshka": {
+        "columns": (*ROLES[:2], "label"),
+        "arguments": {"method": "angle", "matryoshka_dims": [32, 6]},
+    },
     "published": {"arguments": {"gather_gradient": "published", **PUBLISHED}, "shares": (4, 4)},
 }
 CASES |= {
     f"{name}, in row chunks": {**CASES[name], "row_chunk": 2}  # two chunks in one process, one in the other
     for name in (
         *("several hard negatives, hinge", "hard negatives", "guide and classes", "conpvp, hard negatives"),
-        *("esimcse", "consert, hard negatives"),
+        *("esimcse", "consert, hard negatives", "rankcse", "angle"),
     )
 }
 """Without columns: all three; without shares: 5 rows, 3 of the first process and 2 of the second."""
@@ -135,8 +160,7 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
         halves = [(texts[:first], first), (texts[-second:], second)]
         rows = [[row_of(columns, half, i) for i in range(size)] for half, size in halves]
         arguments = {"temp": 0.5, **case.get("arguments", {})}  # 0.05 leaves next to no loss without dropout
-        if arguments.get("method") in ("d2cse", "diffcse"):
-            arguments["generator_name"] = encoder
+        arguments = with_encoder(arguments, encoder)
         needs_head = arguments.get("do_mlm") or arguments.get("org_mlp")
         lm_head = "checkpoint" if needs_head else None
         job["cases"][name] = {"columns": columns, "arguments": arguments, "rows": rows, "lm_head": lm_head}
@@ -157,13 +181,14 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_mean_loss_of_two_processes_is_that_of_the_joined_batch(case, two_processes):
-    _, batch, one, ranks = two_processes[case]
+    step, batch, one, ranks = two_processes[case]
     assert ranks[0]["length"] < ranks[1]["length"] == batch["input_ids"].shape[2]
     assert ranks[0]["terms"].keys() == one["terms"].keys()
     for name, expected in one["terms"].items():
         assert expected.dtype == torch.float64
         own = [rank["terms"][name] for rank in ranks]
-        assert abs(own[0] - own[1]) > 1e-3  # different rows, so the mean means something
+        # Different rows, so the mean means something; every process computes the whole loss of the order of pairs.
+        assert (abs(own[0] - own[1]) > 1e-3) != isinstance(step.losses[name], PairRanking)
         torch.testing.assert_close(sum(own) / 2, expected, rtol=1e-9, atol=0)
 
 

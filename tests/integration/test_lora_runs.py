@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from method_models import COLUMNS
+from method_models import COLUMNS, with_encoder
 from runs import NO_DROPOUT, assert_same_weights
 from torch.utils.data import SequentialSampler
 
@@ -21,8 +21,6 @@ from dcpcse.utils.errors import UserError
 
 peft = pytest.importorskip("peft")
 
-CRTD = ("d2cse", "diffcse")
-"""Methods that need a generator."""
 LORA = {"tuning": "lora", "learning_rate": 0.01}
 DESCENT = {"tuning": "lora", "method": "simcse", "temp": 0.5}
 DESCENT |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "lr_scheduler_type": "constant"}
@@ -30,7 +28,7 @@ DESCENT |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "lr_schedu
 
 
 def options_of(method: str, tiny) -> dict:
-    return {"method": method, **LORA} | ({"generator_name": tiny("bert")} if method in CRTD else {})
+    return with_encoder({"method": method, **LORA}, tiny("bert"))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from method_models import COLUMNS
+from method_models import COLUMNS, with_encoder
 from runs import files
 
 import dcpcse
@@ -20,6 +20,7 @@ RECIPES = {
     **{name: ("bert", "train_csv" if name in COLUMNS else "train_txt", {"method": name}) for name in METHODS},
     "sbert, labels": ("roberta", "labelled_csv", {"method": "sbert", "tuning": "deep"}),
     "sbert, scores": ("roberta", "scored_csv", {"method": "sbert"}),
+    "angle, scores": ("roberta", "scored_csv", {"method": "angle", "tuning": "deep", "matryoshka_dims": [32, 8]}),
     "simcse, supervised": ("roberta", "train_csv", {"method": "simcse"}),
     "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert"}),
     "promptbert, org_mlp": ("bert", "train_csv", {"method": "promptbert", "org_mlp": True}),
@@ -53,8 +54,7 @@ EVERYTHING = 'This sentence of "[MASK]" means {sentence} [PROMPT] .'
 def trained(request, train, tiny, sts_data):
     """A run of each recipe, measured at its end."""
     kind, data, options = RECIPES[request.param]
-    if options["method"] in CRTD:
-        options = {**options, "generator_name": tiny(kind)}
+    options = with_encoder(options, tiny(kind))
     measuring = {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
     return train(tiny(kind), request.getfixturevalue(data), **measuring, **options)
 

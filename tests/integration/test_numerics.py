@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from joined import build, masked_by_place
-from method_models import RECIPES, columns_of, model_of, rows_of
+from method_models import RECIPES, columns_of, model_of, rows_of, with_encoder
 from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
@@ -171,6 +171,9 @@ CASES = {
     "d2cse": {"generation": "argmax"},
     "diffcse": {"generation": "argmax", "generate_at": "all"},
     "sbert": {"temp": 0.05},
+    "cosent": {},
+    "angle": {},
+    "rankcse": {"ranking_temp": 0.3},
     "consert": {},
     "esimcse": {"neg_size": 0},  # the queue would change from pass to pass, as it should
 }
@@ -181,8 +184,7 @@ def training(request, tiny, sentences):
     """A training step of every method in float64 without chance, how it collates, its examples and gradients."""
     encoder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     arguments = {"method": request.param, "temp": 0.5, **CASES[request.param]}
-    if request.param in ("d2cse", "diffcse"):
-        arguments["generator_name"] = encoder
+    arguments = with_encoder(arguments, encoder)
     lm_head = "checkpoint" if "do_mlm" in arguments else None
     columns = columns_of(request.param)
     step, collate = build(encoder, {"columns": columns, "arguments": arguments, "lm_head": lm_head})

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from method_models import columns_of
+from method_models import columns_of, with_encoder
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModel
@@ -93,8 +93,7 @@ GRAPHS = {
 def trained(tiny, kind: str, **options):
     """A model as training leaves it, every trained number somewhere else; one layer, and quick to export."""
     folder = tiny(kind, num_hidden_layers=1)
-    if options["method"] in CRTD:
-        options = {"generator_name": folder, **options}
+    options = with_encoder(options, folder)
     backbone = load_backbone(folder, lm_head="checkpoint" if options.get("org_mlp") else None)
     model = build_method(backbone, model_arguments(**options), columns_of(options["method"])).model
     torch.manual_seed(1)

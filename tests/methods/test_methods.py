@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
+from method_models import with_encoder
 from transformers import AutoModel
 
 from dcpcse.data.collator import ViewCollator
@@ -118,7 +119,7 @@ def info_nce(anchors, positives, negatives=(), temperature=0.05):
 @pytest.mark.parametrize("name", METHODS)
 def test_settling_what_is_settled_changes_nothing(name, columns):
     """run.yaml holds the settled options, and is read again."""
-    once = fill_defaults(model_arguments(method=name), columns)
+    once = fill_defaults(model_arguments(**with_encoder({"method": name}, "other")), columns)
     assert fill_defaults(once, columns) == once
     assert None not in (once.tuning, once.pooler_type, once.mlp_only_train, once.denoise, once.denoise_at_inference)
 
@@ -173,10 +174,12 @@ def test_an_option_without_effect_is_refused(options, message):
         fill_defaults(model_arguments(**options), ["anchor"])
 
 
-@pytest.mark.parametrize("name", sorted({*METHODS} - {"sbert", "consert"}))  # which refuse it with any data
+@pytest.mark.parametrize(
+    "name", sorted({*METHODS} - {"sbert", "consert", "cosent", "angle"})
+)  # which refuse it with any data
 @pytest.mark.parametrize("columns", [["anchor"], ["anchor", "positive"]], ids=len)
 def test_a_weight_of_hard_negatives_is_refused_without_them(name, columns):
-    args = model_arguments(method=name, hard_negative_weight=-0.5)
+    args = model_arguments(**with_encoder({"method": name}, "other"), hard_negative_weight=-0.5)
     with pytest.raises(UserError, match="--hard_negative_weight has no effect without hard negatives, a third column"):
         fill_defaults(args, columns)
     assert fill_defaults(args, [*columns[:1], "positive", "negative"]).hard_negative_weight == -0.5

@@ -25,7 +25,7 @@ from accelerate.utils import send_to_device
 from checks import checks
 from conftest import SENTENCES, make_encoder
 from encoding import encodings
-from method_models import Collator
+from method_models import Collator, with_encoder, with_guides
 from torch.utils.data._utils.pin_memory import pin_memory
 from transformers import TrainerCallback
 from transformers.utils import logging
@@ -36,9 +36,8 @@ from dcpcse.data.indexed_dataset import COUNTS_KEY
 from dcpcse.data.labels import CLASSES
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.heads import BatchNormMLP
-from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.losses import Contrastive
-from dcpcse.losses.guide import Guide
+from dcpcse.losses.guide import GuideSource
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.gradient_cache import run_in_chunks
 from dcpcse.training.guards.nothing_to_learn import STEPS
@@ -93,6 +92,9 @@ CASES = {
     "sbert": ("bert", TRIPLE, {"method": "sbert"}),
     "sbert, labels": ("bert", LABELLED, {"method": "sbert"}),
     "sbert, scores": ("bert", SCORED, {"method": "sbert"}),
+    "rankcse": ("bert", SENTENCE, {"method": "rankcse", "ranking": "listnet"}),
+    "cosent, scores": ("bert", SCORED, {"method": "cosent"}),
+    "angle, labels": ("bert", LABELLED, {"method": "angle"}),
 }
 """Name → kind of encoder, columns of the data, options."""
 
@@ -121,13 +123,13 @@ class Encoders:
 def built(name: str, encoders: Encoders) -> tuple[TrainingStep, dict[str, Any]]:
     """The step of a case and a batch, both on the CPU."""
     kind, columns, options = CASES[name]
-    if options["method"] in ("d2cse", "diffcse"):
-        options = {**options, "generator_name": encoders["distilbert"]}
+    options = with_encoder(options, encoders["distilbert" if options["method"] != "rankcse" else "roberta"])
     torch.manual_seed(0)
     backbone = load_backbone(encoders[kind], lm_head="checkpoint" if {"do_mlm", "org_mlp"} & options.keys() else None)
     method = build_method(backbone, model_arguments(**options), columns)
     if name.endswith("guide"):
-        method = replace(method, guide=Guide(plain_encoder(load_backbone(encoders["roberta"]), "avg"), method.views))
+        method = replace(method, guides={"guide": GuideSource(encoders["roberta"])})
+    method = with_guides(method)
     rows = [
         {c: ANNOTATIONS[c](i) if c in ANNOTATIONS else SENTENCES[(i + 4 * k) % 12] for k, c in enumerate(columns)}
         for i in range(ROWS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from method_models import with_encoder
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
@@ -74,7 +75,8 @@ FOR_LONG_TRAININGS = ("consert/", "promptbert/unsup-optiprompt")
 def test_a_recipe_is_near_the_published_setting(name):
     """Within a factor of three: the learning rates of the papers differ that much between encoders."""
     options = presets.load_preset(name).options
-    model = fill_defaults(model_arguments(method=options["method"], tuning=options.get("tuning")), None)
+    given = with_encoder({"method": options["method"], "tuning": options.get("tuning")}, "other")
+    model = fill_defaults(model_arguments(**given), None)
     recipe = recipe_of(METHODS[model.method], model.tuning)
     assert recipe.batch_size <= options["per_device_train_batch_size"]
     if not name.startswith(FOR_LONG_TRAININGS):

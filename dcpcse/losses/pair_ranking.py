@@ -1,0 +1,172 @@
+"""Losses of sentence pairs with targets, such as scores: of their order (CoSENT, AnglE), and in-batch negatives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dcpcse.data.columns import LABEL, SCORE, Columns
+from dcpcse.data.labels import CLASSES
+from dcpcse.losses.base import EncodedBatch, Loss
+from dcpcse.losses.contrastive import cosine_metrics
+from dcpcse.losses.functional import cosines, unit
+from dcpcse.losses.nt_xent import two_way_nt_xent
+from dcpcse.losses.ranking import log_violations
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors, over_widths
+from dcpcse.utils.distributed import gather_own_first, global_mean
+from dcpcse.utils.errors import UserError
+
+TARGETS = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
+"""Relation of a labelled pair → its target."""
+
+
+@dataclass(frozen=True)
+class TargetPair:
+    """A pair of sentences with a target: the names of two views of an example, and the target.
+
+    target: None if each example contains its own, a score or a label.
+    """
+
+    first: str
+    second: str
+    target: float | None = None
+
+
+def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
+    """Return the pairs of data with these columns: scored or labelled pairs, or a positive and hard negatives.
+
+    The targets of a positive and of hard negatives are those of entailment and contradiction. method: the name of the
+    method, for messages. Raises UserError if the data have neither, or if all targets are equal.
+    """
+    if columns.label in (LABEL, SCORE):
+        found = columns.classes if columns.label == LABEL else columns.scores
+        if found and len(set(found)) == 1:
+            raise UserError(
+                f"--train_file: all rows have the {columns.label} {found[0]}, so no pair should be nearer than "
+                f"another; add rows with another {columns.label}"
+            )
+        return [TargetPair("anchor", "positive")]
+    if not columns.negatives:
+        raise UserError(
+            f"--method {method} needs pairs with scores or labels, or hard negatives; give a --train_file with a "
+            f"third column: {SCORE}, {LABEL}, or hard negatives"
+        )
+    negatives = [TargetPair("anchor", name, TARGETS["contradiction"]) for name in columns.negatives]
+    return [TargetPair("anchor", "positive", TARGETS["entailment"]), *negatives]
+
+
+def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
+    """Return the targets (B, P) of the pairs of each example: scores as they are, and `TARGETS` of labels."""
+    given = batch.extras.get("scores")
+    if given is None and (labels := batch.extras.get("labels")) is not None:
+        # A table of targets would have to be copied to a GPU, which would wait for it.
+        given = sum(TARGETS[name] * (labels == index) for index, name in enumerate(CLASSES))
+    rows = batch.input_ids[:, 0, 0]
+    each = [given if pair.target is None else torch.full_like(rows, pair.target, dtype=torch.float) for pair in pairs]
+    return torch.stack(each, dim=1).float()
+
+
+def cosine_of_pairs(first: Tensor, second: Tensor) -> Tensor:
+    """Return the cosines (N,) of pairs of vectors (N, H)."""
+    return (unit(first) * unit(second)).sum(dim=1)
+
+
+def angle_of_pairs(first: Tensor, second: Tensor) -> Tensor:
+    """Return the similarities (N,) of pairs of vectors (N, H) by their difference of angle (AnglE, section 3.3).
+
+    The halves of a vector are the real and the imaginary parts of H/2 complex numbers. The numbers of the first vector
+    are divided by those of the second, in polar form with the lengths of the whole vectors; the similarity is the
+    absolute value of the sum of all real and imaginary parts. It is 1 for vectors of the same direction.
+    """
+    (a, b), (c, d) = (unit(vectors).chunk(2, dim=1) for vectors in (first, second))
+    return (a * c + b * d + b * c - a * d).sum(dim=1).abs()
+
+
+class PairRanking(Loss):
+    """log(1 + Σ exp((s_j - s_i) / temperature)) over all i and j of which pair i has the higher target (CoSENT).
+
+    s are the similarities of the pairs of all processes; only the order of the targets matters. The loss is a function
+    of one number per pair, so that every process computes all of it.
+    """
+
+    has_row_chunks = True  # there is no matrix of all pairs that --loss_chunk would have to avoid
+    has_widths = True
+
+    def __init__(
+        self,
+        pairs: Sequence[TargetPair],
+        temperature: float,
+        similarity: Callable[[Tensor, Tensor], Tensor] = cosine_of_pairs,
+    ) -> None:
+        """Create the loss. similarity: function of two tensors (N, H) that returns (N,)."""
+        super().__init__()
+        self.pairs = tuple(pairs)
+        self.temperature = temperature
+        self.similarity = similarity
+
+    def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
+        """Return the targets (B, P)."""
+        return {"targets": targets_of(batch, self.pairs)}
+
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        views = batch.embeddings
+        self.anchors = views[self.pairs[0].first].detach()
+        (targets,) = gather_own_first([batch.precomputed["targets"]], batch.counts)
+
+        def of_width(vectors: Vectors) -> MeanAndMetrics:
+            firsts, seconds = vectors[: len(self.pairs)], vectors[len(self.pairs) :]
+            own = torch.stack([self.similarity(*pair) for pair in zip(firsts, seconds, strict=True)], dim=1)  # (B, P)
+            (everywhere,) = gather_own_first([own], batch.counts)
+            loss = log_violations(everywhere.flatten() / self.temperature, targets.flatten())
+            mean = own.detach().sum(), torch.full((), own.numel(), device=own.device)
+            return loss, {"similarity": mean}
+
+        vectors = [views[pair.first] for pair in self.pairs] + [views[pair.second] for pair in self.pairs]
+        loss, self.metrics = over_widths(of_width, vectors, self.widths)
+        return loss
+
+
+class PairsInBatch(Loss):
+    """Cross entropy of picking the other sentence of a similar pair among all sentences of all pairs (AnglE).
+
+    The anchor and the positive of each example whose target is at least `least` pick each other. The sentences of the
+    other pairs are candidates only. As in AnglE's code, the loss is divided by the number of sentences of all pairs.
+    """
+
+    has_row_chunks = True
+    has_widths = True
+
+    def __init__(self, pairs: Sequence[TargetPair], temperature: float, least: float) -> None:
+        """Create the loss. pairs: the first one is that of anchor and positive. least: the least target."""
+        super().__init__()
+        self.pairs = tuple(pairs)
+        self.temperature = temperature
+        self.least = least
+
+    def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
+        """Return which examples (B,) have an anchor and a positive that are similar, as 1 and 0."""
+        return {"similar": (targets_of(batch, self.pairs[:1])[:, 0] >= self.least).float()}
+
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        views = batch.embeddings
+        copies = [views["anchor"], views["positive"]]
+        others = [views[pair.second] for pair in self.pairs[1:]]
+        weights = batch.precomputed["similar"].to(copies[0]) / len(self.pairs)
+        self.anchors = copies[0].detach()
+        count = len(self.anchors)
+
+        def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
+            place = {"offset": rows.start, "normalized": normalized}
+            more = {"others": candidates[2:], "weights": weights[rows]}
+            loss = two_way_nt_xent(*anchors, *candidates[:2], self.temperature, **more, **place)
+            of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
+            return loss, cosine_metrics(of_pairs, offset=rows.start)
+
+        candidates = gather_own_first([*copies, *others], batch.counts)
+        loss, self.metrics = mean_over_anchors(of_rows, copies, candidates, self.row_chunk, self.widths)
+        return global_mean(loss, count)
+
+    def negatives(self, batch_size: int, views: Sequence[str]) -> int:
+        """Return the number of negatives of a sentence: all sentences of the other examples, and hard negatives."""
+        return (1 + len(self.pairs)) * batch_size - 2

@@ -1,0 +1,81 @@
+"""AnglE (Li and Li 2024), which trains the order of pairs by cosines and by angles in a complex space."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dcpcse.data.columns import LABEL, SCORE, Columns
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.losses import Term
+from dcpcse.losses.pair_ranking import PairRanking, PairsInBatch, angle_of_pairs, pairs_with_targets
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import pair_method
+from dcpcse.methods.recipes import Recipe
+from dcpcse.methods.registry import Method, register
+from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option, require
+
+WEIGHTS = ("cosine_weight", "in_batch_weight", "angle_weight")
+
+
+@dataclass
+class AngleOptions:
+    """Options of AnglE; the weights are w1, w2 and w3 of its paper and code."""
+
+    _argument_group_name = "AnglE"
+
+    cosine_weight: float | None = option(None, "AnglE: weight of the order by cosines; 0 leaves it out. Default: 1.")
+    in_batch_weight: float | None = option(
+        None, "AnglE: weight of in-batch negatives for similar pairs; 0 leaves them out. Default: 1."
+    )
+    angle_weight: float | None = option(None, "AnglE: weight of the order by angles; 0 leaves it out. Default: 1.")
+    angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.")
+    similar_from: float | None = option(
+        None,
+        "AnglE: least score of a pair for which in-batch negatives are used. Default: 1, as in the public code.",
+        column=SCORE,
+    )
+
+    def __post_init__(self) -> None:
+        for name in WEIGHTS:
+            require((getattr(self, name) or 0) >= 0, f"--{name}", getattr(self, name), "0 or more")
+        temperature, least = self.angle_temp, self.similar_from
+        require(temperature is None or 0 < temperature < math.inf, "--angle_temp", temperature, "above 0, and finite")
+        require(least is None or math.isfinite(least), "--similar_from", least, "finite")
+
+
+def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    if all(getattr(args, name) == 0 for name in WEIGHTS):
+        raise UserError(f"{', '.join(f'--{name}' for name in WEIGHTS)} are all 0; give at least one above 0")
+    if odd := [size for size in args.matryoshka_dims or () if size % 2 and args.angle_weight != 0]:
+        raise UserError(f"--matryoshka_dims {odd[0]}: an angle needs two halves; give even sizes, or --angle_weight 0")
+    scores = {"similar_from": 1.0} if SCORE in columns else {}
+    return {**refuse_contrastive_options(args, "temp"), **scores}
+
+
+CITATION = "Li and Li, *AoE: Angle-optimized Embeddings for Semantic Textual Similarity* (AnglE), ACL 2024."
+
+
+@register(
+    "angle",
+    citation=CITATION,
+    options=AngleOptions,
+    defaults=_defaults,
+    labels=(LABEL, SCORE),
+    recipes={"full": Recipe(2e-5, batch_size=32)},
+    tuning="full",
+    pooler_type="cls_before_pooler",
+    **dict.fromkeys((*WEIGHTS, "angle_temp"), 1.0),
+)
+def angle(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """Build AnglE: the sum of the order by cosines, in-batch negatives, and the order by angles."""
+    pairs = pairs_with_targets("angle", Columns.of(columns))
+    losses = {
+        "cosine": (PairRanking(pairs, args.temp), args.cosine_weight),
+        "in_batch": (PairsInBatch(pairs, args.temp, args.similar_from or 1.0), args.in_batch_weight),
+        "angle": (PairRanking(pairs, args.angle_temp, angle_of_pairs), args.angle_weight),
+    }
+    terms = {name: Term(loss_fn, weight) for name, (loss_fn, weight) in losses.items() if weight}
+    return pair_method(backbone, args, columns, terms)

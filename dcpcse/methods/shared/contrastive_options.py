@@ -1,0 +1,17 @@
+"""Options of the contrastive loss, which methods without one refuse."""
+
+from typing import Any
+
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.registry import DEFAULTS
+from dcpcse.utils.errors import UserError
+
+CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide")
+
+
+def refuse_contrastive_options(args: ModelArguments, *used: str) -> dict[str, Any]:
+    """Return no defaults. Raises UserError if an option of the contrastive loss is given that is not in `used`."""
+    for name in CONTRASTIVE_OPTIONS:
+        if name not in used and getattr(args, name) != DEFAULTS[name]:
+            raise UserError(f"--{name} has no effect: --method {args.method} has no contrastive loss; leave it out")
+    return {}
