@@ -535,5 +535,39 @@ _OF_OTHERS = (
     ),
 )
 
-CLAIMS: tuple[Claim, ...] = (*_OF_DCPCSE, *_OF_D2CSE, *_OF_PROMPTBERT, *_OF_CONPVP, *_OF_OTHERS)
+_OF_LATER = (
+    Claim(
+        "rankcse",
+        "RankCSE",
+        "Table 1",
+        "the rankings of a teacher improve SimCSE",
+        "RankCSE with ListMLE scores 80.36, SimCSE 76.25.",
+        "simcse",
+        "rankcse",
+        (f"{_DCPCSE}SimCSE-BERT-base", "rankcse/sts/ListMLE/BERT-base"),
+        note="the paper has two trained sentence encoders as teachers; here it is the untouched mean",
+    ),
+    Claim(
+        "rankcse-deep",
+        "RankCSE",
+        "not in the paper",
+        "the rankings of a teacher improve prompts",
+        "The paper trains all weights. Here prompts learn the same rankings.",
+        "dcpcse",
+        "rankcse-deep",
+    ),
+    Claim(
+        "angle",
+        "AnglE",
+        "public code",
+        "AnglE beats SBERT on NLI",
+        "Trained on NLI, AnglE scores 82.37, SBERT 74.89.",
+        "sbert",
+        "angle",
+        ("sbert/table1/SBERT-NLI-base", "angle/nli/BERT-base"),
+        note="the triplets contain entailments and contradictions, but no neutral pairs",
+    ),
+)
+
+CLAIMS: tuple[Claim, ...] = (*_OF_DCPCSE, *_OF_D2CSE, *_OF_PROMPTBERT, *_OF_CONPVP, *_OF_OTHERS, *_OF_LATER)
 """All claims, in the order of the page."""
