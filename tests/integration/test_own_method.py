@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from method_models import Collator
 from runs import Run, watching
 
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
-from dcpcse.losses import EncodedBatch
+from dcpcse.losses import EncodedBatch, row_loss
 from dcpcse.methods import METHODS
+from dcpcse.utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/own-method.md").read_text(encoding="utf-8")
@@ -169,3 +171,42 @@ def test_the_second_file_sees_all_rows(options, desk, sentences):
     step = EncodedBatch(None, None, None, {"anchor": rows})
     torch.testing.assert_close(loss_fn(step), expected)
     assert len(record.logged("loss_uniformity")) == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "8"]], ids=str)
+def test_the_third_file_learns_the_cosines_of_a_second_encoder(options, desk, sentences, tiny):
+    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[2]
+    (desk / name).write_text(code, encoding="utf-8")
+    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "distil", "--use_cpu", "--max_steps", "1"]
+    record = Run(desk / "result/triplet")
+    with watching(record):
+        assert run(train_command, [*words, "--cosines_of", tiny("roberta"), *options]) == 0
+    method = record.trainer.method
+    rows = [{"anchor": sentences[i], "positive": sentences[i + 1], "negative": sentences[i + 2]} for i in range(3)]
+    step, batch = record.trainer.step_module.eval(), Collator.of(method, 32)(rows)
+    own, other = ([*map(model.encode, zip(*map(dict.values, rows), strict=True))] for model in (
+        method.model, method.guides["other"].model
+    ))  # fmt: skip
+    gaps = [cosine(*own[:2], i) - cosine(*other[:2], i) for i in range(3)]
+    with torch.no_grad():
+        assert step(**batch)["same_cosine"].item() == pytest.approx(np.square(gaps).mean(), abs=1e-6)
+
+
+def cosine(first, second, i):
+    return first[i] @ second[i] / np.linalg.norm(first[i]) / np.linalg.norm(second[i])
+
+
+def test_a_function_of_rows_gives_one_loss_per_row():
+    views = {"anchor": torch.randn(4, 6, dtype=torch.float64), "positive": torch.randn(4, 6, dtype=torch.float64)}
+    batch = EncodedBatch(None, torch.zeros(4, 2, 3), None, views)
+
+    def distance(batch):
+        return (batch.embeddings["anchor"] - batch.embeddings["positive"]).norm(dim=1)
+
+    loss_fn = row_loss(distance)
+    loss_fn.widths = [(2, 0.5), (6, 2.0)]
+    gap = views["anchor"] - views["positive"]
+    expected = 0.5 * gap[:, :2].norm(dim=1).mean() + 2 * gap.norm(dim=1).mean()
+    torch.testing.assert_close(loss_fn(batch), expected)
+    with pytest.raises(UserError, match=r"row_loss\(<lambda>\) returned shape \(\) for 4 rows; return one loss per"):
+        row_loss(lambda batch: distance(batch).mean())(batch)

@@ -1,0 +1,79 @@
+"""Losses made of a function: of one loss per row, or of the rows of all processes together."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from dcpcse.losses.base import EncodedBatch, Loss, PerRowLoss
+from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, over_widths
+from dcpcse.utils.distributed import gather_own_first
+from dcpcse.utils.errors import UserError
+
+RowFunction = Callable[[EncodedBatch], Tensor]
+BatchFunction = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def row_loss(function: RowFunction) -> PerRowLoss:
+    """Return the loss that is the mean of function(batch) over the rows of all processes.
+
+    function: returns one loss per row, (B,), from the embeddings and the labels or scores of a batch; no row may
+    depend on another one. Raises UserError in training if the function returns another shape.
+    """
+    return _OfRows(function)
+
+
+def batch_loss(function: BatchFunction) -> Loss:
+    """Return the loss that is function(embeddings), where the embeddings are those of all processes.
+
+    function: returns a scalar from view name → (N, H), the embeddings of the N rows in all processes. Row i of each
+    view belongs to the same example. Every process computes the whole loss, and the gradient is that of one process
+    with the joined batch.
+    """
+    return _OfBatch(function)
+
+
+class _OfRows(PerRowLoss):
+    has_widths = True
+
+    def __init__(self, function: RowFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def num_items(self, batch: EncodedBatch, sampled: None) -> int:
+        return len(batch.input_ids)
+
+    def mean(self, batch: EncodedBatch, sampled: None) -> Tensor:
+        self.anchors = batch.embeddings["anchor"].detach() if "anchor" in batch.embeddings else None
+        count = len(batch.input_ids)
+
+        def of_width(vectors: Vectors) -> MeanAndMetrics:
+            losses = self.function(replace(batch, embeddings=dict(zip(batch.embeddings, vectors, strict=True))))
+            if not isinstance(losses, Tensor) or losses.shape != (count,):
+                found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)[:40]
+                name = getattr(self.function, "__name__", "function")
+                raise UserError(f"row_loss({name}) returned {found} for {count} rows; return one loss per row")
+            return losses.mean(), {}
+
+        return over_widths(of_width, list(batch.embeddings.values()), self.widths)[0]
+
+
+class _OfBatch(Loss):
+    has_widths = True
+
+    def __init__(self, function: BatchFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        self.anchors = batch.embeddings["anchor"].detach() if "anchor" in batch.embeddings else None
+        everywhere = gather_own_first(list(batch.embeddings.values()), batch.counts)
+
+        def of_width(vectors: Vectors) -> MeanAndMetrics:
+            return self.function(dict(zip(batch.embeddings, vectors, strict=True))), {}
+
+        return over_widths(of_width, everywhere, self.widths)[0]
+
+    def negatives(self, batch_size: int, views: Collection[str]) -> int:
+        """Return the number of other rows of a view."""
+        return batch_size - 1
