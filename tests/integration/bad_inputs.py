@@ -218,6 +218,9 @@ def _mine(encoder: str, options: str = "") -> str:
 
 
 SEVERAL = {"several.csv": "a,pos_1,pos_2\n" + "".join(f"anchor {i},one {i},two {i}\n" for i in range(9))}
+LABELLED = {
+    "nli.csv": "a,b,label\n" + "".join(f"{i},x {i},{'neutral' if i % 2 else 'entailment'}\n" for i in range(9))
+}
 CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
@@ -300,6 +303,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             f"{CORRUPT.format('bert')} --train_file several.csv",
             "2 columns of positives",
             files=SEVERAL,
+        ),
+        Case(
+            "classes that are corrupted ahead",
+            f"{CORRUPT.format('bert')} --train_file classes.csv",
+            "column class",
+            files={"classes.csv": "text,class\na,x\nb,x\nc,y\n"},
         ),
         with_data("scores that are labels", "a,b,score\nx,y,Neutral\n", "words.csv", "label"),
         with_data("true as a score", '{"a": "x", "b": "y", "score": true}\n', "true.jsonl", "number"),
@@ -555,6 +564,18 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("a margin of no hinge", "train ... --eh_loss_margin 0.2", "--eh_loss_margin"),
         Case("the hinge for sentences alone", "train ... --do_eh_loss", "--do_eh_loss"),
+        Case(
+            "the hinge for labelled pairs",
+            "train ... --train_file nli.csv --method d2cse --do_eh_loss",
+            "--do_eh_loss",
+            files=LABELLED,
+        ),
+        Case(
+            "a temperature for labelled pairs",
+            "train ... --train_file nli.csv --method d2cse --temp 0.1",
+            "--temp",
+            files=LABELLED,
+        ),
         Case(
             "batches that the file cannot fill",
             "train ... --per_device_train_batch_size 400 --dataloader_drop_last",

@@ -29,6 +29,7 @@ RECIPES = {
     "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),
     "conpvp, mlm": ("bert", "train_txt", {"method": "conpvp", "do_mlm": True}),
     "d2cse, supervised": ("roberta", "train_csv", {"method": "d2cse"}),
+    "d2cse, labels": ("bert", "labelled_csv", {"method": "d2cse"}),
     "dcpcse, prototypes": (
         *("roberta", "train_csv"),
         {"method": "dcpcse", "template": "{sentence} [MASK]", "pooler_type": "mask", "prototypes": "both"},

@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import dcpcse
 from dcpcse.data.collator import ViewCollator
+from dcpcse.data.columns import Columns
+from dcpcse.data.labels import CLASSES
 from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone, load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
@@ -21,7 +23,8 @@ from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-COLUMNS = {"sentences": ["anchor"], "triplets": ["anchor", "positive", "negative"]}
+PAIR = ["anchor", "positive"]
+COLUMNS = {"sentences": ["anchor"], "triplets": [*PAIR, "negative"]}
 
 
 def rows(sentences, columns, count=4):
@@ -38,15 +41,15 @@ class FixedCorruption(torch.nn.Module):
         return self.corrupted
 
 
-def built(folder, sentences, columns=("anchor",), **options):
-    """A training step with a fixed corruption, and a batch."""
+def built(folder, sentences, columns=("anchor",), examples=None, **options):
+    """A training step with a fixed corruption, and a batch of the examples, or of some sentences."""
     backbone = load_backbone(folder)
     torch.manual_seed(0)
     args = model_arguments(**{"method": "d2cse", "generator_name": folder, **options})
-    method = build_method(backbone, args, list(columns))
+    method = build_method(backbone, args, columns)
     step = TrainingStep(method).train()
     step.losses["crtd"].corruption = FixedCorruption()
-    batch = ViewCollator(backbone.tokenizer, method.views, 16)(rows(sentences, columns))
+    batch = ViewCollator(backbone.tokenizer, method.views, 16)(examples or rows(sentences, columns))
     return step, batch
 
 
@@ -278,6 +281,79 @@ def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tin
                 values.append(loss().item())
                 table[place] -= sign * step_size
         assert gradient[place].item() == pytest.approx((values[0] - values[1]) / (2 * step_size), rel=1e-4, abs=1e-9)
+
+
+# Data with another loss of the embeddings
+
+
+LABELLED = Columns(["anchor", "positive", "label"], CLASSES)
+SCORED = Columns(["anchor", "positive", "score"], scores=(0.0, 5.0))
+
+
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+@pytest.mark.parametrize("columns", [LABELLED, SCORED], ids=["labels", "scores"])
+def test_labelled_and_scored_pairs_have_the_loss_of_sbert_in_place_of_the_contrastive_one(
+    columns, method, tiny, sentences
+):
+    """By loops over the pairs, of vectors that are encoded a sentence at a time."""
+    target = columns[-1]
+    values = {"label": [CLASSES[i % 3] for i in (2, 0, 1, 1)], "score": [0.5, 5.0, 0.0, 3.0]}[target]
+    given = [{**row, target: value} for row, value in zip(rows(sentences, PAIR), values, strict=True)]
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, columns, given, method=method, batchnorm=False)
+    with torch.no_grad():
+        step.model.head.dense.weight.normal_()  # so that sentences differ
+    terms = step.double()(**batch)
+    assert list(terms) == [{"label": "classification", "score": "regression"}[target], "crtd"]
+    losses = []
+    for row in given:
+        cut = {"max_length": 16, "truncation": True, "return_tensors": "pt"}
+        encoded = [step.model.tokenizer(row[name], **cut) for name in PAIR]
+        with torch.no_grad():
+            u, v = (
+                step.model.head(step.model.encoder(one["input_ids"], one["attention_mask"])[0][:, 0])[0].numpy()
+                for one in encoded
+            )
+        if target == "label":
+            head = step.losses["classification"].head
+            features = np.concatenate([u, v, np.abs(u - v)])
+            logits = head.weight.detach().numpy() @ features + head.bias.detach().numpy()
+            losses.append(np.log(np.exp(logits).sum()) - logits[CLASSES.index(row["label"])])
+        else:
+            losses.append((u @ v / np.sqrt((u @ u) * (v @ v)) - row["score"] / 5.0) ** 2)
+    assert next(iter(terms.values())).item() == pytest.approx(np.mean(losses), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+def test_pairs_may_have_the_hinge_beside_the_contrastive_loss(method, tiny, sentences):
+    options = {"do_eh_loss": True, "eh_loss_margin": 1.5, "eh_loss_weight": 3.0}
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, COLUMNS["triplets"], method=method, **options)
+    terms = step.double()(**batch)
+    assert list(terms) == ["contrastive", "energy_hinge", "crtd"]
+    assert step.terms["energy_hinge"].weight == 3.0
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    with torch.no_grad():
+        vectors = step.model.head(step.model.encoder(ids, mask)[0][:, 0]).unflatten(0, (4, 3))
+    anchors, positives, negatives = F.normalize(vectors, dim=-1).unbind(1)
+    hinges = []
+    for i, anchor in enumerate(anchors):
+        others = [*(positives[j] @ anchor for j in range(4) if j != i), *(one @ anchor for one in negatives)]
+        hinges.append(max(0.0, (1.5 - positives[i] @ anchor + max(others)).item()))
+    assert terms["energy_hinge"].item() == pytest.approx(np.mean(hinges), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (LABELLED, {"temp": 0.1}, "--temp has no effect: --method d2cse has no contrastive loss with a column label"),
+        (SCORED, {"guide": "x"}, "--guide has no effect: --method d2cse has no contrastive loss with a column score"),
+        (LABELLED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column label"),
+        (SCORED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column score"),
+        (LABELLED, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
+    ],
+)
+def test_options_that_do_not_fit_the_loss_of_the_data_are_refused(columns, options, message):
+    with pytest.raises(UserError, match=message):
+        fill_defaults(model_arguments(method="d2cse", **options), columns)
 
 
 # What is trained

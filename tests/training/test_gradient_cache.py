@@ -28,11 +28,16 @@ METHODS = {
     "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
+    "d2cse, scores": {"method": "d2cse", "pre_seq_len": 3, "batchnorm": False},
     "sbert": {},
     "lora": {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]},
     "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},
 }
 COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"], "classes": ["anchor", "positive", "class"]}
+COLUMNS["d2cse, scores"] = ["anchor", "positive", "score"]
+RANDOM = {name for name in METHODS if "do_mlm" in METHODS[name] or name.startswith(("d2cse", "diffcse"))}
+"""Methods that mask tokens at random."""
+LABELS = {"class": lambda i: i // 2, "score": lambda i: i % 5}
 
 
 def built(tiny, sentences, name: str, dropout: float):
@@ -40,7 +45,7 @@ def built(tiny, sentences, name: str, dropout: float):
     options = {"method": name, **METHODS[name]}
     if name == "lora":
         options["lora_dropout"] = dropout
-    if name in ("d2cse", "diffcse"):
+    if options["method"] in ("d2cse", "diffcse"):
         options["generator_name"] = tiny("bert", seed=3)
     columns = COLUMNS.get(name, ["anchor", "positive", "negative"])
     backbone = load_backbone(folder, lm_head="checkpoint")
@@ -52,7 +57,7 @@ def built(tiny, sentences, name: str, dropout: float):
         method = replace(method, guide=Guide(plain_encoder(load_backbone(tiny("roberta")), "avg"), method.views))
     steps = TrainingStep(method).double().train()
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
-    rows = [{**row, "class": i // 2} for i, row in enumerate(rows)] if "class" in columns else rows
+    rows = [{**row, **{c: LABELS[c](i) for c in columns if c in LABELS}} for i, row in enumerate(rows)]
     return steps, Collator.of(method, 24)(rows), {name: term.weight for name, term in method.terms.items()}
 
 
@@ -114,7 +119,7 @@ def test_with_dropout_it_is_the_same_chunks_in_one_graph(tiny, sentences, name):
     assert not torch.equal(first, second), "dropout is off"
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if "do_mlm" not in METHODS[name] and name != "diffcse"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in RANDOM])
 def test_without_dropout_it_is_the_batch_at_once(tiny, sentences, name):
     steps, batch, weights = built(tiny, sentences, name, 0.0)
     steps.zero_grad()

@@ -3,9 +3,10 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dcpcse.data.columns import Columns
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import Encoder
@@ -15,8 +16,10 @@ from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import HAS_HEAD, ModelArguments
-from dcpcse.methods.building import initial_std, instance_wise
+from dcpcse.methods.building import initial_std, instance_wise, pair_method
 from dcpcse.methods.registry import Method, ParameterGroup
+from dcpcse.methods.shared.hinge import with_hinge
+from dcpcse.methods.shared.labelled_pairs import LABELS, labelled_pairs_loss, require_no_contrastive_options
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import (
     GENERATE_AT_CHOICES,
@@ -114,11 +117,14 @@ GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"
 """Model type of the encoder → its default generator (DiffCSE)."""
 
 
-def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
+def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Return the default values that D2CSE and DiffCSE share.
 
-    Raises UserError if a template is given, or if generator options are combined with --corrupted_corpus.
+    Raises UserError if a template is given, if generator options are combined with --corrupted_corpus, or if options
+    of the contrastive loss are given for data with another loss.
     """
+    if (label := Columns.of(columns).label) in LABELS:
+        require_no_contrastive_options(args, f" with a column {label} in --train_file")
     if args.tuning == "shallow" or args.template is not None:
         option_name = "--tuning shallow" if args.template is None else "--template"
         raise UserError(
@@ -139,11 +145,23 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
 
 
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build a method with the contrastive loss and the loss of replaced-token detection."""
-    method = instance_wise(backbone, args, columns)
+    """Build a method with the loss of replaced-token detection, and a loss of the embeddings.
+
+    The latter is the contrastive loss, with the hinge loss if --do_eh_loss is set, or of labelled and scored pairs the
+    loss of SBERT.
+    """
+    method = with_hinge(_of_embeddings(backbone, args, Columns.of(columns)), args)
     loss_fn = _detection(backbone, args, method.views)
     terms = {**method.terms, "crtd": Term(loss_fn, args.lambda_weight)}  # D2CSE, eq. 3
-    return Method(method.model, method.views, terms, groups=_own_group(loss_fn, args))
+    return replace(method, terms=terms, groups=_own_group(loss_fn, args))
+
+
+def _of_embeddings(backbone: Backbone, args: ModelArguments, columns: Columns) -> Method:
+    """Build the method without replaced-token detection."""
+    if columns.label not in LABELS:
+        return instance_wise(backbone, args, columns)
+    name, loss_fn = labelled_pairs_loss(backbone.source.hidden_size, args, columns)
+    return pair_method(backbone, args, columns, {name: Term(loss_fn)})
 
 
 def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[ParameterGroup, ...]:
