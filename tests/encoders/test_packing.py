@@ -198,6 +198,7 @@ METHODS = {
     "conpvp": {},
     "simcse": {"pooler_type": "avg_first_last"},
     "d2cse": {"pre_seq_len": 3, "cls_prompt": True},
+    "d2cse on anchors": {"pre_seq_len": 3, "crtd_views": "anchor"},
     "diffcse": {"crtd_reduction": "mean_all"},
     "sbert": {"tuning": "deep", "pre_seq_len": 3},
     "consert": {"augmentation_1": "dropout"},

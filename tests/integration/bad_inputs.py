@@ -461,6 +461,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a guide for a queue", f"{GUIDED} --method esimcse", "--neg_size 0"),
         Case("a hard negative's weight NaN", "train ... --hard_negative_weight nan", "--hard_negative_weight nan"),
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
+        Case("a weight that grows", "train ... --method d2cse --lambda_decay_rate 1.1", "--lambda_decay_rate 1.1"),
     ),
     "Training: words": (
         Case(
@@ -603,6 +604,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "a learning rate for a discriminator that is not trained",
             "train ... --method d2cse --generator_name bert --discriminator_learning_rate 1e-5",
             "--discriminator_learning_rate",
+        ),
+        Case(
+            "steps of a decay that there is not",
+            "train ... --method d2cse --lambda_decay_steps 50",
+            "--lambda_decay_steps",
         ),
         Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
         Case("MLM numbers without MLM", "train ... --mlm_weight 0.5", "--mlm_weight"),

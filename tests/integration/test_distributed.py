@@ -74,7 +74,11 @@ CASES = {
     "d2cse, mean_tokens, hinge": {
         "arguments": {**D2CSE, "crtd_reduction": "mean_tokens", "before_mlp": True, "do_eh_loss": True},
     },
-    "d2cse, labels": {"columns": (*ROLES[:2], "label"), "arguments": {**D2CSE, "temp": 0.05}},
+    "d2cse, labels": {"columns": (*ROLES[:2], "label"), "arguments": {**D2CSE, "temp": 0.05, "crtd_views": "anchor"}},
+    "diffcse, scores, anchors": {
+        "columns": (*ROLES[:2], "score"),
+        "arguments": {**DIFFCSE, "temp": 0.05, "crtd_views": "anchor"},
+    },
     "diffcse": {"columns": ROLES[:1], "arguments": DIFFCSE},
     "diffcse, hard negatives": {"arguments": DIFFCSE},
     "sbert": {"arguments": {"method": "sbert", "temp": 0.05}},

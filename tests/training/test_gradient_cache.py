@@ -28,7 +28,7 @@ METHODS = {
     "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
-    "d2cse, scores": {"method": "d2cse", "pre_seq_len": 3, "batchnorm": False},
+    "d2cse, scores": {"method": "d2cse", "pre_seq_len": 3, "batchnorm": False, "crtd_views": "anchor"},
     "sbert": {},
     "lora": {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]},
     "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},

@@ -14,6 +14,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses import ReplacedTokenDetection, Term
 from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
+from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import HAS_HEAD, ModelArguments
 from dcpcse.methods.building import initial_std, instance_wise, pair_method
@@ -31,12 +32,14 @@ from dcpcse.utils.option_fields import (
     require,
 )
 
+DETECTED_VIEWS = ("all", "anchor")
 DISCRIMINATORS = ("self", "frozen", "trained")
 
 GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
 """Options of the generator, which have no effect with --corrupted_corpus."""
 
 TRAINED = Need("--discriminator trained", lambda args: args.discriminator == "trained", voids="discriminator")
+DECAY = Need("--lambda_decay_rate below 1", lambda args: args.lambda_decay_rate not in (None, 1))
 CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
 
 
@@ -71,6 +74,18 @@ class CrtdOptions:
         replaces=GENERATOR_OPTIONS,
     )
     lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.")
+    lambda_decay_rate: float | None = option(
+        None, "CRTD: factor by which the weight falls every --lambda_decay_steps steps. Default: 1, no decay."
+    )
+    lambda_decay_steps: float | None = option(
+        None, "CRTD: steps in which the weight falls by --lambda_decay_rate. Default: 100.", needs=DECAY
+    )
+    crtd_views: str | None = option(
+        None,
+        "CRTD: the sentences whose replaced tokens are detected: all (default, the paper's), or those of the anchors "
+        "only, which saves the other sentences a pass through the discriminator.",
+        choices=list(DETECTED_VIEWS),
+    )
     crtd_reduction: str | None = option(
         None,
         "CRTD: reduction of the loss: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all "
@@ -106,6 +121,10 @@ class CrtdOptions:
         ratio, weight = self.masking_ratio, self.lambda_weight
         require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "above 0 and below 1, such as 0.3")
         require((weight or 0) >= 0, "--lambda_weight", weight, "0 or more")
+        decay, steps = self.lambda_decay_rate, self.lambda_decay_steps
+        allowed = "above 0 and at most 1, such as 0.9"
+        require(decay is None or 0 < decay <= 1, "--lambda_decay_rate", decay, allowed)
+        require(steps is None or 0 < steps < math.inf, "--lambda_decay_steps", steps, "above 0, and finite")
         rate, warmup = self.discriminator_learning_rate, self.discriminator_warmup_steps
         require(rate is None or 0 < rate < math.inf, "--discriminator_learning_rate", rate, "above 0, and finite")
         require(
@@ -134,6 +153,7 @@ def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any
     has_head = args.pooler_type in (None, *POOLERS_WITH_HEAD)
     defaults: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": has_head, "batchnorm": has_head}
     defaults |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
+    defaults |= {"crtd_views": "all", **({"lambda_decay_steps": 100.0} if DECAY.holds(args) else {})}
     if args.corrupted_corpus is None:
         return {**defaults, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
     for name in GENERATOR_OPTIONS:
@@ -152,7 +172,8 @@ def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) 
     """
     method = with_hinge(_of_embeddings(backbone, args, Columns.of(columns)), args)
     loss_fn = _detection(backbone, args, method.views)
-    terms = {**method.terms, "crtd": Term(loss_fn, args.lambda_weight)}  # D2CSE, eq. 3
+    decay = exponential_decay(args.lambda_decay_rate, args.lambda_decay_steps) if DECAY.holds(args) else None
+    terms = {**method.terms, "crtd": Term(loss_fn, args.lambda_weight, decay)}  # D2CSE, eq. 3
     return replace(method, terms=terms, groups=_own_group(loss_fn, args))
 
 
@@ -175,6 +196,8 @@ def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[P
 
 def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> ReplacedTokenDetection:
     """Return the loss of replaced-token detection."""
+    view = "anchor" if args.crtd_views == "anchor" else None
+    columns = [one.column for one in views if view in (None, one.name)]
     return ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),
@@ -182,7 +205,8 @@ def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) 
         conditional=args.crtd_condition,
         before_mlp=bool(args.before_mlp),
         reduction=args.crtd_reduction,
-        copies=len(views) // len({view.column for view in views}),
+        copies=len(columns) // len(set(columns)),
+        view=view,
         std=initial_std(backbone),
     )
 
