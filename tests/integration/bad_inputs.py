@@ -617,6 +617,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("another method's option", "train ... --masking_ratio 0.3", "--masking_ratio"),
         Case("denoising without a mask", "train ... --denoise", "--denoise"),
         Case("frozen input vectors that there are not", "train ... --freeze_prompts", "--freeze_prompts"),
+        Case(
+            "further templates of trained tokens",
+            "train ... --method promptbert --tuning shallow --further_templates '[MASK] {sentence}'",
+            "--further_templates",
+        ),
+        Case(
+            "further templates of crops",
+            "train ... --method promptbert --positive crop --further_templates '[MASK] {sentence}'",
+            "--positive crop",
+        ),
         Case("a full stop without a template", "train ... --final_period", "--final_period"),
         Case("the mask without a template", "train ... --pooler_type mask", "--pooler_type mask"),
         Case("half precision of a trained encoder", "train ... --tuning full --encoder_dtype bfloat16", "bfloat16"),

@@ -60,7 +60,14 @@ CASES = {
     "scpcse": {"columns": ROLES[:1], "arguments": {"method": "scpcse"}},
     "scpcse, prototypes": {"arguments": {"method": "scpcse", "prototypes": "both"}},
     "promptbert": {"columns": ROLES[:1], "arguments": {"method": "promptbert"}},
-    "promptbert, hard negatives": {"arguments": {"method": "promptbert", "org_mlp": True, "do_mlm": True}},
+    "promptbert, hard negatives": {
+        "arguments": {
+            "method": "promptbert",
+            "org_mlp": True,
+            "do_mlm": True,
+            "further_templates": ["[MASK] {sentence}"],
+        }
+    },
     "conpvp": {"columns": ROLES[:1], "arguments": {"method": "conpvp"}},
     "conpvp, hard negatives": {"arguments": {"method": "conpvp", "instance_weight": 0.5, "denoise_by": "attention"}},
     "simcse": {"arguments": {"method": "simcse"}},

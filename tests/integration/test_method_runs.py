@@ -23,7 +23,10 @@ RECIPES = {
     "simcse, supervised": ("roberta", "train_csv", {"method": "simcse"}),
     "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert"}),
     "promptbert, org_mlp": ("bert", "train_csv", {"method": "promptbert", "org_mlp": True}),
-    "promptbert, deep": ("roberta", "train_txt", {"method": "promptbert", "tuning": "deep", "final_period": True}),
+    "promptbert, deep, three templates": (
+        *("roberta", "train_txt"),
+        {"method": "promptbert", "tuning": "deep", "final_period": True, "further_templates": ["[MASK] {sentence}"]},
+    ),
     "optiprompt": ("roberta", "train_txt", {"method": "promptbert", "tuning": "shallow"}),
     "conpvp, hard negatives": ("roberta", "train_csv", {"method": "conpvp", "denoise_by": "attention"}),
     "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),

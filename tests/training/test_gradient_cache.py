@@ -23,7 +23,7 @@ METHODS = {
     "classes": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},
     "guide": {"method": "scpcse", "prototypes": "both", "temp": 0.5},
     "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
-    "promptbert": {},
+    "promptbert": {"further_templates": ['[MASK] is "{sentence}" .']},
     "conpvp": {"instance_weight": 0.5},
     "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
