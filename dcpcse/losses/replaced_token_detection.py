@@ -1,14 +1,19 @@
 """Conditional replaced-token detection: predict which tokens of a sentence were replaced (D2CSE, eq. 2; DiffCSE)."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.data.corrupted_corpus import CORRUPTED
+from dcpcse.data.on_host import ON_HOST, OnHost
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.packing import Packing
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import replaced_token_ce, replaced_token_count
 from dcpcse.losses.generator import Corruption
+from dcpcse.utils.devices import send
 from dcpcse.utils.distributed import all_reduce_max
 
 
@@ -29,6 +34,7 @@ class ReplacedTokenDetection(PerRowLoss):
         before_mlp: bool = False,
         reduction: str = "sum",
         copies: int = 1,
+        view: str | None = None,
         std: float = 0.02,
     ) -> None:
         """Create the loss.
@@ -37,7 +43,8 @@ class ReplacedTokenDetection(PerRowLoss):
         contain corrupted token ids. discriminator: the encoder that detects replaced tokens; None for the encoder that
         is trained. conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c). before_mlp: whether the condition is
         the vector before the head. reduction: see `dcpcse.losses.functional.replaced_token_ce`. copies: the number of
-        views of one text. std: standard deviation of the initial weights of the detection head.
+        views of one text in which tokens are replaced. view: the view in which tokens are replaced; None for all
+        views. std: standard deviation of the initial weights of the detection head.
         """
         super().__init__()
         self.corruption = corruption
@@ -48,15 +55,18 @@ class ReplacedTokenDetection(PerRowLoss):
         self.reduction = reduction
         self.counts_pads = reduction == "mean_all"
         self.copies = copies
+        self.view = view
         self.head = nn.Linear(hidden_size, 2)
         nn.init.normal_(self.head.weight, std=std)
         nn.init.zeros_(self.head.bias)
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return token ids, corrupted token ids and attention mask, each (B·V, L).
+        """Return token ids, corrupted token ids and attention mask, each (N, L).
 
-        If the reduction counts padding, L is the length of the longest text of all processes.
+        N is B times the number of views in which tokens are replaced. If the reduction counts padding, L is the length
+        of the longest text of all processes.
         """
+        batch = self._detected(batch)
         ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
         corrupted = batch.extras.get(CORRUPTED)
         corrupted = self._corrupt(batch, ids, mask) if corrupted is None else corrupted.flatten(0, 1)
@@ -72,17 +82,22 @@ class ReplacedTokenDetection(PerRowLoss):
         return replaced_token_count(sampled[2], self.reduction, self._sentences(batch))
 
     def mean(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        batch = self._detected(batch)
         ids, corrupted, mask = sampled
         replaced = (corrupted != ids) & mask.bool()
         logits = self.head(self._hidden(batch, corrupted, mask))
         self._set_metrics(logits, replaced, mask)
         return replaced_token_ce(logits, replaced, mask, self.reduction, self._sentences(batch))
 
+    def _detected(self, batch: EncodedBatch) -> EncodedBatch:
+        """Return the batch with the views in which tokens are replaced."""
+        return batch if self.view is None else _only(batch, self.view)
+
     def _sentences(self, batch: EncodedBatch) -> int:
         return len(batch.input_ids) * self.copies
 
     def _hidden(self, batch: EncodedBatch, corrupted: Tensor, mask: Tensor) -> Tensor:
-        """Return the discriminator's hidden states (B·V, L, H) of the corrupted sentences."""
+        """Return the discriminator's hidden states (N, L, H) of the corrupted sentences."""
         vectors = batch.pooled if self.before_mlp else batch.embeddings
         condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
         # If the encoder is the discriminator, it uses the prompts (with dropout) of the pass that gave the condition.
@@ -102,6 +117,35 @@ class ReplacedTokenDetection(PerRowLoss):
             "rtd_accuracy_kept": ((correct & kept).sum(), kept.sum()),
             "replaced_share": ((replaced & tokens).sum(), tokens.sum()),
         }
+
+
+def _only(batch: EncodedBatch, view: str) -> EncodedBatch:
+    """Return the batch with one view only, (B, 1, L), so that a second pass encodes no other rows.
+
+    The batch must not have template slots, which are not selected.
+    """
+    names = list(batch.embeddings)
+    chosen = slice(names.index(view), names.index(view) + 1)
+    host = OnHost({name: batch.on_host(name)[:, chosen] for name in ("input_ids", "attention_mask")})
+    corrupted = {name: ids[:, chosen] for name, ids in batch.extras.items() if name == CORRUPTED}
+    packing, prefix, device = batch.packing, batch.prefix, batch.input_ids.device
+    if packing is not None:
+        packing = send(Packing.of(host.tensors["attention_mask"].flatten(0, 1)), device)
+    if prefix is not None:
+        prefix = {
+            layer: tuple(rows.unflatten(0, (-1, len(names)))[:, chosen].flatten(0, 1) for rows in keys_and_values)
+            for layer, keys_and_values in prefix.items()
+        }
+    return replace(
+        batch,
+        input_ids=batch.input_ids[:, chosen],
+        attention_mask=batch.attention_mask[:, chosen],
+        embeddings={view: batch.embeddings[view]},
+        pooled={view: batch.pooled[view]},
+        prefix=prefix,
+        packing=packing,
+        extras={ON_HOST: host, **corrupted},
+    )
 
 
 def _padded_alike(ids: Tensor, corrupted: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -44,6 +44,11 @@ class Part:
         """Return the views with their template indices shifted by `count`, the number of preceding templates."""
         return tuple(replace(view, templates=tuple(count + i for i in view.templates)) for view in self.views)
 
+    def followed_by(self, other: "Part") -> "Part":
+        """Return both parts as one, with the templates of the other after those of this part."""
+        views = (*self.views, *other.views_after(len(self.templates)))
+        return Part((*self.templates, *other.templates), views, {**self.terms, **other.terms})
+
 
 EMPTY_PART = Part()
 

@@ -8,11 +8,13 @@ from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
+from dcpcse.methods.shared.hinge import HingeOptions
+from dcpcse.methods.shared.labelled_pairs import LABELS, LabelledPairsOptions
 from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, with_crtd
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    return {**crtd_defaults(args), "tuning": "full", "discriminator": "trained"}
+    return {**crtd_defaults(args, columns), "tuning": "full", "discriminator": "trained"}
 
 
 CITATION = (
@@ -25,11 +27,14 @@ CITATION = (
 @register(
     "diffcse",
     citation=CITATION,
-    labels=(CLASS,),
+    labels=(CLASS, *LABELS),
     defaults=_defaults,
-    options=CrtdOptions,
+    options=(CrtdOptions, LabelledPairsOptions, HingeOptions),
     recipes={"full": Recipe(7e-6)},
 )
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build DiffCSE: SimCSE's loss and replaced-token detection. The discriminator is not saved."""
+    """Build DiffCSE: SimCSE's loss and replaced-token detection. The discriminator is not saved.
+
+    With labelled or scored pairs, which the paper does not use, SBERT's loss replaces the contrastive loss.
+    """
     return with_crtd(backbone, args, columns)

@@ -1,23 +1,66 @@
 """PromptBERT (Jiang et al. 2022), which represents a sentence by the [MASK] vector of a template and denoises it.
 
-The two views of a sentence use two templates. With `--tuning shallow` the method is OptiPrompt (section 4.2 of the
-paper), which trains only the input vectors of the template's tokens.
+The two views of a sentence use two templates; further templates give further views. With `--tuning shallow` the method
+is OptiPrompt (section 4.2 of the paper), which trains only the input vectors of the template's tokens.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dcpcse.data.columns import CLASS
+from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.templates import PROMPT, Template
+from dcpcse.losses import Term
 from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import Part, contrastive, pair_method
 from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
-from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
+from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
+from dcpcse.methods.tunings import TUNINGS
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, option
 
 FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
 """The templates for BERT in Table 14 of the paper. The presets contain the templates for RoBERTa."""
+
+
+@dataclass
+class PromptBERTOptions:
+    """Options of PromptBERT."""
+
+    _argument_group_name = "PromptBERT"
+
+    further_templates: list[str] | None = option(
+        None,
+        "PromptBERT: further templates of the positive, besides --second_template. The anchor is compared with the "
+        "positive in each of them, and the loss is the mean.",
+    )
+
+    def __post_init__(self) -> None:
+        for text in self.further_templates or ():
+            Template.parse(text)
+
+    def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Return an empty dict. Raises UserError if the further templates do not fit the other options."""
+        further = self.further_templates or []
+        if further and TUNINGS[self.tuning].needs_template:
+            raise UserError(
+                f"--further_templates: --tuning {self.tuning} trains the tokens of one template; leave them out"
+            )
+        if further and self.positive == "crop":
+            raise UserError("--further_templates and --positive crop choose different positives; leave one out")
+        used = [self.second_template or self.template, *further]
+        for text in further:
+            if PROMPT in text:
+                raise UserError(
+                    f"--further_templates {text!r} has {PROMPT} slots, which only --template can have; remove them"
+                )
+            if used.count(text) > 1:
+                raise UserError(f"--further_templates {text!r}: the positive has this template already; leave it out")
+        return {}
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
@@ -55,7 +98,7 @@ CITATION = (
     "promptbert",
     citation=CITATION,
     labels=(CLASS,),
-    options=PrototypeOptions,
+    options=(PromptBERTOptions, PrototypeOptions),
     defaults=_defaults,
     recipes={"full": Recipe(1e-5)},
 )
@@ -64,4 +107,21 @@ def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str])
 
     Every sentence is put into a template, and the [MASK] vector of the template alone is subtracted.
     """
-    return with_prototypes(backbone, args, columns)
+    column = "positive" if "positive" in columns else "anchor"
+    further = _further_positives(args, column)
+    terms = {"contrastive": Term(contrastive(args), 1 / (1 + len(further.views)))}
+    return pair_method(backbone, args, columns, terms, further.followed_by(prototypes_of(args, column)))
+
+
+def _further_positives(args: ModelArguments, column: str) -> Part:
+    """Return the templates of --further_templates, each with a view of the column and its contrastive loss.
+
+    The losses have the weight 1 / n, where n is the number of positives including the first one. In each loss the
+    negatives are the other sentences in the template of its positives, and all hard negatives.
+    """
+    templates = tuple(map(Template.parse, args.further_templates or ()))
+    names = [f"further_{number}" for number in range(1, 1 + len(templates))]
+    views = tuple(View(name, column, (index,)) for index, name in enumerate(names))
+    weight = 1 / (1 + len(templates))
+    terms = {f"contrastive_{name}": Term(contrastive(args, positive=name), weight) for name in names}
+    return Part(templates, views, terms)

@@ -6,8 +6,6 @@ import random
 import pytest
 import torch
 
-from dcpcse.cli.commands import corrupt
-from dcpcse.cli.runner import run
 from dcpcse.data import arrow_cache
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.columns import Columns
@@ -213,15 +211,6 @@ def test_columns_are_their_names_and_know_their_labels():
     assert Columns.of(known) is known
     assert (known.classes, known.scores) == (("neutral",), ())
     assert Columns(["anchor"]).label is None
-
-
-def test_tokens_of_labelled_data_are_not_replaced_ahead(tiny, load, tmp_path, capsys):
-    load("a.csv", PAIRS)
-    words = ["--model_name_or_path", tiny("bert"), "--generator_name", tiny("bert")]
-    words += ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "out")]
-    assert run(corrupt.corrupt_command, [*words, "--cache_dir", str(tmp_path / "c")]) == 2
-    assert "has a column label" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

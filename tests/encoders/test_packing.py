@@ -193,11 +193,12 @@ def test_an_encoder_of_an_unknown_kind_is_padded(tiny, sentences):
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
     "scpcse": {"prototypes": "both"},
-    "promptbert": {"denoise_by": "template"},
+    "promptbert": {"denoise_by": "template", "further_templates": ['[MASK] is "{sentence}" .']},
     "promptbert by attention": {"denoise_by": "attention"},
     "conpvp": {},
     "simcse": {"pooler_type": "avg_first_last"},
     "d2cse": {"pre_seq_len": 3, "cls_prompt": True},
+    "d2cse on anchors": {"pre_seq_len": 3, "crtd_views": "anchor"},
     "diffcse": {"crtd_reduction": "mean_all"},
     "sbert": {"tuning": "deep", "pre_seq_len": 3},
     "consert": {"augmentation_1": "dropout"},

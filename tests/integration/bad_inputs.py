@@ -218,6 +218,9 @@ def _mine(encoder: str, options: str = "") -> str:
 
 
 SEVERAL = {"several.csv": "a,pos_1,pos_2\n" + "".join(f"anchor {i},one {i},two {i}\n" for i in range(9))}
+LABELLED = {
+    "nli.csv": "a,b,label\n" + "".join(f"{i},x {i},{'neutral' if i % 2 else 'entailment'}\n" for i in range(9))
+}
 CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
@@ -300,6 +303,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             f"{CORRUPT.format('bert')} --train_file several.csv",
             "2 columns of positives",
             files=SEVERAL,
+        ),
+        Case(
+            "classes that are corrupted ahead",
+            f"{CORRUPT.format('bert')} --train_file classes.csv",
+            "column class",
+            files={"classes.csv": "text,class\na,x\nb,x\nc,y\n"},
         ),
         with_data("scores that are labels", "a,b,score\nx,y,Neutral\n", "words.csv", "label"),
         with_data("true as a score", '{"a": "x", "b": "y", "score": true}\n', "true.jsonl", "number"),
@@ -501,6 +510,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"labelled.csv": "a,b,label\nx,y,entailment\nz,w,neutral\n"},
         ),
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
+        Case("a weight that grows", "train ... --method d2cse --lambda_decay_rate 1.1", "--lambda_decay_rate 1.1"),
     ),
     "Training: words": (
         Case(
@@ -605,6 +615,18 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a margin of no hinge", "train ... --eh_loss_margin 0.2", "--eh_loss_margin"),
         Case("the hinge for sentences alone", "train ... --do_eh_loss", "--do_eh_loss"),
         Case(
+            "the hinge for labelled pairs",
+            "train ... --train_file nli.csv --method d2cse --do_eh_loss",
+            "--do_eh_loss",
+            files=LABELLED,
+        ),
+        Case(
+            "a temperature for labelled pairs",
+            "train ... --train_file nli.csv --method d2cse --temp 0.1",
+            "--temp",
+            files=LABELLED,
+        ),
+        Case(
             "batches that the file cannot fill",
             "train ... --per_device_train_batch_size 400 --dataloader_drop_last",
             "--dataloader_drop_last",
@@ -632,6 +654,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "train ... --method d2cse --generator_name bert --discriminator_learning_rate 1e-5",
             "--discriminator_learning_rate",
         ),
+        Case(
+            "steps of a decay that there is not",
+            "train ... --method d2cse --lambda_decay_steps 50",
+            "--lambda_decay_steps",
+        ),
         Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
         Case("MLM numbers without MLM", "train ... --mlm_weight 0.5", "--mlm_weight"),
         Case("an LM head without MLM", "train ... --lm_head new", "--lm_head"),
@@ -639,6 +666,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("another method's option", "train ... --masking_ratio 0.3", "--masking_ratio"),
         Case("denoising without a mask", "train ... --denoise", "--denoise"),
         Case("frozen input vectors that there are not", "train ... --freeze_prompts", "--freeze_prompts"),
+        Case(
+            "further templates of trained tokens",
+            "train ... --method promptbert --tuning shallow --further_templates '[MASK] {sentence}'",
+            "--further_templates",
+        ),
+        Case(
+            "further templates of crops",
+            "train ... --method promptbert --positive crop --further_templates '[MASK] {sentence}'",
+            "--positive crop",
+        ),
         Case("a full stop without a template", "train ... --final_period", "--final_period"),
         Case("the mask without a template", "train ... --pooler_type mask", "--pooler_type mask"),
         Case("half precision of a trained encoder", "train ... --tuning full --encoder_dtype bfloat16", "bfloat16"),

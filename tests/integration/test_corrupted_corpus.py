@@ -45,6 +45,7 @@ def test_a_corpus_holds_a_copy_of_its_own_for_every_view(corpus):
     assert (first[CORRUPTED] == made.ids[3]).all()
 
 
+@pytest.mark.parametrize("corpus", ["train_txt", "train_csv", "labelled_csv"], indirect=True)
 def test_training_from_it_is_training_with_the_generator_under_the_same_corruption(corpus, train, monkeypatch):
     encoder, data, folder = corpus
     common = {"method": "d2cse", "prompt_dropout": 0.0, "max_steps": 5}

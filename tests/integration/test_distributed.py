@@ -34,6 +34,7 @@ from dcpcse.utils.errors import UserError
 
 ROLES = ("anchor", "positive", "negative")
 ESIMCSE = {"method": "esimcse", "dup_rate": 0.0}
+D2CSE = {"method": "d2cse", "generation": "argmax"}
 DIFFCSE = {"method": "diffcse", "generation": "argmax", "generate_at": "all", "crtd_reduction": "mean_all"}
 CASES = {
     "unsupervised": {"columns": ROLES[:1]},
@@ -61,7 +62,14 @@ CASES = {
     "scpcse": {"columns": ROLES[:1], "arguments": {"method": "scpcse"}},
     "scpcse, prototypes": {"arguments": {"method": "scpcse", "prototypes": "both"}},
     "promptbert": {"columns": ROLES[:1], "arguments": {"method": "promptbert"}},
-    "promptbert, hard negatives": {"arguments": {"method": "promptbert", "org_mlp": True, "do_mlm": True}},
+    "promptbert, hard negatives": {
+        "arguments": {
+            "method": "promptbert",
+            "org_mlp": True,
+            "do_mlm": True,
+            "further_templates": ["[MASK] {sentence}"],
+        }
+    },
     "conpvp": {"columns": ROLES[:1], "arguments": {"method": "conpvp"}},
     "conpvp, hard negatives": {"arguments": {"method": "conpvp", "instance_weight": 0.5, "denoise_by": "attention"}},
     "simcse": {"arguments": {"method": "simcse"}},
@@ -70,10 +78,15 @@ CASES = {
     "esimcse, hard negatives": {"arguments": {**ESIMCSE, "neg_size": 30, "tuning": "deep"}, "before": 1},
     "lora": {"arguments": {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]}},
     "esimcse, lora": {"columns": ROLES[:1], "arguments": {**ESIMCSE, "neg_size": 7, "tuning": "lora"}, "before": 2},
-    "d2cse": {"arguments": {"method": "d2cse", "generation": "argmax"}},
-    "d2cse, sentences": {"columns": ROLES[:1], "arguments": {"method": "d2cse", "generation": "argmax"}},
-    "d2cse, mean_tokens": {
-        "arguments": {"method": "d2cse", "generation": "argmax", "crtd_reduction": "mean_tokens", "before_mlp": True}
+    "d2cse": {"arguments": D2CSE},
+    "d2cse, sentences": {"columns": ROLES[:1], "arguments": D2CSE},
+    "d2cse, mean_tokens, hinge": {
+        "arguments": {**D2CSE, "crtd_reduction": "mean_tokens", "before_mlp": True, "do_eh_loss": True},
+    },
+    "d2cse, labels": {"columns": (*ROLES[:2], "label"), "arguments": {**D2CSE, "temp": 0.05, "crtd_views": "anchor"}},
+    "diffcse, scores, anchors": {
+        "columns": (*ROLES[:2], "score"),
+        "arguments": {**DIFFCSE, "temp": 0.05, "crtd_views": "anchor"},
     },
     "diffcse": {"columns": ROLES[:1], "arguments": DIFFCSE},
     "diffcse, hard negatives": {"arguments": DIFFCSE},

@@ -24,12 +24,16 @@ RECIPES = {
     "simcse, supervised": ("roberta", "train_csv", {"method": "simcse"}),
     "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert"}),
     "promptbert, org_mlp": ("bert", "train_csv", {"method": "promptbert", "org_mlp": True}),
-    "promptbert, deep": ("roberta", "train_txt", {"method": "promptbert", "tuning": "deep", "final_period": True}),
+    "promptbert, deep, three templates": (
+        *("roberta", "train_txt"),
+        {"method": "promptbert", "tuning": "deep", "final_period": True, "further_templates": ["[MASK] {sentence}"]},
+    ),
     "optiprompt": ("roberta", "train_txt", {"method": "promptbert", "tuning": "shallow"}),
     "conpvp, hard negatives": ("roberta", "train_csv", {"method": "conpvp", "denoise_by": "attention"}),
     "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),
     "conpvp, mlm": ("bert", "train_txt", {"method": "conpvp", "do_mlm": True}),
     "d2cse, supervised": ("roberta", "train_csv", {"method": "d2cse"}),
+    "d2cse, labels": ("bert", "labelled_csv", {"method": "d2cse"}),
     "dcpcse, prototypes": (
         *("roberta", "train_csv"),
         {"method": "dcpcse", "template": "{sentence} [MASK]", "pooler_type": "mask", "prototypes": "both"},

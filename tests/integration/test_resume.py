@@ -108,12 +108,13 @@ def test_no_class_of_ours_is_named_in_a_checkpoint(train, tiny, train_txt):
     assert set(state["stateful_callbacks"]) == {"TrainerControl"}
 
 
+ANCHORS = {"crtd_views": "anchor", "lambda_decay_rate": 0.5, "lambda_decay_steps": 2}
 OWN_RATE = {"discriminator_learning_rate": 1e-3, "discriminator_warmup_steps": 6}
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"method": "d2cse", "cls_prompt": True}, {"method": "diffcse"}, {"method": "diffcse", **OWN_RATE}],
+    [{"method": "d2cse", "cls_prompt": True, **ANCHORS}, {"method": "diffcse"}, {"method": "diffcse", **OWN_RATE}],
     ids=str,
 )
 def test_replaced_token_detection_resumes_bit_for_bit(options, resumed, tiny, train_txt):

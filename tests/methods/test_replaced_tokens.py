@@ -10,6 +10,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import dcpcse
 from dcpcse.data.collator import ViewCollator
+from dcpcse.data.columns import Columns
+from dcpcse.data.corrupted_corpus import CORRUPTED
+from dcpcse.data.labels import CLASSES
 from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone, load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
@@ -21,7 +24,8 @@ from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-COLUMNS = {"sentences": ["anchor"], "triplets": ["anchor", "positive", "negative"]}
+PAIR = ["anchor", "positive"]
+COLUMNS = {"sentences": ["anchor"], "triplets": [*PAIR, "negative"]}
 
 
 def rows(sentences, columns, count=4):
@@ -38,15 +42,15 @@ class FixedCorruption(torch.nn.Module):
         return self.corrupted
 
 
-def built(folder, sentences, columns=("anchor",), **options):
-    """A training step with a fixed corruption, and a batch."""
+def built(folder, sentences, columns=("anchor",), examples=None, **options):
+    """A training step with a fixed corruption, and a batch of the examples, or of some sentences."""
     backbone = load_backbone(folder)
     torch.manual_seed(0)
     args = model_arguments(**{"method": "d2cse", "generator_name": folder, **options})
-    method = build_method(backbone, args, list(columns))
+    method = build_method(backbone, args, columns)
     step = TrainingStep(method).train()
     step.losses["crtd"].corruption = FixedCorruption()
-    batch = ViewCollator(backbone.tokenizer, method.views, 16)(rows(sentences, columns))
+    batch = ViewCollator(backbone.tokenizer, method.views, 16)(examples or rows(sentences, columns))
     return step, batch
 
 
@@ -196,29 +200,32 @@ def crtd_loss(step, batch):
     return step(**batch)["crtd"]
 
 
+@pytest.mark.parametrize("views", ["all", "anchor"])
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_the_crtd_step_is_the_loop_over_sentences(kind, columns, tiny, sentences):
-    """Each copy with its own vector; the sum of the paper over anchor, positive and negative."""
-    step, batch = built(tiny(kind, **NO_DROPOUT), sentences, columns, pre_seq_len=3)
+def test_the_crtd_step_is_the_loop_over_sentences(kind, columns, views, tiny, sentences):
+    """Each copy with its own vector; the sum of the paper over anchor, positive and negative, or the anchor alone."""
+    step, batch = built(tiny(kind, **NO_DROPOUT), sentences, columns, pre_seq_len=3, crtd_views=views)
     loss_fn, encoder, model = step.losses["crtd"], step.model.encoder, step.model
     found = crtd_loss(step, batch)
     ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    corrupted = loss_fn.corruption.corrupted
-    assert (corrupted != ids).any()
+    every = batch["input_ids"].shape[1] if views == "anchor" else 1  # the anchor is the first view of each example
+    corrupted = dict(zip(range(0, len(ids), every), loss_fn.corruption.corrupted, strict=True))
+    assert any((row != ids[i]).any() for i, row in corrupted.items())
     with torch.no_grad():
         # BatchNorm takes all rows together; everything else one row at a time.
         vectors = model.head(torch.cat([encoder(ids[i : i + 1], mask[i : i + 1])[0][:, 0] for i in range(len(ids))]))
         total, right = 0.0, ([], [])
-        for i, length in enumerate(mask.sum(1).tolist()):
-            row = corrupted[i : i + 1, :length]
+        for i, tokens in corrupted.items():
+            length = int(mask[i].sum())
+            row = tokens[None, :length]
             hidden = encoder(row, torch.ones_like(row), condition=vectors[i : i + 1], as_encoder=False)[0][0]
             for place in range(1, length):
-                label = int(corrupted[i, place] != ids[i, place])
+                label = int(tokens[place] != ids[i, place])
                 chances = loss_fn.head(hidden[place]).log_softmax(-1)
                 total -= chances[label].item()
                 right[label].append(int(chances.argmax()) == label)
-    sentences_counted = 4 * (2 if len(columns) == 1 else 1)
+    sentences_counted = 4 * (2 if len(columns) == 1 and views == "all" else 1)
     assert found.item() == pytest.approx(total / sentences_counted, rel=1e-4)
     kept, replaced = right
     figures = {"rtd_accuracy_replaced": replaced, "rtd_accuracy_kept": kept}
@@ -226,6 +233,63 @@ def test_the_crtd_step_is_the_loop_over_sentences(kind, columns, tiny, sentences
         assert [int(number) for number in loss_fn.metrics[name]] == [sum(expected), len(expected)]
     share = [int(number) for number in loss_fn.metrics["replaced_share"]]
     assert share == [len(replaced), len(replaced) + len(kept)]
+
+
+@pytest.mark.parametrize("discriminator", ["self", "trained"])
+def test_detection_on_anchors_encodes_their_rows_and_no_others_again(discriminator, tiny, sentences):
+    """Rows, packed tokens and prompts of the passes after the first, with dropout of the prompts."""
+    step, batch = built(
+        tiny("bert"), sentences, COLUMNS["triplets"], pre_seq_len=3, crtd_views="anchor", discriminator=discriminator
+    )
+    loss_fn, seen = step.losses["crtd"], {}
+
+    def record(name):
+        def hook(module, args, options):
+            packing, prefix = options.get("packing"), options.get("prefix")
+            seen.setdefault(name, []).append((len(args[0]), packing and len(packing.source), prefix))
+
+        return hook
+
+    for name, encoder in {"self": step.model.encoder, "trained": loss_fn.discriminator}.items():
+        if encoder is not None:
+            encoder.register_forward_pre_hook(record(name), with_kwargs=True)
+    loss_fn.corruption.register_forward_pre_hook(
+        lambda module, args: seen.setdefault("generator", []).append((len(args[0]), len(args[2].source)))
+    )
+    step(**batch)
+    lengths = batch["attention_mask"].sum(2)
+    of_anchors = 4, int(lengths[:, 0].sum())
+    (rows_of_all, tokens_of_all, prefix), *later = seen.pop("self")
+    assert (rows_of_all, tokens_of_all) == (4 * 3, int(lengths.sum()))
+    assert seen.pop("generator") == [of_anchors]
+    later = later if discriminator == "self" else seen.pop("trained")
+    assert [again[:2] for again in later] == [of_anchors] and not seen
+    if discriminator == "self":
+        for layer, (keys, values) in later[0][2].items():
+            for drawn, again in zip(prefix[layer], (keys, values), strict=True):
+                assert torch.equal(again, drawn[::3])
+                assert not torch.equal(again, drawn[1::3])
+
+
+def test_a_corrupted_corpus_has_the_anchors_too(tiny, sentences):
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, COLUMNS["triplets"], crtd_views="anchor")
+    expected = crtd_loss(step, batch)
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    ahead = FixedCorruption()(ids, mask).view_as(batch["input_ids"])
+    step.losses["crtd"].corruption = None
+    assert crtd_loss(step, {**batch, CORRUPTED: ahead}).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert crtd_loss(step, {**batch, CORRUPTED: ahead.roll(1, 1)}).item() != pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_the_weight_decays_only_if_asked_to(tiny, sentences):
+    for options, expected in {
+        (): [0.005, 0.005],
+        (("lambda_decay_rate", 1.0),): [0.005, 0.005],
+        (("lambda_decay_rate", 0.5),): [0.005, 0.005 * 0.5**0.3],
+        (("lambda_decay_rate", 0.5), ("lambda_decay_steps", 10.0)): [0.005, 0.005 * 0.5**3],
+    }.items():
+        step, _ = built(tiny("bert"), sentences, **dict(options))
+        assert [step.terms["crtd"].weight_at(number) for number in (0, 30)] == pytest.approx(expected, rel=1e-12)
 
 
 def test_another_condition_gives_other_logits_and_without_one_none_matters(tiny, sentences):
@@ -278,6 +342,79 @@ def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tin
                 values.append(loss().item())
                 table[place] -= sign * step_size
         assert gradient[place].item() == pytest.approx((values[0] - values[1]) / (2 * step_size), rel=1e-4, abs=1e-9)
+
+
+# Data with another loss of the embeddings
+
+
+LABELLED = Columns(["anchor", "positive", "label"], CLASSES)
+SCORED = Columns(["anchor", "positive", "score"], scores=(0.0, 5.0))
+
+
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+@pytest.mark.parametrize("columns", [LABELLED, SCORED], ids=["labels", "scores"])
+def test_labelled_and_scored_pairs_have_the_loss_of_sbert_in_place_of_the_contrastive_one(
+    columns, method, tiny, sentences
+):
+    """By loops over the pairs, of vectors that are encoded a sentence at a time."""
+    target = columns[-1]
+    values = {"label": [CLASSES[i % 3] for i in (2, 0, 1, 1)], "score": [0.5, 5.0, 0.0, 3.0]}[target]
+    given = [{**row, target: value} for row, value in zip(rows(sentences, PAIR), values, strict=True)]
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, columns, given, method=method, batchnorm=False)
+    with torch.no_grad():
+        step.model.head.dense.weight.normal_()  # so that sentences differ
+    terms = step.double()(**batch)
+    assert list(terms) == [{"label": "classification", "score": "regression"}[target], "crtd"]
+    losses = []
+    for row in given:
+        cut = {"max_length": 16, "truncation": True, "return_tensors": "pt"}
+        encoded = [step.model.tokenizer(row[name], **cut) for name in PAIR]
+        with torch.no_grad():
+            u, v = (
+                step.model.head(step.model.encoder(one["input_ids"], one["attention_mask"])[0][:, 0])[0].numpy()
+                for one in encoded
+            )
+        if target == "label":
+            head = step.losses["classification"].head
+            features = np.concatenate([u, v, np.abs(u - v)])
+            logits = head.weight.detach().numpy() @ features + head.bias.detach().numpy()
+            losses.append(np.log(np.exp(logits).sum()) - logits[CLASSES.index(row["label"])])
+        else:
+            losses.append((u @ v / np.sqrt((u @ u) * (v @ v)) - row["score"] / 5.0) ** 2)
+    assert next(iter(terms.values())).item() == pytest.approx(np.mean(losses), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+def test_pairs_may_have_the_hinge_beside_the_contrastive_loss(method, tiny, sentences):
+    options = {"do_eh_loss": True, "eh_loss_margin": 1.5, "eh_loss_weight": 3.0}
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, COLUMNS["triplets"], method=method, **options)
+    terms = step.double()(**batch)
+    assert list(terms) == ["contrastive", "energy_hinge", "crtd"]
+    assert step.terms["energy_hinge"].weight == 3.0
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    with torch.no_grad():
+        vectors = step.model.head(step.model.encoder(ids, mask)[0][:, 0]).unflatten(0, (4, 3))
+    anchors, positives, negatives = F.normalize(vectors, dim=-1).unbind(1)
+    hinges = []
+    for i, anchor in enumerate(anchors):
+        others = [*(positives[j] @ anchor for j in range(4) if j != i), *(one @ anchor for one in negatives)]
+        hinges.append(max(0.0, (1.5 - positives[i] @ anchor + max(others)).item()))
+    assert terms["energy_hinge"].item() == pytest.approx(np.mean(hinges), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (LABELLED, {"temp": 0.1}, "--temp has no effect: --method d2cse has no contrastive loss with a column label"),
+        (SCORED, {"guide": "x"}, "--guide has no effect: --method d2cse has no contrastive loss with a column score"),
+        (LABELLED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column label"),
+        (SCORED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column score"),
+        (LABELLED, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
+    ],
+)
+def test_options_that_do_not_fit_the_loss_of_the_data_are_refused(columns, options, message):
+    with pytest.raises(UserError, match=message):
+        fill_defaults(model_arguments(method="d2cse", **options), columns)
 
 
 # What is trained
@@ -401,6 +538,12 @@ def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
         ({"method": "d2cse", "tuning": "shallow"}, "--tuning shallow: --method d2cse takes no template"),
         ({"method": "diffcse", "template": "{sentence} [MASK]"}, "--template: --method diffcse takes no template"),
         ({"method": "d2cse", "crtd_condition": False, "before_mlp": True}, "--before_mlp has no effect"),
+        (
+            {"method": "d2cse", "lambda_decay_steps": 9.0},
+            "--lambda_decay_steps has no effect without --lamb",
+        ),
+        ({"method": "d2cse", "lambda_decay_steps": 9.0, "lambda_decay_rate": 1.0}, "--lambda_decay_steps has no eff"),
+        ({"method": "dcpcse", "crtd_views": "anchor"}, "--crtd_views is an option of --method d2cse and diffcse"),
     ],
 )
 def test_options_without_effect_are_refused(options, message):
@@ -410,7 +553,11 @@ def test_options_without_effect_are_refused(options, message):
 
 @pytest.mark.parametrize(
     "options",
-    [{"masking_ratio": 1.0}, {"lambda_weight": -1.0}, {"crtd_reduction": "max"}, {"discriminator": "two"}],
+    [
+        *({"masking_ratio": 1.0}, {"lambda_weight": -1.0}, {"crtd_reduction": "max"}, {"discriminator": "two"}),
+        *({"crtd_views": "positive"}, {"lambda_decay_rate": 0.0}, {"lambda_decay_rate": 1.5}),
+        {"lambda_decay_steps": 0.0},
+    ],
     ids=str,
 )
 def test_values_that_cannot_be_are_refused(options):

@@ -218,5 +218,7 @@ def test_a_largest_score_is_above_zero(value):
 
 
 def test_other_methods_have_no_largest_score():
-    with pytest.raises(UserError, match="--largest_score is an option of --method sbert and has no effect on simcse"):
+    with pytest.raises(
+        UserError, match="--largest_score is an option of --method d2cse and diffcse and sbert and has"
+    ):
         fill_defaults(model_arguments(method="simcse", largest_score=5.0), ["anchor"])

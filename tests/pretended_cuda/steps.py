@@ -54,6 +54,7 @@ ANNOTATIONS = {"label": lambda i: CLASSES[i % 3], "score": lambda i: float(i % 5
 
 DEEP = {"method": "dcpcse", "pre_seq_len": 3}
 IN_TEMPLATE = {"template": 'This sentence : "{sentence}" means [MASK].', "pooler_type": "mask", "denoise": True}
+D2CSE = {**DEEP, "method": "d2cse", "batchnorm": False}
 PUBLIC_CODE = {"crtd_reduction": "mean_all", "generate_at": "all", "generation": "argmax"}
 ADVERSARIAL = {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "max_square": True}
 CASES = {
@@ -70,7 +71,7 @@ CASES = {
     "scpcse": ("bert", SENTENCE, {"method": "scpcse"}),
     "scpcse, prototypes": ("bert", TRIPLE, {"method": "scpcse", "prototypes": "both"}),
     "d2cse": ("bert", SENTENCE, {**DEEP, "method": "d2cse"}),
-    "d2cse, [CLS] prompt": ("bert", TRIPLE, {**DEEP, "method": "d2cse", "cls_prompt": True, "batchnorm": False}),
+    "d2cse, [CLS] prompt, anchors": ("bert", TRIPLE, {**D2CSE, "cls_prompt": True, "crtd_views": "anchor"}),
     "promptbert": ("bert", SENTENCE, {"method": "promptbert"}),
     "promptbert, triples": ("roberta", TRIPLE, {"method": "promptbert", "org_mlp": True}),
     "promptbert, MLM": ("bert", SENTENCE, {"method": "promptbert", "do_mlm": True}),

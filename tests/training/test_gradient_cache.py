@@ -22,11 +22,12 @@ METHODS = {
     "classes": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},
     "guide": {"method": "scpcse", "prototypes": "both", "temp": 0.5},
     "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
-    "promptbert": {},
+    "promptbert": {"further_templates": ['[MASK] is "{sentence}" .']},
     "conpvp": {"instance_weight": 0.5},
     "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
+    "d2cse, scores": {"method": "d2cse", "pre_seq_len": 3, "batchnorm": False, "crtd_views": "anchor"},
     "sbert": {},
     "rankcse": {"temp": 0.5, "ranking_temp": 0.2, "matryoshka_dims": [32, 8]},
     "cosent": {"temp": 0.5},
@@ -35,7 +36,10 @@ METHODS = {
     "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},
 }
 COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"], "classes": ["anchor", "positive", "class"]}
-COLUMNS["cosent"] = ["anchor", "positive", "score"]
+COLUMNS |= {name: ["anchor", "positive", "score"] for name in ("d2cse, scores", "cosent")}
+RANDOM = {name for name in METHODS if "do_mlm" in METHODS[name] or name.startswith(("d2cse", "diffcse"))}
+"""Methods that mask tokens at random."""
+LABELS = {"class": lambda i: i // 2, "score": lambda i: i % 5}
 
 
 def built(tiny, sentences, name: str, dropout: float):
@@ -55,8 +59,7 @@ def built(tiny, sentences, name: str, dropout: float):
     method = with_guides(method)
     steps = TrainingStep(method).double().train()
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
-    if "class" in columns or "score" in columns:
-        rows = [{**row, columns[-1]: i // 2} for i, row in enumerate(rows)]
+    rows = [{**row, **{c: LABELS[c](i) for c in columns if c in LABELS}} for i, row in enumerate(rows)]
     return steps, Collator.of(method, 24)(rows), {name: term.weight for name, term in method.terms.items()}
 
 
@@ -120,7 +123,7 @@ def test_with_dropout_it_is_the_same_chunks_in_one_graph(tiny, sentences, name):
     assert not torch.equal(first, second), "dropout is off"
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if "do_mlm" not in METHODS[name] and name != "diffcse"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in RANDOM])
 def test_without_dropout_it_is_the_batch_at_once(tiny, sentences, name):
     steps, batch, weights = built(tiny, sentences, name, 0.0)
     steps.zero_grad()

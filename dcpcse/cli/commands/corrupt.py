@@ -45,11 +45,11 @@ def _corrupt(args: argparse.Namespace) -> None:
     folder = Path(args.output_dir)
     file = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None)
     data, label = file.dataset, file.roles.label
-    if label:
-        reason = "which no method with replaced tokens uses"
-        if label == CLASS:
-            reason = "of which positives are drawn in every epoch, so that they cannot be corrupted ahead"
-        raise UserError(f"--train_file {args.train_file} has a column {label}, {reason}; remove the column")
+    if label == CLASS:
+        raise UserError(
+            f"--train_file {args.train_file} has a column {label}, of which positives are drawn in every epoch, so "
+            "that they cannot be corrupted ahead; remove the column"
+        )
     if len(positives := file.roles.positives) > 1:
         raise UserError(
             f"--train_file {args.train_file} has {len(positives)} columns of positives, of which one is drawn in "

@@ -229,6 +229,18 @@ _OF_D2CSE = (
         claimed=LOWER,
     ),
     Claim(
+        "detection-supervised",
+        "D2CSE",
+        "Table 8",
+        "with labels, detection costs points",
+        "With NLI triplets, DCPCSE scores 81.65 and D2CSE, which also detects replaced tokens, 81.52.",
+        "dcpcse-supervised",
+        "d2cse-supervised-cls-prompt",
+        ("d2cse/table8/DCPCSE-BERT-base", "d2cse/table8/D2CSE-BERT-base"),
+        claimed=LOWER,
+        note="the paper's own training of DCPCSE scores 81.28; D2CSE also has a [CLS] prompt and another head",
+    ),
+    Claim(
         "cls-prompt-supervised",
         "D2CSE",
         "Table 6, d",

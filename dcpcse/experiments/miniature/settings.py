@@ -170,7 +170,13 @@ def _d2cse() -> Iterable[Variant]:
     yield Variant("d2cse-trained-discriminator", "d2cse", {**single, **trained}, search="d2cse")
     yield Variant("d2cse-cls-prompt", "d2cse", {**single, "cls_prompt": True}, search="d2cse")
     supervised = {"train_file": TRIPLETS, **shared}
-    yield Variant("d2cse-supervised", "d2cse", {**supervised, "cls_prompt": False})
+    static = {**supervised, "cls_prompt": False}
+    yield Variant("d2cse-supervised", "d2cse", static)
+    anchor_only = {**static, "crtd_views": "anchor"}
+    yield Variant("d2cse-supervised-anchor-only", "d2cse", anchor_only, search="d2cse-supervised")
+    # The weight of detection ends at a sixteenth after the 100 steps of `Sizes`.
+    decayed = {**static, "lambda_decay_rate": 0.5, "lambda_decay_steps": 25}
+    yield Variant("d2cse-supervised-decayed", "d2cse", decayed, search="d2cse-supervised")
     cls_prompt = {**supervised, "cls_prompt": True}
     yield Variant("d2cse-supervised-cls-prompt", "d2cse", cls_prompt, search="d2cse-supervised")
 
@@ -183,6 +189,8 @@ def _promptbert() -> Iterable[Variant]:
     one = {"train_file": UNSUPERVISED, "template": FIRST_TEMPLATE, "final_period": True}
     two = {**one, "second_template": SECOND_TEMPLATE}
     yield Variant("promptbert", "promptbert", {**two, "denoise": True})
+    three = {**two, "denoise": True, "further_templates": [TEMPLATES["untouched-template-means"]]}
+    yield Variant("promptbert-three-templates", "promptbert", three, search="promptbert")
     yield Variant("promptbert-without-denoising", "promptbert", {**two, "denoise": False}, search="promptbert")
     yield Variant("promptbert-one-template", "promptbert", {**one, "denoise": True}, search="promptbert")
     plain = {**one, "denoise": False}

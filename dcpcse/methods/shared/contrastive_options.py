@@ -9,9 +9,14 @@ from dcpcse.utils.errors import UserError
 CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide")
 
 
-def refuse_contrastive_options(args: ModelArguments, *used: str) -> dict[str, Any]:
-    """Return no defaults. Raises UserError if an option of the contrastive loss is given that is not in `used`."""
+def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
+    """Return no defaults. Raises UserError if an option of the contrastive loss is given that is not in `used`.
+
+    data: for the message, the data for which the method has no such loss.
+    """
     for name in CONTRASTIVE_OPTIONS:
         if name not in used and getattr(args, name) != DEFAULTS[name]:
-            raise UserError(f"--{name} has no effect: --method {args.method} has no contrastive loss; leave it out")
+            raise UserError(
+                f"--{name} has no effect: --method {args.method} has no contrastive loss{data}; leave it out"
+            )
     return {}

@@ -1,10 +1,11 @@
-"""The energy-based hinge loss of PromCSE (Jiang et al. 2022), an option of DCPCSE and SimCSE."""
+"""The energy-based hinge loss of PromCSE (Jiang et al. 2022), an option of several methods with a contrastive loss."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dcpcse.data.columns import LABEL, SCORE, Columns
 from dcpcse.losses import Term
 from dcpcse.losses.energy_hinge import EnergyHinge
 from dcpcse.methods.arguments import ModelArguments
@@ -37,7 +38,15 @@ class HingeOptions:
         require(weight is None or 0 < weight < math.inf, "--eh_loss_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return the margin and the weight of the PromCSE paper."""
+        """Return the margin and the weight of the PromCSE paper.
+
+        Raises UserError for labelled or scored pairs, whose second sentence may contradict the anchor.
+        """
+        if self.do_eh_loss and (label := Columns.of(columns).label) in (LABEL, SCORE):
+            raise UserError(
+                f"--do_eh_loss needs pairs of an anchor and its positive, but --train_file has a column {label}; "
+                "leave --do_eh_loss out, or remove the column and the rows that are no positives"
+            )
         return {"eh_loss_margin": 0.2, "eh_loss_weight": 10.0} if self.do_eh_loss else {}
 
 

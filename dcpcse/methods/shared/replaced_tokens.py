@@ -3,9 +3,10 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dcpcse.data.columns import Columns
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import Encoder
@@ -13,10 +14,14 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses import ReplacedTokenDetection, Term
 from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
+from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import HAS_HEAD, ModelArguments
-from dcpcse.methods.building import initial_std, instance_wise
+from dcpcse.methods.building import initial_std, instance_wise, pair_method
 from dcpcse.methods.registry import Method, ParameterGroup
+from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
+from dcpcse.methods.shared.hinge import with_hinge
+from dcpcse.methods.shared.labelled_pairs import LABELS, labelled_pairs_loss
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import (
     GENERATE_AT_CHOICES,
@@ -28,12 +33,14 @@ from dcpcse.utils.option_fields import (
     require,
 )
 
+DETECTED_VIEWS = ("all", "anchor")
 DISCRIMINATORS = ("self", "frozen", "trained")
 
 GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
 """Options of the generator, which have no effect with --corrupted_corpus."""
 
 TRAINED = Need("--discriminator trained", lambda args: args.discriminator == "trained", voids="discriminator")
+DECAY = Need("--lambda_decay_rate below 1", lambda args: args.lambda_decay_rate not in (None, 1))
 CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
 
 
@@ -68,6 +75,18 @@ class CrtdOptions:
         replaces=GENERATOR_OPTIONS,
     )
     lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.")
+    lambda_decay_rate: float | None = option(
+        None, "CRTD: factor by which the weight falls every --lambda_decay_steps steps. Default: 1, no decay."
+    )
+    lambda_decay_steps: float | None = option(
+        None, "CRTD: steps in which the weight falls by --lambda_decay_rate. Default: 100.", needs=DECAY
+    )
+    crtd_views: str | None = option(
+        None,
+        "CRTD: the sentences whose replaced tokens are detected: all (default, the paper's), or those of the anchors "
+        "only, which saves the other sentences a pass through the discriminator.",
+        choices=list(DETECTED_VIEWS),
+    )
     crtd_reduction: str | None = option(
         None,
         "CRTD: reduction of the loss: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all "
@@ -103,6 +122,10 @@ class CrtdOptions:
         ratio, weight = self.masking_ratio, self.lambda_weight
         require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "above 0 and below 1, such as 0.3")
         require((weight or 0) >= 0, "--lambda_weight", weight, "0 or more")
+        decay, steps = self.lambda_decay_rate, self.lambda_decay_steps
+        allowed = "above 0 and at most 1, such as 0.9"
+        require(decay is None or 0 < decay <= 1, "--lambda_decay_rate", decay, allowed)
+        require(steps is None or 0 < steps < math.inf, "--lambda_decay_steps", steps, "above 0, and finite")
         rate, warmup = self.discriminator_learning_rate, self.discriminator_warmup_steps
         require(rate is None or 0 < rate < math.inf, "--discriminator_learning_rate", rate, "above 0, and finite")
         require(
@@ -114,11 +137,14 @@ GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"
 """Model type of the encoder → its default generator (DiffCSE)."""
 
 
-def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
+def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Return the default values that D2CSE and DiffCSE share.
 
-    Raises UserError if a template is given, or if generator options are combined with --corrupted_corpus.
+    Raises UserError if a template is given, if generator options are combined with --corrupted_corpus, or if options
+    of the contrastive loss are given for data with another loss.
     """
+    if (label := Columns.of(columns).label) in LABELS:
+        refuse_contrastive_options(args, data=f" with a column {label} in --train_file")
     if args.tuning == "shallow" or args.template is not None:
         option_name = "--tuning shallow" if args.template is None else "--template"
         raise UserError(
@@ -128,6 +154,7 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
     has_head = args.pooler_type in (None, *POOLERS_WITH_HEAD)
     defaults: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": has_head, "batchnorm": has_head}
     defaults |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
+    defaults |= {"crtd_views": "all", **({"lambda_decay_steps": 100.0} if DECAY.holds(args) else {})}
     if args.corrupted_corpus is None:
         return {**defaults, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
     for name in GENERATOR_OPTIONS:
@@ -139,11 +166,24 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
 
 
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build a method with the contrastive loss and the loss of replaced-token detection."""
-    method = instance_wise(backbone, args, columns)
+    """Build a method with the loss of replaced-token detection, and a loss of the embeddings.
+
+    The latter is the contrastive loss, with the hinge loss if --do_eh_loss is set, or of labelled and scored pairs the
+    loss of SBERT.
+    """
+    method = with_hinge(_of_embeddings(backbone, args, Columns.of(columns)), args)
     loss_fn = _detection(backbone, args, method.views)
-    terms = {**method.terms, "crtd": Term(loss_fn, args.lambda_weight)}  # D2CSE, eq. 3
-    return Method(method.model, method.views, terms, groups=_own_group(loss_fn, args))
+    decay = exponential_decay(args.lambda_decay_rate, args.lambda_decay_steps) if DECAY.holds(args) else None
+    terms = {**method.terms, "crtd": Term(loss_fn, args.lambda_weight, decay)}  # D2CSE, eq. 3
+    return replace(method, terms=terms, groups=_own_group(loss_fn, args))
+
+
+def _of_embeddings(backbone: Backbone, args: ModelArguments, columns: Columns) -> Method:
+    """Build the method without replaced-token detection."""
+    if columns.label not in LABELS:
+        return instance_wise(backbone, args, columns)
+    name, loss_fn = labelled_pairs_loss(backbone.source.hidden_size, args, columns)
+    return pair_method(backbone, args, columns, {name: Term(loss_fn)})
 
 
 def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[ParameterGroup, ...]:
@@ -157,6 +197,8 @@ def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[P
 
 def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> ReplacedTokenDetection:
     """Return the loss of replaced-token detection."""
+    view = "anchor" if args.crtd_views == "anchor" else None
+    columns = [one.column for one in views if view in (None, one.name)]
     return ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),
@@ -164,7 +206,8 @@ def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) 
         conditional=args.crtd_condition,
         before_mlp=bool(args.before_mlp),
         reduction=args.crtd_reduction,
-        copies=len(views) // len({view.column for view in views}),
+        copies=len(columns) // len(set(columns)),
+        view=view,
         std=initial_std(backbone),
     )
 
