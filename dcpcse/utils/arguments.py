@@ -118,11 +118,27 @@ def batch_size_or_default(value: Any) -> int | None:
     return None if value is None else whole_number("batch_size", value, 1)
 
 
-def encode_function(model: Any, batch_size: int | None) -> Callable[[list[str]], Any]:
-    """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none."""
+def encode_function(model: Any, batch_size: int | None, truncate_dim: int | None = None) -> Callable[[list[str]], Any]:
+    """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none.
+
+    truncate_dim: given to `model.encode` as well, unless it is None. Raises UserError if the model does not take it.
+    """
     given = batch_size_or_default(batch_size)
     size = getattr(encoder(model), "default_batch_size", 128) if given is None else given
-    return functools.partial(model.encode, batch_size=size)
+    if truncate_dim is None:
+        return functools.partial(model.encode, batch_size=size)
+    whole_number("truncate_dim", truncate_dim, 1)
+    if not _takes(model.encode, "truncate_dim"):
+        raise UserError(
+            f"truncate_dim {truncate_dim}: encode of {type(model).__name__} has no such parameter; leave it out, or "
+            "shorten the vectors yourself"
+        )
+    return functools.partial(model.encode, batch_size=size, truncate_dim=truncate_dim)
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def strings(
