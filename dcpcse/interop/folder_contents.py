@@ -77,6 +77,7 @@ def _model(folder: Path) -> FolderFacts:
         "base": record["base"] | find_base(folder, record),
         "parameters": {"trained": sum(parts.values()), "of_these": parts},
         "pooling": record["pooling"],
+        "matryoshka_dims": (record.get("arguments") or {}).get("matryoshka_dims") or [],
         "head": record["head"],
         "template": record["template"],
         "denoising": denoising and _denoising(denoising),
