@@ -244,4 +244,5 @@ def _scores_above(folder: Path) -> dict[Path, Mapping[str, Any]]:
 
 def _evaluation(report: Mapping[str, Any]) -> FolderFacts:
     averages = dict(report.get("averages_x100", {}))
-    return {"mode": report.get("mode"), "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}
+    size = {"truncate_dim": report["truncate_dim"]} if report.get("truncate_dim") else {}
+    return {"mode": report.get("mode"), **size, "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}

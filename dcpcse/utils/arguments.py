@@ -65,6 +65,13 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
     return _within(name, number, least, most)
 
 
+def whole_numbers(name: str, value: Any) -> list[int]:
+    """Return whole numbers as a list of them; a single one is a list of one."""
+    if isinstance(value, list | tuple) and value:
+        return [whole_number(name, one) for one in value]
+    return [whole_number(name, value)]
+
+
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
     """Return a finite real number, also of numpy, that is not a truth value and within limits, both included."""
     try:

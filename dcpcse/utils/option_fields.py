@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
-from dcpcse.utils.arguments import list_of_strings, number, string, truth_value, whole_number
+from dcpcse.utils.arguments import list_of_strings, number, string, truth_value, whole_number, whole_numbers
 from dcpcse.utils.errors import UserError, invalid_choice
 
 BATCH_SIZE_HELP = "Maximum batch size in sentences. Default: 128 on a CPU; on a GPU, only tokens are limited."
@@ -136,8 +136,9 @@ def require_choices(arguments: Any) -> None:
 
 def require_kinds(arguments: Any) -> None:
     """Convert options to the types of their fields, such as numpy's integers; raise UserError for other types."""
-    # list[str] comes first, since its type argument is str.
-    checks = {list[str]: list_of_strings, bool: truth_value, int: whole_number, float: number, str: string}
+    # Lists come first, since their type arguments are types of options too.
+    checks = {list[str]: list_of_strings, list[int]: whole_numbers, bool: truth_value}
+    checks |= {int: whole_number, float: number, str: string}
     for one in fields(arguments):
         value, kinds = getattr(arguments, one.name), (one.type, *get_args(one.type))
         if value is not None or type(None) not in kinds:
