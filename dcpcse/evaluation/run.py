@@ -145,14 +145,16 @@ def evaluate_plan(
             (size,) = sizes
             found, seconds = evaluate_mteb_tasks(model, plan.benchmark, truncate_dim=size, **options)
     first = next(iter(evaluations.values()))
-    for name in first.seconds:
-        every = [evaluation.seconds[name] for evaluation in evaluations.values()]
-        seconds[name] = every[0] if name == "encode" else sum(every)
+    scoring = {
+        name: sum(evaluation.seconds[name] for evaluation in evaluations.values())
+        for name in first.seconds
+        if name != "encode"
+    }
     return EvaluationResult(
         at_size={size: {**evaluation.results, **found} for size, evaluation in evaluations.items()},
         mode=plan.args.mode,
         sentences=first.sentences,
-        seconds=seconds,
+        seconds={**first.seconds, **scoring, **seconds},
         files=first.files,
         record=head,
     )

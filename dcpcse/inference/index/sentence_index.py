@@ -426,19 +426,15 @@ def _read_vectors(
     record = path.with_name(f"{path.name}.json")
     try:
         made_of = schema.read(OutputRecord, record)["made_of"]
-        model, sha256, own = (
-            made_of["model"],
-            made_of["text"]["sha256"],
-            made_of.get("options", {}).get("truncate_dim"),
-        )
+        model, sha256 = made_of["model"], made_of["text"]["sha256"]
     except UserError as error:
         problem = f"{record}, which records the model and the text of the vectors, is missing or damaged"
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
     if text != sha256:
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
-    if own != truncate_dim:
-        made, remedy = ("without", "leave it out") if own is None else (f"with --truncate_dim {own}", "give the same")
-        raise UserError(f"--truncate_dim {truncate_dim or 'is missing'}: {path} was made {made}; {remedy}")
+    if (own := made_of.get("options", {}).get("truncate_dim")) != truncate_dim:
+        made, given = (f"truncate_dim {size}" if size else "no truncate_dim" for size in (own, truncate_dim))
+        raise UserError(f"{path} was made with {made}, and {given} is given for the index; give the same")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
     if identity is not None:
