@@ -62,11 +62,37 @@ class Suite:
         finish: maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored. chunk:
         sentences per call of `encode`.
         """
+        embed, seconds = self.embed(encode, inside=inside, progress=progress, chunk=chunk)
+        return self.score(embed, seconds, finish=finish, progress=progress, on_result=on_result)
+
+    def embed(
+        self,
+        encode: Encode,
+        *,
+        inside: Inside | None = None,
+        progress: Progress = lambda *_: None,
+        chunk: int = CHUNK,
+    ) -> tuple[Embeddings, dict[str, float]]:
+        """Encode every distinct sentence of all tasks once; return the embeddings and the time of "encode".
+
+        With `score`, one encoding is scored several times, each with another `finish`. See `measure`.
+        """
         seconds: dict[str, float] = {}
         with _timed(seconds, "encode"):
             located = chain.from_iterable(task.located() for task in self.tasks.values())
-            embed = encode_all(encode, located, progress, inside, chunk)
-        results = {}
+            return encode_all(encode, located, progress, inside, chunk), seconds
+
+    def score(
+        self,
+        embed: Embeddings,
+        seconds: Mapping[str, float],
+        *,
+        finish: Finish | None = None,
+        progress: Progress = lambda *_: None,
+        on_result: Callable[[Result], None] = lambda result: None,
+    ) -> Evaluation:
+        """Score each task on the result of `embed`. seconds: times so far. See `measure` for the other arguments."""
+        seconds, results = dict(seconds), {}
         for done, (name, task) in enumerate(self.tasks.items()):
             progress("score", done, len(self.tasks))
             with _timed(seconds, name):

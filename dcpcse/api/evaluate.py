@@ -47,6 +47,7 @@ def evaluate(
     official: bool = True,
     cache_dir: str | Path | None = None,
     show_progress: bool = True,
+    truncate_dim: int | Sequence[int] | None = None,
     postprocess: str | None = None,
     fit_on: str | Path | Sequence[str] | None = None,
     whitening_dimensions: int | None = None,
@@ -82,8 +83,10 @@ def evaluate(
     a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
     logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. cache_dir: a folder for
     embeddings (and downloads), from which a later evaluation of the same model reads them; not for encoders of other
-    code, which nothing identifies. postprocess: whitening or flow, fitted to the sentences of each task, or to fit_on:
-    a list or file of sentences. The other options are those of `dcpcse evaluate --help all`.
+    code, which nothing identifies. truncate_dim: score only this number of first values of the embeddings; with a
+    list, sentences are encoded once, the tables have a row for each size, and `at_size` contains all results.
+    postprocess: whitening or flow, fitted to the sentences of each task, or to fit_on: a list or file of sentences.
+    The other options are those of `dcpcse evaluate --help all`.
 
     Raises UserError if an argument, the data or the embeddings are unusable.
     """
@@ -114,6 +117,7 @@ def evaluate(
         batch_size=batch_size,
         custom_data=not truth_value("official", official),
         cache_dir=cache_dir,
+        truncate_dim=truncate_dim,
         postprocess=postprocess,
         fit_on="the given sentences" if is_listed else fit_on,
         whitening_dimensions=whitening_dimensions,

@@ -28,6 +28,7 @@ from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.recorded_backbone import load_recorded, recorded_tokenizer_differences, tell_unrecorded
+from dcpcse.encoders.shortening import require_size
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.backbone_folder import SentenceModules, TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -110,6 +111,7 @@ class SentenceEncoder(nn.Module):
         self.text_prefix = text_prefix
         self.method = method
         self.arguments = dict(arguments or {})
+        self._told_sizes: set[int] = set()
 
     @property
     def template(self) -> TokenTemplate | None:
@@ -130,6 +132,11 @@ class SentenceEncoder(nn.Module):
         if self.head_at_inference and isinstance(self.head, DenseLayers):
             return self.head.dimension
         return self.encoder.backbone.config.hidden_size
+
+    @property
+    def matryoshka_dims(self) -> tuple[int, ...]:
+        """The sizes of embeddings that the model was trained for, largest first; () if it was trained for one."""
+        return tuple(self.arguments.get("matryoshka_dims") or ())
 
     @property
     def max_tokens(self) -> int:
@@ -254,6 +261,7 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         without: Collection[int] = (),
         show_progress: bool = False,
+        truncate_dim: int | None = None,
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
@@ -262,19 +270,23 @@ class SentenceEncoder(nn.Module):
         normalize: scale the embeddings to unit length; by default as the model's setting says. max_length: truncate
         texts to this number of tokens, including special tokens; by default, only texts that exceed the model's
         maximum (`max_tokens`) are truncated, and one warning reports their number. without: token ids to remove from
-        all texts, except special tokens. Several threads may call this at the same time, but not while the
-        model is trained. Raises UserError if an argument is invalid.
+        all texts, except special tokens. truncate_dim: return the first values (N, truncate_dim) of the embeddings,
+        which are scaled to unit length afterwards if `normalize`; one warning reports a size that the model was not
+        trained for (`matryoshka_dims`). Several threads may call this at the same time, but not while the model is
+        trained. Raises UserError if an argument is invalid.
         """
         sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
+        self.require_size(truncate_dim)
         texts = self.tokenize(sentences, max_length, without)
 
         def collate(rows: Sequence[int]) -> EncoderInputs:
             return EncoderInputs.of(*texts.batch(rows, self.tokenizer.pad_token_id))
 
         def embed(inputs: EncoderInputs) -> Tensor:
-            return self._embed(inputs, normalize)
+            return self._embed(inputs, normalize, truncate_dim)
 
-        return encode_in_batches(self, list(map(len, texts.ids)), collate, embed, batch_size, show_progress)
+        lengths, size = list(map(len, texts.ids)), truncate_dim or self.dimension
+        return encode_in_batches(self, lengths, collate, embed, batch_size, show_progress, size)
 
     @property
     def default_batch_size(self) -> int | None:
@@ -302,11 +314,15 @@ class SentenceEncoder(nn.Module):
         if not least <= whole_number("max_length", max_length) <= limit:
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
-    def _embed(self, inputs: "EncoderInputs", normalize: bool | None) -> Tensor:
-        """Return the embeddings (n, H) of a batch in float32, on the device."""
+    def require_size(self, truncate_dim: int | None) -> None:
+        """Raise UserError if `encode` cannot shorten embeddings to this size; see there for the warning."""
+        require_size(truncate_dim, self.dimension, self.matryoshka_dims, self._told_sizes)
+
+    def _embed(self, inputs: "EncoderInputs", normalize: bool | None, truncate_dim: int | None) -> Tensor:
+        """Return the embeddings (n, H) of a batch in float32, or their first values, on the device."""
         given = inputs.input_ids, inputs.attention_mask, inputs.slots
         embeddings = self(*given, packing=inputs.packing, normalize=False)
-        return in_float32(embeddings, self.normalize if normalize is None else normalize)
+        return in_float32(embeddings, self.normalize if normalize is None else normalize, truncate_dim)
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
@@ -604,16 +620,17 @@ def encode_in_batches(
     embed: Callable[[InputsT], Tensor],
     batch_size: int | None,
     show_progress: bool,
+    size: int,
 ) -> np.ndarray:
-    """Encode N texts in batches, and return their embeddings (N, H).
+    """Encode N texts in batches, and return their embeddings (N, size).
 
     lengths: the number of tokens of each text. collate: a function that returns the inputs of the n texts with the
-    given indices, on the CPU. embed: a function that returns the embeddings (n, H) of such inputs, both on the device
-    of the model. batch_size: as in `SentenceEncoder.encode`. During encoding, the model is in eval mode without
+    given indices, on the CPU. embed: a function that returns the embeddings (n, size) of such inputs, both on the
+    device of the model. batch_size: as in `SentenceEncoder.encode`. During encoding, the model is in eval mode without
     gradients. In half precision, its weights are cast once; otherwise, they are prepacked if there are many tokens. On
     a CPU, several threads encode the batches. Otherwise, a thread collates the next batch while the device computes.
     """
-    embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
+    embeddings = np.empty((len(lengths), size), dtype=np.float32)
     kind = model.device.type
     rows_per_batch = tokenization.default_batch_size(kind) if batch_size is None else batch_size
     jobs = list(tokenization.batches(lengths, rows_per_batch, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
@@ -649,9 +666,9 @@ def encode_in_batches(
     return embeddings
 
 
-def in_float32(embeddings: Tensor, normalize: bool) -> Tensor:
-    """Return embeddings (N, H) in float32, scaled to unit length if `normalize`."""
-    embeddings = embeddings.float()
+def in_float32(embeddings: Tensor, normalize: bool, truncate_dim: int | None = None) -> Tensor:
+    """Return the first values of embeddings (N, H), or all, in float32, scaled to unit length if `normalize`."""
+    embeddings = embeddings[:, :truncate_dim].float()
     return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 

@@ -104,6 +104,11 @@ class EvaluationArguments(EncoderArguments):
     flow_epochs: int = option(1, "Training epochs of the flow, in batches of 16 sentences.")
     flow_learning_rate: float = option(1e-3, "Learning rate of the flow (Adam).")
     flow_seed: int = option(0, "Seed of the flow's initial weights and of the order of its sentences.")
+    truncate_dim: list[int] | None = option(
+        None,
+        "Score only this number of first values of the embeddings. With several numbers, the sentences are encoded "
+        "once, and the tables have a row for each number.",
+    )
     cache_dir: str | None = option(
         None, "Folder for downloads and for embeddings; a later evaluation of the same model reads the embeddings."
     )
@@ -148,6 +153,12 @@ class EvaluationArguments(EncoderArguments):
         self._require_used()
         self._require_postprocess()
         self._require_mteb()
+        self._require_sizes()
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The sizes that are scored, largest first; (None,) for the embeddings as they are."""
+        return tuple(sorted(self.truncate_dim, reverse=True)) if self.truncate_dim else (None,)
 
     def chosen_tasks(self) -> tuple[str, ...]:
         """Return the names of the tasks of `--task_set` or `--tasks`.
@@ -192,6 +203,24 @@ class EvaluationArguments(EncoderArguments):
             raise UserError("--mteb: MTEB tasks have their own splits; leave --mode dev out")
         if self.postprocess:
             raise UserError(f"--postprocess {self.postprocess} does not apply to --mteb; leave one of them out")
+
+    def _require_sizes(self) -> None:
+        """Raise UserError for sizes below 1, and for options and tasks that cannot be combined with them."""
+        given = self.truncate_dim or []
+        for size in given:
+            require(size >= 1, "--truncate_dim", size, "at least 1")
+            if given.count(size) > 1:
+                raise UserError(f"--truncate_dim: {size} is given twice; give each size once")
+        if given and self.postprocess:
+            raise UserError(
+                f"--postprocess {self.postprocess} does not apply to --truncate_dim, since it mixes the values; leave "
+                "one of them out"
+            )
+        if len(given) < 2:
+            return
+        inside = [task for task in self.chosen_tasks() if FAMILY_OF[task] in ("geometry", "frequent")]
+        for name in (*inside, *(f"--{one}" for one in ("mteb", "similarities_file") if getattr(self, one))):
+            raise UserError(f"{name} is evaluated for one size at a time; give one number to --truncate_dim")
 
     def _require_postprocess(self) -> None:
         """Raise UserError for options of a postprocessor that is not chosen, and for values out of range."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from senteval import Result
 
-from dcpcse.evaluation.results_file import as_json, averages
+from dcpcse.evaluation.results_file import SizedResults, as_json, averages
 from dcpcse.evaluation.tables import html_tables, measures, tables
 from dcpcse.utils.arguments import path as as_path
 from dcpcse.utils.arguments import truth_value
@@ -22,17 +22,23 @@ if TYPE_CHECKING:
 class EvaluationResult:
     """The results of an evaluation by task. Its text is the tables of the papers, and a notebook shows them as HTML.
 
-    results: task → result of senteval, with all scores of the task. mode: test, fasttest or dev. sentences: number of
-    distinct sentences. seconds: times of "encode" and of each task. files: path → size, sha256, and whether the file
-    is the known one. model: a record of the evaluated model. record: what the JSON record says beside the scores.
+    at_size: size of the embeddings (None: as they are) → task → result of senteval, largest size first. mode: test,
+    fasttest or dev. sentences: number of distinct sentences. seconds: times of "encode" and of each task. files: path
+    → size, sha256, and whether the file is the known one. model: a record of the evaluated model. record: what the
+    JSON record says beside the scores.
     """
 
-    results: Mapping[str, Result]
+    at_size: SizedResults
     mode: str
     sentences: int
     seconds: Mapping[str, float]
     files: Mapping[str, Mapping[str, Any]]
     record: Mapping[str, Any]
+
+    @property
+    def results(self) -> Mapping[str, Result]:
+        """Task → result of senteval, with all scores of the task; of several sizes, those of the largest one."""
+        return next(iter(self.at_size.values()))
 
     @property
     def scores(self) -> dict[str, float]:
@@ -62,15 +68,22 @@ class EvaluationResult:
         """Return a DataFrame with the columns task, family, metric, score and n, one row per task and metric.
 
         score: × 100 as in the tables, except the measures of geometry. n: number of scored examples, pairs or
-        sentences, if the task has such a number. Raises UserError without the package pandas.
+        sentences, if the task has such a number. Of shortened embeddings, a first column truncate_dim contains the
+        size. Raises UserError without the package pandas.
         """
         try:
             import pandas
         except ImportError as error:
             raise UserError("to_pandas needs the package pandas; pip install pandas, or use scores") from error
-        columns = ["task", "family", "metric", "score", "n"]
-        rows = [(task, result.family, *one) for task, result in self.results.items() for one in measures(result)]
-        return pandas.DataFrame(rows, columns=columns).astype({"score": "float64", "n": "Int64"})
+        columns = ["truncate_dim", "task", "family", "metric", "score", "n"]
+        rows = [
+            (size, task, result.family, *one)
+            for size, results in self.at_size.items()
+            for task, result in results.items()
+            for one in measures(result)
+        ]
+        table = pandas.DataFrame(rows, columns=columns).astype({"score": "float64", "n": "Int64"})
+        return table.drop(columns="truncate_dim") if None in self.at_size else table
 
     def to_json(self, path: str | Path | None = None, *, overwrite: bool = False) -> str:
         """Return the JSON record of scores, model, protocol, versions and data files, and write it to a path if given.
@@ -78,7 +91,7 @@ class EvaluationResult:
         It is the file of `evaluation.py --output_file`, which the commands report, info and compare read. Raises
         UserError if the file exists, unless overwrite is set, or cannot be written.
         """
-        text = as_json(self.record, self.results, self)
+        text = as_json(self.record, self.at_size, self)
         truth_value("overwrite", overwrite)
         if path is not None:
             target = Path(as_path("path", path))
@@ -89,9 +102,9 @@ class EvaluationResult:
         return text
 
     def __str__(self) -> str:
-        return tables(self.results, self.mode)
+        return tables(self.at_size, self.mode)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_tables(self.results, self.mode)
+        return html_tables(self.at_size, self.mode)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,10 +16,12 @@ from tqdm.auto import tqdm
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.shortening import shorten
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.postprocessing import Fitting
+from dcpcse.utils.arguments import whole_number
 from dcpcse.utils.refusals import doing
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,6 @@ OWN_METRICS = {"pairs": "pairs_spearman", "binary-pairs": "pairs_ap", "labels": 
 """Family of own evaluation data (`dcpcse.evaluation.own_data`) → name of their metric."""
 
 
-@doing("while the tasks were evaluated")
 def evaluate_suite(
     model: SentenceEncoder | ForeignEncoder,
     suite: Suite,
@@ -54,17 +55,59 @@ def evaluate_suite(
     on_result: called with each result as soon as it is computed. Raises senteval.DataError if embeddings are not
     finite or all equal.
     """
+    how = {"batch_size": batch_size, "cache_dir": cache_dir, "fitting": fitting, "show_progress": show_progress}
+    return evaluate_sizes(model, suite, (None,), **how, on_result=lambda size, result: on_result(result))[None]
+
+
+@doing("while the tasks were evaluated")
+def evaluate_sizes(
+    model: SentenceEncoder | ForeignEncoder,
+    suite: Suite,
+    sizes: Sequence[int | None],
+    *,
+    batch_size: int | None = None,
+    cache_dir: Path | None = None,
+    fitting: Fitting | None = None,
+    show_progress: bool = False,
+    on_result: Callable[[int | None, Result], None] = lambda size, result: None,
+) -> dict[int | None, Evaluation]:
+    """Evaluate embeddings that are shortened to several sizes; each distinct sentence is encoded once for all of them.
+
+    sizes: None for the embeddings as they are. Whole embeddings are cached. A task that needs the internals of the
+    model, and a `fitting`, allow one size only. See `evaluate_suite` for the other arguments. Raises UserError if a
+    size is larger than the embeddings.
+    """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
     def work(encode: EncodeFunction) -> Evaluation:
         with cached_encode(encode, model, cache_dir) as cached, _ProgressBars(show_progress) as bars:
             has_inside = fitting is None and isinstance(model, SentenceEncoder)
-            inside = _ModelAccess(model, encode, bars) if has_inside else None
-            finish = fitting.finish(cached, show_progress) if fitting else None
-            how = {"inside": inside, "finish": finish, "progress": bars, "on_result": on_result}
-            return suite.measure(cached, **how, chunk=CHUNK if model.device.type == "cpu" else GPU_CHUNK)
+            inside = _ModelAccess(model, partial(encode, truncate_dim=sizes[0]), bars) if has_inside else None
+            chunk = CHUNK if model.device.type == "cpu" else GPU_CHUNK
+            embed, seconds = suite.embed(cached, inside=inside, progress=bars, chunk=chunk)
+            found = {}
+            for size in sizes:
+                finish = fitting.finish(cached, show_progress) if fitting else shortening(model, size)
+                how = {"finish": finish, "progress": bars, "on_result": partial(on_result, size)}
+                found[size] = suite.score(embed, seconds, **how)
+            return found
 
     return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
+
+
+def shortening(model: SentenceEncoder | ForeignEncoder, size: int | None) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return a function that shortens embeddings (n, H) as `encode(..., truncate_dim=size)` does; None for no size.
+
+    It raises UserError if they are smaller.
+    """
+    if size is None:
+        return None
+    unit = isinstance(model, SentenceEncoder) and model.normalize
+
+    def shortened(vectors: np.ndarray) -> np.ndarray:
+        return shorten(vectors, whole_number("--truncate_dim", size, 1, vectors.shape[1]), unit)
+
+    return shortened
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:

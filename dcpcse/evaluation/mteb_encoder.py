@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.evaluator import shortening
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.packages import not_installed
@@ -23,14 +25,20 @@ OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
 class MTEBEncoder:
     """A sentence encoder that `mteb.evaluate` accepts (mteb's EncoderProtocol)."""
 
-    def __init__(self, model: Any, encode: Callable[..., np.ndarray] | None = None) -> None:
+    def __init__(
+        self, model: Any, encode: Callable[..., np.ndarray] | None = None, *, truncate_dim: int | None = None
+    ) -> None:
         """Wrap a model.
 
         model: a model returned by `dcpcse.load`, or a `ForeignEncoder`. encode: a function that returns the model's
-        embeddings, for example from a cache (default: `model.encode`).
+        embeddings, for example from a cache (default: `model.encode`). truncate_dim: the size to which the embeddings
+        are shortened. Raises UserError if the model does not have this size.
         """
-        self.model = model
+        if isinstance(model, SentenceEncoder):
+            model.require_size(truncate_dim)
+        self.model, self.truncate_dim = model, truncate_dim
         self._encode = encode or model.encode
+        self._shorten = shortening(model, truncate_dim)
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -41,14 +49,15 @@ class MTEBEncoder:
         mteb, model = import_mteb(), self.model
         if isinstance(model, ForeignEncoder):
             return mteb.models.ModelMeta.create_empty(overwrites={"name": f"unknown/{model.name}"})
+        facts_of_vectors = identity(model) | ({"truncate_dim": self.truncate_dim} if self.truncate_dim else {})
         base = model.source.name_or_path
         base = Path(base).name if Path(base).is_absolute() else base
         facts = {
             "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
-            "revision": hashlib.sha256(json.dumps(identity(model), sort_keys=True).encode()).hexdigest()[:40],
+            "revision": hashlib.sha256(json.dumps(facts_of_vectors, sort_keys=True).encode()).hexdigest()[:40],
             "n_parameters": sum(weight.numel() for weight in model.parameters()),
             "max_tokens": model.max_tokens,
-            "embed_dim": model.dimension,
+            "embed_dim": self.truncate_dim or model.dimension,
             "framework": ["PyTorch"],
             "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,
             "use_instructions": False,
@@ -76,7 +85,7 @@ class MTEBEncoder:
             raise UserError(f"encode_kwargs {', '.join(unknown)}: unknown; choose from {', '.join(sorted(OPTIONS))}")
         vectors = self._encode(texts, **{OPTIONS[name]: value for name, value in options.items()})
         _require_finite(texts, vectors)
-        return vectors
+        return vectors if self._shorten is None else self._shorten(vectors)
 
     def similarity(self, first: Any, second: Any) -> Tensor:
         """Return the cosines (n, m) of all pairs of embeddings (n, H) and (m, H)."""

@@ -84,24 +84,26 @@ def evaluate_mteb_tasks(
     batch_size: int | None = None,
     cache_dir: Path | None = None,
     show_progress: bool = False,
-    on_result: Callable[[MtebResult], None] = lambda result: None,
+    truncate_dim: int | None = None,
+    on_result: Callable[[int | None, MtebResult], None] = lambda size, result: None,
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
     """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
 
     All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: the
-    folder in which embeddings are cached. on_result: called with each result as soon as it is computed.
+    folder in which embeddings are cached. truncate_dim: the size to which embeddings are shortened. on_result: called
+    with this size and each result as soon as it is computed.
     """
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with cached_encode(encode, model, cache_dir) as function:
             # Options that mteb passes are ignored: each process encodes with its own batch_size and show_progress.
-            encoder = MTEBEncoder(model, lambda texts, **options: function(texts))
+            encoder = MTEBEncoder(model, lambda texts, **options: function(texts), truncate_dim=truncate_dim)
             for name, task in tasks.items():
                 started = time.perf_counter()
                 results[name] = _evaluate_task(encoder, name, task)
                 seconds[name] = time.perf_counter() - started
-                on_result(results[name])
+                on_result(truncate_dim, results[name])
         return results, seconds
 
     bars = show_progress and is_main_process()

@@ -17,6 +17,9 @@ from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.utils.environment import versions
 from dcpcse.utils.files import write_atomic
 
+SizedResults = Mapping[int | None, Mapping[str, Result]]
+"""Size of the embeddings (None: as they are) → task → result; the largest size comes first."""
+
 
 class Evaluated(Protocol):
     """What the JSON file records of a finished evaluation: see `senteval.Evaluation`."""
@@ -32,9 +35,9 @@ class Report:
     def __init__(self, path: str | Path, head: Mapping[str, Any]) -> None:
         self.path, self._head = Path(path), head
 
-    def write(self, results: Mapping[str, Result], evaluation: Evaluated | None = None) -> None:
+    def write(self, at_size: SizedResults, evaluation: Evaluated | None = None) -> None:
         """Write the results so far. evaluation: the finished evaluation; if it is None, `complete` is false."""
-        write_atomic(self.path, as_json(self._head, results, evaluation))
+        write_atomic(self.path, as_json(self._head, at_size, evaluation))
 
 
 def head_of(
@@ -45,20 +48,31 @@ def head_of(
     return head if fitting is None else {**head, "postprocess": fitting.as_dict()}
 
 
-def as_json(head: Mapping[str, Any], results: Mapping[str, Result], evaluation: Evaluated | None = None) -> str:
-    """Return the content of the JSON file of an evaluation. evaluation: see `Report.write`."""
-    content = {
-        "complete": evaluation is not None,
-        **head,
-        "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
-        "averages_x100": averages(results),
-        "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
-    }
+def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: Evaluated | None = None) -> str:
+    """Return the content of the JSON file of an evaluation. evaluation: see `Report.write`.
+
+    The scores are those of the largest size, `truncate_dim`; `shorter` contains those of the other sizes.
+    """
+    (size, results), *others = at_size.items()
+    content = {"complete": evaluation is not None, **head}
+    if size is not None:
+        content["truncate_dim"] = size
+    content |= _scores(results)
+    if others:
+        content["shorter"] = {str(size): _scores(results) for size, results in others}
     if evaluation is not None:
         content["sentences"] = evaluation.sentences
         content["seconds"] = evaluation.seconds
         content["data"] = evaluation.files
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
+    return {
+        "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
+        "averages_x100": averages(results),
+        "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
+    }
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:

@@ -16,7 +16,7 @@ from dcpcse.evaluation.advice import OF_EVALUATION, advice
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult
-from dcpcse.evaluation.evaluator import evaluate_suite
+from dcpcse.evaluation.evaluator import evaluate_sizes
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_tasks import MtebResult, evaluate_mteb_tasks, load_tasks
 from dcpcse.evaluation.own_data import own_labels, own_pairs
@@ -74,13 +74,13 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     model = load_model(args.model_name_or_path, args, published)
     head = plan.head(model)
     report = Report(args.output_file, head) if args.output_file and is_main_process() else None
-    results: dict[str, Result | MtebResult] = {}
+    at_size: dict[int | None, dict[str, Result | MtebResult]] = {}
 
-    def on_result(result: Result | MtebResult) -> None:
-        results[result.task] = result
-        notify(f"{result.task}: {headline(result)}")
+    def on_result(size: int | None, result: Result | MtebResult) -> None:
+        at_size.setdefault(size, {})[result.task] = result
+        notify(f"{result.task}: {headline(result)}" + (f" (first {size} values)" if size else ""))
         if report:
-            report.write(results)
+            report.write(at_size)
 
     evaluation = evaluate_plan(plan, model, head, show_progress=True, on_result=on_result)
     if is_main_process():
@@ -89,7 +89,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
         if args.similarities_file:
             write_similarities(args.similarities_file, evaluation.results)
     if report:
-        report.write(evaluation.results, evaluation)
+        report.write(evaluation.at_size, evaluation)
     destroy_process_group()
 
 
@@ -118,32 +118,44 @@ def evaluate_plan(
     head: Mapping[str, Any],
     *,
     show_progress: bool,
-    on_result: Callable[[Result | MtebResult], None] = lambda result: None,
+    on_result: Callable[[int | None, Result | MtebResult], None] = lambda size, result: None,
 ) -> EvaluationResult:
     """Evaluate a model on all tasks of a plan; all processes must call this function, and all return the result.
 
-    head: `plan.head(model)`. on_result: called with each result as soon as it is computed.
+    head: `plan.head(model)`. on_result: called with the size of the embeddings (None: as they are) and each result as
+    soon as it is computed. Raises UserError if the model does not have a size.
     """
+    sizes = plan.args.sizes
+    for size in sizes:
+        if isinstance(model, SentenceEncoder):
+            model.require_size(size)
     options = {
         "batch_size": plan.args.batch_size,
         "cache_dir": embeddings_dir(plan.args.cache_dir) if plan.args.cache_dir else None,
         "show_progress": show_progress,
         "on_result": on_result,
     }
-    evaluation = Evaluation({}, plan.suite.settings, 0)
+    evaluations = {size: Evaluation({}, plan.suite.settings, 0) for size in sizes}
     found: dict[str, MtebResult] = {}
     seconds: dict[str, float] = {}
     with logging_redirect_tqdm() if show_progress else nullcontext():
         if plan.suite.tasks:
-            evaluation = evaluate_suite(model, plan.suite, fitting=plan.fitting, **options)
+            evaluations = evaluate_sizes(model, plan.suite, sizes, fitting=plan.fitting, **options)
         if plan.benchmark:
-            found, seconds = evaluate_mteb_tasks(model, plan.benchmark, **options)
+            (size,) = sizes
+            found, seconds = evaluate_mteb_tasks(model, plan.benchmark, truncate_dim=size, **options)
+    first = next(iter(evaluations.values()))
+    scoring = {
+        name: sum(evaluation.seconds[name] for evaluation in evaluations.values())
+        for name in first.seconds
+        if name != "encode"
+    }
     return EvaluationResult(
-        results={**evaluation.results, **found},
+        at_size={size: {**evaluation.results, **found} for size, evaluation in evaluations.items()},
         mode=plan.args.mode,
-        sentences=evaluation.sentences,
-        seconds={**evaluation.seconds, **seconds},
-        files=evaluation.files,
+        sentences=first.sentences,
+        seconds={**first.seconds, **scoring, **seconds},
+        files=first.files,
         record=head,
     )
 

@@ -12,29 +12,57 @@ from senteval import TASKS, Result
 from senteval.frequent import COUNTED_IN
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
+from dcpcse.evaluation.results_file import SizedResults
+from dcpcse.utils.run_files import mode_and_size
+
 BOX_PLOT_WIDTH = 41
 
 
-def tables(results: Mapping[str, Result], mode: str) -> str:
-    """Return a text with the mode and the tables of each family of tasks, with an average over evaluated tasks."""
-    return "\n".join([f"------ {mode} ------", *map(str, _tables(results, mode))])
+def tables(at_size: SizedResults, mode: str) -> str:
+    """Return a text with the mode and the tables of each family of tasks, with an average over evaluated tasks.
+
+    at_size: size of the embeddings → task → result. With several sizes, a table has a row for each size.
+    """
+    return "\n".join([f"------ {_title(at_size, mode)} ------", *map(str, _tables_of(at_size, mode))])
 
 
-def html_tables(results: Mapping[str, Result], mode: str) -> str:
+def html_tables(at_size: SizedResults, mode: str) -> str:
     """Return the same tables in HTML for a notebook; names are escaped."""
     # pandas' class, which notebooks style; box plots are drawn with blanks.
     attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
-    shown = [table.get_html_string(attributes=attributes) for table in _tables(results, mode)]
-    return "\n".join([f"<p>mode: {escape(mode)}</p>", *shown])
+    shown = [table.get_html_string(attributes=attributes) for table in _tables_of(at_size, mode)]
+    return "\n".join([f"<p>mode: {escape(_title(at_size, mode))}</p>", *shown])
 
 
-def _tables(results: Mapping[str, Result], mode: str) -> list[PrettyTable]:
+def _title(at_size: SizedResults, mode: str) -> str:
+    """Return the mode, with the size if there is only one; otherwise each row names its own."""
+    return mode_and_size(mode, next(iter(at_size)) if len(at_size) == 1 else None)
+
+
+def _tables_of(at_size: SizedResults, mode: str) -> list[PrettyTable]:
+    by_family = {size: _by_family(results) for size, results in at_size.items()}
+    first = next(iter(by_family.values()))
+    if len(by_family) == 1:
+        return [table for family, found in first.items() for table in FAMILY_TABLES[family](found, mode)]
+    return [_rows_of_sizes({size: own[family] for size, own in by_family.items()}, mode) for family in first]
+
+
+def _by_family(results: Mapping[str, Result]) -> dict[str, list[Result]]:
     families: dict[str, list[Result]] = {}
     # Tasks are in the order of the published tables; the user's own tasks come last.
     order = {name: i for i, name in enumerate(TASKS)}
     for result in sorted(results.values(), key=lambda result: order.get(result.task, len(order))):
         families.setdefault(result.family, []).append(result)
-    return [table for family, found in families.items() for table in FAMILY_TABLES[family](found, mode)]
+    return families
+
+
+def _rows_of_sizes(at_size: Mapping[int | None, Sequence[Result]], mode: str) -> PrettyTable:
+    """Return a table of the main scores of a family of tasks, with a row for each size."""
+    rows = {size: _names_and_points(results, mode) for size, results in at_size.items()}
+    names, _ = next(iter(rows.values()))
+    metric, _, _ = measures(next(iter(at_size.values()))[0])[0]
+    shown = [[size, *_rounded(scores)] for size, (_, scores) in rows.items()]
+    return _table(["values", *names], *shown, title=f"{metric} x 100")[0]
 
 
 def headline(result: Result) -> str:
@@ -60,11 +88,17 @@ def _table(names: Sequence[str], *rows: Sequence[Any], title: str | None = None,
 
 
 def _points(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    """Return a table of names, scores and their average; as published, STS tasks in dev mode have no average."""
+    """Return a table of names, scores and their average."""
+    names, scores = _names_and_points(results, mode)
+    return _table(names, _rounded(scores))
+
+
+def _names_and_points(results: Sequence[Result], mode: str) -> tuple[list[str], list[float]]:
+    """Return names, scores and their average; as published, STS tasks in dev mode have no average."""
     names, scores = [result.task for result in results], [result.points for result in results]
-    if mode != "dev" or results[0].family != "sts":
-        names, scores = [*names, "Avg."], [*scores, np.mean(scores)]
-    return _table(names, [f"{score:.2f}" for score in scores])
+    if mode == "dev" and results[0].family == "sts":
+        return names, scores
+    return [*names, "Avg."], [*scores, np.mean(scores)]
 
 
 def _pairs(results: Sequence[Result], mode: str) -> list[PrettyTable]:

@@ -155,6 +155,7 @@ class Adapters:
         max_length: int | None = None,
         without: Collection[int] = (),
         show_progress: bool = False,
+        truncate_dim: int | None = None,
     ) -> np.ndarray:
         """Return float32 embeddings (N, H) in the order of the sentences, each from the adapter of its sentence.
 
@@ -163,8 +164,15 @@ class Adapters:
         unknown, or if the number of names differs from the number of sentences.
         """
         if isinstance(adapter, str):
-            how = {"max_length": max_length, "without": without, "show_progress": show_progress}
-            return self[adapter].encode(sentences, batch_size, normalize, **how)
+            return self[adapter].encode(
+                sentences,
+                batch_size,
+                normalize,
+                max_length=max_length,
+                without=without,
+                show_progress=show_progress,
+                truncate_dim=truncate_dim,
+            )
         sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
         takes = "encode takes the name of an adapter or a list of names"
         names = strings(adapter, takes, "name", "the name of an adapter")
@@ -173,11 +181,15 @@ class Adapters:
                 f"got {len(sentences)} sentences and {len(names)} adapter names; give one name, or one per sentence"
             )
         texts = MixedTexts.tokenize(self, sentences, names, max_length, without)
+        for name in dict.fromkeys(names):
+            with _errors_of(name):
+                self[name].require_size(truncate_dim)
 
         def embed(batch: MixedBatch) -> torch.Tensor:
-            return in_float32(batch.embeddings(None if normalize is None else False), bool(normalize))
+            return batch.embeddings(normalize, truncate_dim)
 
-        return encode_in_batches(self._base, texts.lengths, texts.batch, embed, batch_size, show_progress)
+        size = truncate_dim or self._base.dimension
+        return encode_in_batches(self._base, texts.lengths, texts.batch, embed, batch_size, show_progress, size)
 
     def _known(self, name: str) -> str:
         if name in self._models:
@@ -304,14 +316,16 @@ class _Pass:
     def map(self, change: Callable[[Any], Any]) -> "_Pass":
         return _Pass(self.models, list(map(change, self.parts)), change(self.packing))
 
-    def embeddings(self, normalize: bool | None) -> list[torch.Tensor]:
-        """Return the embeddings (n, H) of the rows of each part; normalize: as in `SentenceEncoder.pool_and_embed`."""
+    def embeddings(self, normalize: bool | None, truncate_dim: int | None) -> list[torch.Tensor]:
+        """Return the embeddings (n, H) of the rows of each part, as `MixedBatch.embeddings` does."""
         all_layers = any(model.pooler.needs_all_layers for model in self.models)
         states = hidden_states(self.parts, packing=self.packing, all_layers=all_layers)
-        return [
-            model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots, normalize)[1]
-            for model, part, hidden in zip(self.models, self.parts, states, strict=True)
-        ]
+        found = []
+        for model, part, hidden in zip(self.models, self.parts, states, strict=True):
+            given = part.input_ids, part.attention_mask, part.slots
+            _, own = model.pool_and_embed_hidden(hidden, *given, normalize=False)
+            found.append(in_float32(own, model.normalize if normalize is None else normalize, truncate_dim))
+        return found
 
 
 @dataclass(frozen=True)
@@ -332,9 +346,9 @@ class MixedBatch:
     def _with(self, change: Callable[[Any], Any]) -> "MixedBatch":
         return MixedBatch([one.map(change) for one in self.passes], change(self.order))
 
-    def embeddings(self, normalize: bool | None) -> torch.Tensor:
-        """Return the embeddings (N, H) of all sentences; normalize: as in `SentenceEncoder.pool_and_embed`."""
-        return torch.cat([rows for one in self.passes for rows in one.embeddings(normalize)])[self.order]
+    def embeddings(self, normalize: bool | None, truncate_dim: int | None = None) -> torch.Tensor:
+        """Return the embeddings (N, H) of all sentences, in float32; the arguments are those of `Adapters.encode`."""
+        return torch.cat([rows for one in self.passes for rows in one.embeddings(normalize, truncate_dim)])[self.order]
 
 
 @contextlib.contextmanager

@@ -96,6 +96,9 @@ class EncodingArguments:
     dtype: str = option("float32", "Data type of the vectors in the output.", choices=["float32", "float16"])
     with_sentences: bool = option(False, "Add a column with the sentences to OUT.arrow.")
     normalize: bool = option(False, "Normalize vectors to unit length.")
+    truncate_dim: int | None = option(
+        None, "Write only this number of first values of each vector; with --normalize, these have unit length."
+    )
     max_seq_length: int | None = option(
         None, "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum)."
     )
@@ -119,7 +122,7 @@ class EncodingArguments:
     def __post_init__(self) -> None:
         require_kinds(self)
         require_choices(self)
-        for name in ("chunk_size", "num_processes", "max_seq_length"):
+        for name in ("chunk_size", "num_processes", "max_seq_length", "truncate_dim"):
             given = getattr(self, name)
             require(given is None or given >= 1, f"--{name}", given, "at least 1")
         if not self.output:

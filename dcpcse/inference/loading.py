@@ -10,12 +10,19 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
-from dcpcse.encoders.storage.st_modules import encoder_folder, read_modules, read_pooling_settings, read_text_settings
+from dcpcse.encoders.storage.st_modules import (
+    MODEL_CONFIG,
+    encoder_folder,
+    read_modules,
+    read_pooling_settings,
+    read_size,
+    read_text_settings,
+)
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.st_folder import modules_folder, prepare_texts, settle_modules
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.live_runs import read_beside_training
@@ -113,6 +120,8 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
         notify(f"representation: {model.pooling} instead of that of {MODULES}, whose other settings hold")
     else:
         settle_modules(model, after)
+        if (size := read_size(folder)) is not None:
+            warn(f"{MODEL_CONFIG} shortens embeddings to {size} values, which is not applied: give truncate_dim")
     return model.to(device)
 
 

@@ -31,8 +31,9 @@ class SimCSE:
 
     model_name_or_path: output folder of train.py, Hugging Face folder or hub id. pooler: for an output folder, the
     default is its own pooling; for other encoders, as in the tool, it is `cls_before_pooler` if the name contains
-    "unsup", else `cls`. num_cells, num_cells_in_search: used by `build_index(faiss_fast=True)`. Raises UserError if
-    the pooler is `cls` and the encoder has no pooler weights.
+    "unsup", else `cls`. num_cells, num_cells_in_search: used by `build_index(faiss_fast=True)`. truncate_dim,
+    which the tool does not have: all methods use only this number of first values of the embeddings. Raises UserError
+    if the pooler is `cls` and the encoder has no pooler weights.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class SimCSE:
         num_cells: int = 100,
         num_cells_in_search: int = 10,
         pooler: str | None = None,
+        *,
+        truncate_dim: int | None = None,
     ) -> None:
         name = str(path("model_name_or_path", model_name_or_path))
         if pooler is None and not is_model_folder(name):
@@ -49,6 +52,8 @@ class SimCSE:
         arguments = EncoderArguments(pooler_type=pooler, device=None if device is None else str(device))
         self.model = load_model(name, arguments)
         self.tokenizer, self.device = self.model.tokenizer, self.model.device
+        self.model.require_size(truncate_dim)
+        self.truncate_dim = truncate_dim
         self.num_cells = whole_number("num_cells", num_cells, 1)
         self.num_cells_in_search = whole_number("num_cells_in_search", num_cells_in_search, 1)
         self.index: SentenceIndex | None = None
@@ -101,7 +106,8 @@ class SimCSE:
         if wanted != self.model.device:
             self.model.to(wanted)
         sentences = [sentence] if isinstance(sentence, str) else sentence
-        vectors = self.model.encode(sentences, batch_size, max_length=max_length)
+        how = {"max_length": max_length, "truncate_dim": self.truncate_dim}
+        vectors = self.model.encode(sentences, batch_size, **how)
         vectors = normalize_rows(vectors) if normalize_to_unit else vectors
         vectors = vectors[0] if isinstance(sentence, str) and not keepdim else vectors
         return vectors if return_numpy else torch.from_numpy(vectors)

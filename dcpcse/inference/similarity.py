@@ -43,28 +43,43 @@ def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @overload
-def similarity(model: Any, a: str, b: str, *, batch_size: int | None = None) -> float: ...
-
-
-@overload
-def similarity(model: Any, a: str, b: Sequence[str], *, batch_size: int | None = None) -> np.ndarray: ...
+def similarity(
+    model: Any, a: str, b: str, *, batch_size: int | None = None, truncate_dim: int | None = None
+) -> float: ...
 
 
 @overload
 def similarity(
-    model: Any, a: Sequence[str], b: str | Sequence[str], *, batch_size: int | None = None
+    model: Any, a: str, b: Sequence[str], *, batch_size: int | None = None, truncate_dim: int | None = None
+) -> np.ndarray: ...
+
+
+@overload
+def similarity(
+    model: Any,
+    a: Sequence[str],
+    b: str | Sequence[str],
+    *,
+    batch_size: int | None = None,
+    truncate_dim: int | None = None,
 ) -> np.ndarray: ...
 
 
 def similarity(
-    model: Any, a: str | Sequence[str], b: str | Sequence[str], *, batch_size: int | None = None
+    model: Any,
+    a: str | Sequence[str],
+    b: str | Sequence[str],
+    *,
+    batch_size: int | None = None,
+    truncate_dim: int | None = None,
 ) -> float | np.ndarray:
     """Return the cosines of sentences: a float for two strings, (N,) for a string and a list, (N, M) for two lists.
 
     model: any object with `encode(sentences, batch_size=…)`. batch_size: by default that of the model, or 128 for an
-    object of other code. A returned array is float32. Raises UserError if a vector is zero or not finite.
+    object of other code. truncate_dim: compare the first values of the embeddings only, as `encode(...,
+    truncate_dim=...)` returns them. A returned array is float32. Raises UserError if a vector is zero or not finite.
     """
-    encode = encode_function(model, batch_size)
+    encode = encode_function(model, batch_size, truncate_dim)
     one, other = ([x] if isinstance(x, str) else x for x in (a, b))
     found = cosine_matrix(encode(one), encode(other))
     found = found[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]

@@ -77,6 +77,7 @@ def _model(folder: Path) -> FolderFacts:
         "base": record["base"] | find_base(folder, record),
         "parameters": {"trained": sum(parts.values()), "of_these": parts},
         "pooling": record["pooling"],
+        "matryoshka_dims": (record.get("arguments") or {}).get("matryoshka_dims") or [],
         "head": record["head"],
         "template": record["template"],
         "denoising": denoising and _denoising(denoising),
@@ -243,4 +244,5 @@ def _scores_above(folder: Path) -> dict[Path, Mapping[str, Any]]:
 
 def _evaluation(report: Mapping[str, Any]) -> FolderFacts:
     averages = dict(report.get("averages_x100", {}))
-    return {"mode": report.get("mode"), "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}
+    size = {"truncate_dim": report["truncate_dim"]} if report.get("truncate_dim") else {}
+    return {"mode": report.get("mode"), **size, "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}

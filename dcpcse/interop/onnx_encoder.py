@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub.dataclasses import strict
 
+from dcpcse.encoders.shortening import require_size, shorten
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
@@ -43,6 +44,8 @@ class OnnxSettings(schema.Open):
 
     format: int = schema.version(ONNX_FORMAT)
     dimension: int = schema.size()
+    # Only of models that were trained for shortened embeddings:
+    matryoshka_dims: list[int] | None = schema.sizes(default=None)
     max_tokens: int = schema.size()
     text: _TextSettings
 
@@ -62,6 +65,8 @@ class OnnxEncoder:
         settings = self._settings()
         self.dimension: int = settings["dimension"]
         self.max_tokens: int = settings["max_tokens"]
+        self.matryoshka_dims = tuple(settings.get("matryoshka_dims") or ())
+        self._told_sizes: set[int] = set()
         self._text: dict[str, Any] = settings["text"]
         try:
             self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
@@ -82,22 +87,22 @@ class OnnxEncoder:
         normalize: bool = False,
         *,
         max_length: int | None = None,
+        truncate_dim: int | None = None,
     ) -> np.ndarray:
         """Return the embeddings of sentences, float32 (N, H), in the given order.
 
         batch_size: maximum number of sentences in a batch; batches of long sentences are smaller. normalize: scale
         embeddings to unit length. max_length: truncate sentences to this number of tokens, special tokens and template
         included. By default, sentences are truncated to the maximum of the encoder, with one warning that reports how
-        many.
+        many. truncate_dim: return the first values (N, truncate_dim) of the embeddings, as `SentenceEncoder.encode`.
         """
         sentences = encode_arguments(sentences, batch_size, normalize, max_length)
+        require_size(truncate_dim, self.dimension, self.matryoshka_dims, self._told_sizes)
         ids = self._ids(sentences, max_length)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
         for rows in batches(list(map(len, ids)), batch_size, TOKENS_PER_BATCH):
             embeddings[rows] = self._embed([ids[row] for row in rows])
-        if normalize:
-            embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-        return embeddings
+        return shorten(embeddings, truncate_dim, normalize)
 
     def _ids(self, sentences: Sequence[str], max_length: int | None) -> list[list[int]]:
         wanted = self.max_tokens if max_length is None else max_length

@@ -6,6 +6,7 @@ them.
 
 import math
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from dcpcse.encoders.pooling import POOLERS, describe_poolers
@@ -156,8 +157,8 @@ class RepresentationOptions:
         weight = self.hard_negative_weight
         require(math.isfinite(weight), "--hard_negative_weight", weight, "finite")
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
-        allowed = "different whole numbers above 0, such as 384,256,128,64"
-        require(dims is None or (min(dims) > 0 and len({*dims}) == len(dims)), "--matryoshka_dims", dims, allowed)
+        falling = dims is None or all(one > other for one, other in pairwise([*dims, 0]))
+        require(falling, "--matryoshka_dims", dims, "whole numbers above 0, largest first, such as 384,256,128,64")
         require(
             weights is None or (min(weights) > 0 and len(weights) == len(dims or weights)),
             "--matryoshka_weights",

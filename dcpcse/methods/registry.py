@@ -431,7 +431,7 @@ def _with_crops(method: Method, args: ModelArguments) -> Method:
 def _set_widths(method: Method, args: ModelArguments) -> None:
     """Let the losses of embeddings train their first values too; raise UserError if this is not possible."""
     dims, size = args.matryoshka_dims, method.model.source.hidden_size
-    if max(dims) != size:
+    if dims[0] != size:
         raise UserError(
             f"--matryoshka_dims {','.join(map(str, dims))}: the largest must be the size of the embeddings, {size}"
         )
@@ -442,7 +442,7 @@ def _set_widths(method: Method, args: ModelArguments) -> None:
             "embeddings with these data; leave it out"
         )
     for loss_fn in losses:
-        loss_fn.widths = sorted(zip(dims, args.matryoshka_weights or [1.0] * len(dims), strict=True))
+        loss_fn.widths = [*zip(dims, args.matryoshka_weights or [1.0] * len(dims), strict=True)][::-1]
 
 
 def _without_blanks(method: Method) -> Method:

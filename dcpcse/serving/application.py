@@ -336,7 +336,8 @@ def _note(request: Request, model: str, texts: int, tokens: int) -> None:
 
 
 def _described(entry: ServedModel) -> dict[str, Any]:
-    return {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "dcpcse"}
+    sizes = {"matryoshka_dims": list(entry.sizes)} if entry.sizes else {}
+    return {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "dcpcse", **sizes}
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:

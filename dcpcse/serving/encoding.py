@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dcpcse.encoders.cpu_prepacking import prepacked
-from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder, encode_in_batches, in_float32
+from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder, encode_in_batches
 from dcpcse.encoders.templates import Rendered
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.inference.adapters import MixedBatch, MixedTexts
@@ -34,9 +34,10 @@ def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
     mixed = _mixed(texts)
 
     def embed(batch: MixedBatch) -> torch.Tensor:
-        return in_float32(batch.embeddings(False), False)
+        return batch.embeddings(normalize=False)
 
-    return encode_in_batches(mixed.models[0], mixed.lengths, mixed.batch, embed, batch_size, show_progress=False)
+    first = mixed.models[0]
+    return encode_in_batches(first, mixed.lengths, mixed.batch, embed, batch_size, False, first.dimension)
 
 
 def _mixed(texts: Sequence[PreparedText]) -> MixedTexts:

@@ -27,11 +27,15 @@ InThread = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model by its name. folder: None for the plain encoder. model: None if it is not in memory."""
+    """A model by its name. folder: None for the plain encoder. model: None if it is not in memory.
+
+    sizes: its `matryoshka_dims`.
+    """
 
     name: str
     folder: Path | None
     model: SentenceEncoder | None
+    sizes: tuple[int, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
     used: float = field(default_factory=time.monotonic)
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -48,7 +52,7 @@ class ModelRegistry:
         self.encoder, self.encoder_name = encoder, name
         self._metrics, self._most = metrics, most
         self._adapters: Adapters | None = None
-        self._entries = {name: ServedModel(name, None, encoder)}
+        self._entries = {name: ServedModel(name, None, encoder, encoder.matryoshka_dims)}
         self._reader = ThreadPoolExecutor(1, "adapter-reader")
 
     @property
@@ -157,6 +161,7 @@ class ModelRegistry:
         if entry is None:
             entry = self._entries[name] = ServedModel(name, folder, model)
         entry.folder, entry.model, entry.used = folder, model, time.monotonic()
+        entry.sizes = model.matryoshka_dims
         self._metrics.loads.labels("loaded").inc()
         in_memory = [one for one in self._entries.values() if one.folder is not None and one.model is not None]
         for oldest in sorted(in_memory, key=lambda one: one.used)[: len(in_memory) - (self._most or len(in_memory))]:

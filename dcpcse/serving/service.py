@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.shortening import shorten
 from dcpcse.inference.similarity import cosine_matrix
 from dcpcse.serving.batching import Batcher
 from dcpcse.serving.errors import ApiError, busy
@@ -51,11 +52,7 @@ class Encoded:
 
         normalize: None as the setting of the model says. Vectors of zeros stay zero.
         """
-        vectors = np.ascontiguousarray(self.vectors[:, :dimensions])
-        if self.model.normalize if normalize is None else normalize:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.where(lengths > 0, lengths, 1)
-        return vectors.astype(np.float32, copy=False)
+        return shorten(self.vectors, dimensions, self.model.normalize if normalize is None else normalize)
 
     @property
     def usage(self) -> dict[str, int]:
@@ -159,7 +156,8 @@ class Service:
         found = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
         await self.batcher.in_thread(index.require_model, found.model)
         search = index.index.search_vectors
-        hits = await self.in_helper(_with_vectors, search, found.vectors, body.top_k, body.threshold)
+        vectors = shorten(found.vectors, index.index.truncate_dim)
+        hits = await self.in_helper(_with_vectors, search, vectors, body.top_k, body.threshold)
         return index, queries, hits, found.tokens
 
 

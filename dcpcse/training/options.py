@@ -14,13 +14,13 @@ from transformers.hf_argparser import string_to_bool
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
 from dcpcse.utils import presets
 from dcpcse.utils.arguments import (
-    list_of_numbers,
     list_of_strings,
-    list_of_whole_numbers,
     number,
+    numbers,
     string,
     truth_value,
     whole_number,
+    whole_numbers,
 )
 from dcpcse.utils.command_parser import Parser, build_dataclass
 from dcpcse.utils.console import notify
@@ -92,7 +92,7 @@ def _python_value(action: "argparse.Action", value: Any) -> Any:
     """Return the value of an option as its parser would; raise UserError for a value of another type."""
     name, value = f"--{action.dest}", getattr(value, "value", value)  # transformers' options may be enumerations
     if action.nargs == "+":
-        if of_list := {int: list_of_whole_numbers, float: list_of_numbers}.get(action.type):
+        if of_list := {int: whole_numbers, float: numbers}.get(action.type):
             return of_list(name, value)
         return list_of_strings(name, [value] if isinstance(value, str | Path) else value)
     if check := _CHECKS.get(action.type):

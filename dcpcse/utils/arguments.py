@@ -65,6 +65,20 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
     return _within(name, number, least, most)
 
 
+def whole_numbers(name: str, value: Any) -> list[int]:
+    """Return whole numbers as a list of them; a single one is a list of one."""
+    return [whole_number(name, one) for one in _several(value)]
+
+
+def numbers(name: str, value: Any) -> list[float]:
+    """Return finite real numbers as a list of them; a single one is a list of one."""
+    return [number(name, one) for one in _several(value)]
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple | np.ndarray) and len(value) else [value]
+
+
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
     """Return a finite real number, also of numpy, that is not a truth value and within limits, both included."""
     try:
@@ -97,20 +111,6 @@ def list_of_strings(name: str, value: Any) -> list[str]:
     return list(value)
 
 
-def list_of_whole_numbers(name: str, value: Any) -> list[int]:
-    """Return a whole number, or a list, tuple or array of these, as a list."""
-    return [whole_number(name, one) for one in _several(value)]
-
-
-def list_of_numbers(name: str, value: Any) -> list[float]:
-    """Return a number, or a list, tuple or array of these, as a list."""
-    return [number(name, one) for one in _several(value)]
-
-
-def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple | np.ndarray) else [value]
-
-
 def path(name: str, value: Any) -> str | Path:
     """Return a path that is not empty: a string or an object such as `pathlib.Path`, but no bytes."""
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
@@ -132,11 +132,27 @@ def batch_size_or_default(value: Any) -> int | None:
     return None if value is None else whole_number("batch_size", value, 1)
 
 
-def encode_function(model: Any, batch_size: int | None) -> Callable[[list[str]], Any]:
-    """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none."""
+def encode_function(model: Any, batch_size: int | None, truncate_dim: int | None = None) -> Callable[[list[str]], Any]:
+    """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none.
+
+    truncate_dim: given to `model.encode` as well, unless it is None. Raises UserError if the model does not take it.
+    """
     given = batch_size_or_default(batch_size)
     size = getattr(encoder(model), "default_batch_size", 128) if given is None else given
-    return functools.partial(model.encode, batch_size=size)
+    if truncate_dim is None:
+        return functools.partial(model.encode, batch_size=size)
+    whole_number("truncate_dim", truncate_dim, 1)
+    if not _takes(model.encode, "truncate_dim"):
+        raise UserError(
+            f"truncate_dim {truncate_dim}: encode of {type(model).__name__} has no such parameter; leave it out, or "
+            "shorten the vectors yourself"
+        )
+    return functools.partial(model.encode, batch_size=size, truncate_dim=truncate_dim)
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def strings(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from dcpcse.utils.arguments import (
-    list_of_numbers,
     list_of_strings,
-    list_of_whole_numbers,
     number,
+    numbers,
     string,
     truth_value,
     whole_number,
+    whole_numbers,
 )
 from dcpcse.utils.errors import UserError, invalid_choice
 
@@ -147,8 +147,8 @@ def require_kinds(arguments: Any) -> None:
     # Lists come first, since their type argument is a type as well.
     checks = {
         list[str]: list_of_strings,
-        list[int]: list_of_whole_numbers,
-        list[float]: list_of_numbers,
+        list[int]: whole_numbers,
+        list[float]: numbers,
         bool: truth_value,
         int: whole_number,
         float: number,

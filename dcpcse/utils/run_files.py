@@ -176,6 +176,7 @@ class Scores(schema.Open):
     averages_x100: dict[str, int | float | None] = schema.finite(default_factory=dict)
     tasks: dict[str, TaskScores] = field(default_factory=dict)
     mode: str | None = None
+    truncate_dim: int | None = schema.size(default=None)
     complete: bool = True
     model: EvaluatedModel = field(default_factory=EvaluatedModel)
     protocol: dict = field(default_factory=dict)
@@ -241,6 +242,11 @@ def read_scores(path: Path) -> dict[str, Any] | None:
         content = parse_json(text)
         is_scores = isinstance(content, dict) and "scores_x100" in content
         return schema.parse(Scores, text) if is_scores else None
+
+
+def mode_and_size(mode: str | None, truncate_dim: int | None) -> str:
+    """Return the mode of an evaluation, and the size of the embeddings if they were shortened, as shown to users."""
+    return f"{mode or 'unknown'}" + ("" if truncate_dim is None else f", first {truncate_dim} values")
 
 
 def is_number(value: Any) -> bool:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -97,6 +98,17 @@ def sha256(**default: Any) -> Any:
         return all(map(_SHA256.fullmatch, value.values() if isinstance(value, dict) else [value]))
 
     return allowed("64 hexadecimal digits for each file", allows, **default)
+
+
+def are_sizes(value: Any) -> bool:
+    """Return whether a value is a list of whole numbers above 0, each smaller than the one before it."""
+    numbers = isinstance(value, list) and all(type(one) is int and one > 0 for one in value)
+    return numbers and all(one > other for one, other in pairwise(value))
+
+
+def sizes(**default: Any) -> Any:
+    """Return a field for the sizes of shortened embeddings (`are_sizes`)."""
+    return allowed("whole numbers above 0, largest first", are_sizes, **default)
 
 
 def version(number: int) -> Any:

@@ -84,6 +84,25 @@ def test_dense_layers_are_read_and_change_the_dimension(activation, tiny, tmp_pa
     assert dcpcse.load(folder, device="cpu").dimension == 7
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_embeddings_are_shortened_as_sentence_transformers_does(normalized, tiny, tmp_path, sentences, caplog):
+    """A size in the settings of that library is reported. It scales again only if it is given normalize_embeddings."""
+    modules = [Transformer(tiny("bert")), Pooling(32, "mean"), *([Normalize()] if normalized else [])]
+    SentenceTransformer(modules=modules, device="cpu", truncate_dim=8).save(str(tmp_path), create_model_card=False)
+    other, ours = SentenceTransformer(str(tmp_path), device="cpu"), dcpcse.load(tmp_path, device="cpu")
+    assert "shortens embeddings to 8 values, which is not applied: give truncate_dim" in caplog.text
+    for size in (None, 5):
+        expected = other.encode(sentences, truncate_dim=size, normalize_embeddings=normalized)
+        found = ours.encode(sentences, truncate_dim=size or 8)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        unit = other.encode(sentences, truncate_dim=size, normalize_embeddings=True)
+        np.testing.assert_allclose(ours.encode(sentences, None, True, truncate_dim=size or 8), unit, atol=1e-6)
+    path = tmp_path / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": "8"}))
+    with pytest.raises(UserError, match="is damaged: truncate_dim '8'"):
+        dcpcse.load(tmp_path, device="cpu")
+
+
 def test_files_of_the_first_versions_are_read(tiny, tmp_path, sentences):
     """Version 0 kept the encoder in a subfolder, short class names, and one key for each pooling mode."""
     folder = st_folder(tiny("bert"), tmp_path / "st", Pooling(32, "mean"))

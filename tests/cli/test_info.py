@@ -1,6 +1,7 @@
 """What `dcpcse info` tells of a folder, beside what is found when the model in it is loaded."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from method_models import with_encoder
+from model_folders import edit_record
 from safetensors.torch import save_file
 
 import dcpcse
@@ -256,3 +258,12 @@ def test_info_and_the_help_of_import_do_not_import_torch(saved):
     )
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[0, 0, 2] []", done.stderr
+
+
+def test_the_sizes_of_shortened_embeddings_are_shown(saved):
+    folder = saved(method="dcpcse")
+    assert tell(folder)["matryoshka_dims"] == []
+    edit_record(folder, arguments={"matryoshka_dims": [32, 16, 8]})
+    facts = tell(folder)
+    assert facts["matryoshka_dims"] == [32, 16, 8]
+    assert re.search(r"^matryoshka dims +32, 16, 8$", format_facts(facts), re.MULTILINE)

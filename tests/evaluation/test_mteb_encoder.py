@@ -19,6 +19,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
+from dcpcse.evaluation.mteb_tasks import evaluate_mteb_tasks
 from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError
 
@@ -42,6 +43,22 @@ def test_a_plain_encoder_gives_the_spearman_of_its_own_vectors(tiny):
     first, second = (model.encode([pair[side] for pair in PAIRS]).astype(np.float64) for side in (0, 1))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
     assert main_score(model, TinySTS()) == pytest.approx(spearmanr(cosines, [p[2] for p in PAIRS]).statistic)
+
+
+def test_mteb_gets_shortened_vectors_and_keeps_their_results_apart(tiny):
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    short = MTEBEncoder(model, truncate_dim=4)
+    assert short.mteb_model_meta.embed_dim == 4
+    assert short.mteb_model_meta.revision != MTEBEncoder(model).mteb_model_meta.revision
+    first, second = (model.encode([pair[side] for pair in PAIRS])[:, :4] for side in (0, 1))
+    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    expected = spearmanr(cosines, [p[2] for p in PAIRS]).statistic
+    score = mteb.evaluate(short, TinySTS(), cache=None).task_results[0].scores["test"][0]["main_score"]
+    assert score == pytest.approx(expected)
+    (found,) = evaluate_mteb_tasks(model, {"mteb/TinySTS": TinySTS()}, truncate_dim=4)[0].values()
+    assert found.points == pytest.approx(100 * expected)
+    with pytest.raises(UserError, match="truncate_dim 33: must be between 1 and 32"):
+        MTEBEncoder(model, truncate_dim=33)
 
 
 def test_a_retrieval_task_ranks_by_the_cosines(tiny):

@@ -50,11 +50,11 @@ def cells(text: str) -> list[list[str]]:
 
 
 def shown(*results, mode="test") -> list[list[str]]:
-    return cells(tables({result.task: result for result in results}, mode))
+    return cells(tables({None: {result.task: result for result in results}}, mode))
 
 
 def test_the_first_line_names_the_mode():
-    assert tables({"STS12": sts("STS12", 0.7)}, "fasttest").splitlines()[0] == "------ fasttest ------"
+    assert tables({None: {"STS12": sts("STS12", 0.7)}}, "fasttest").splitlines()[0] == "------ fasttest ------"
 
 
 def test_the_two_published_tables_stand_apart_in_the_published_order():
@@ -101,7 +101,7 @@ def test_retrieval_says_what_it_did_with_identical_sentences():
 
 
 def test_geometry_leaves_out_what_was_not_measured():
-    text = tables({GEOMETRY.task: GEOMETRY}, "test")
+    text = tables({None: {GEOMETRY.task: GEOMETRY}}, "test")
     assert "token embeddings" not in text
     assert "tokens removed" not in text
     assert ["alignment (231 pairs scored above 4)", "0.2500"] in cells(text)

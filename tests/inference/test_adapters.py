@@ -127,6 +127,13 @@ def test_a_mixed_batch_gives_each_sentence_the_vector_of_its_adapter_alone(kind,
         [own[name].encode([t], 1, True, max_length=40) for t, name in zip(texts, names, strict=True)]
     )
     np.testing.assert_allclose(unit, short, atol=1e-5)
+    np.testing.assert_allclose(adapters.encode(texts, names, truncate_dim=8), alone[:, :8], atol=1e-5)
+    first = own[names[0]].encode(texts)[:, :8]
+    np.testing.assert_allclose(adapters.encode(texts, names[0], truncate_dim=8), first, atol=1e-5)
+    unit = adapters.encode(texts, names, None, True, truncate_dim=8)
+    np.testing.assert_allclose(unit, alone[:, :8] / np.linalg.norm(alone[:, :8], axis=1, keepdims=True), atol=1e-5)
+    with pytest.raises(UserError, match=r"adapter '.*': truncate_dim 33: must be between 1 and 32"):
+        adapters.encode(texts, names, truncate_dim=33)
 
 
 def test_autocast_and_threads_give_the_same_vectors(folders, sentences, monkeypatch):

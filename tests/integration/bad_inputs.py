@@ -18,6 +18,9 @@ import torch
 from model_folders import write_sealed
 from safetensors.torch import load_file, save_file
 
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.index.sentence_index import SentenceIndex
+from dcpcse.inference.loading import load_model
 from dcpcse.utils.files import write_files
 
 TRAIN = (
@@ -82,6 +85,11 @@ def mining(
 
 
 # What is done to folders
+
+
+def _index_of_8(desk: Path) -> None:
+    model = load_model(str(desk / "bert"), EncoderArguments(pooler_type="avg", device="cpu"))
+    SentenceIndex.build(model, ["A dog.", "A cat."], desk / "short", truncate_dim=8)
 
 
 def _copied(name: str, to: str, change: Callable[[Path], object]) -> Callable[[Path], None]:
@@ -489,6 +497,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "train ... --method angle --cosine_weight 0 --in_batch_weight 0 --angle_weight 0",
             "all 0",
         ),
+        Case("sizes in another order", "train ... --matryoshka_dims 8,32", "largest first"),
         Case("sizes without that of the embeddings", "train ... --matryoshka_dims 16,8", "size of the embeddings, 32"),
         Case(
             "a size without halves",
@@ -983,6 +992,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
     "Evaluation: options": (
         Case("no encoder", "evaluate --mode dev", "--model_name_or_path"),
         Case("an option misspelt", "evaluate ... --task STS12", "--task"),
+        Case("no value of the embeddings", "evaluate ... --truncate_dim 0", "--truncate_dim 0"),
+        Case("more values than there are", f"evaluate ... {STSB} --truncate_dim 8 33", "33"),
+        Case("a size twice", "evaluate ... --truncate_dim 8 8", "8"),
+        Case("sizes for a map", "evaluate ... --truncate_dim 8 --postprocess whitening", "--postprocess whitening"),
+        Case("sizes for one file", "evaluate ... --truncate_dim 8 4 --similarities_file o.npz", "--similarities_file"),
         Case("pooler", "evaluate ... --pooler mean", "--pooler"),
         Case("mode", "evaluate ... --mode train", "--mode train"),
         Case("task set", "evaluate ... --task_set sst", "--task_set sst"),
@@ -1331,6 +1345,10 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("encode: no processes", "encode bert corpus.txt --output v.npy --num_processes 0", "--num_processes 0"),
         Case("encode: no room", "encode bert corpus.txt --output v.npy --pooler avg --max_seq_length 500", "500"),
+        Case("encode: no value", "encode bert corpus.txt --output v.npy --truncate_dim 0", "--truncate_dim 0"),
+        Case("encode: more values", "encode bert corpus.txt --output v.npy --pooler avg --truncate_dim 33", "33"),
+        Case("encode: half a value", "encode bert corpus.txt --output v.npy --truncate_dim 8.5", "--truncate_dim 8.5"),
+        Case("similarity: more values", "similarity bert A B --pooler avg --truncate_dim 33", "truncate_dim 33"),
         Case("similarity: one sentence", "similarity bert 'A dog.'", "one sentence"),
         Case("similarity: a blank sentence", "similarity bert 'A dog.' ' '", "blank"),
         Case("similarity: sentences and a file", "similarity bert A B --pairs corpus.txt", "--pairs"),
@@ -1341,6 +1359,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("search: no such text", "search bert A --sentences nowhere.txt", "nowhere.txt"),
         Case("search: a cosine of 2", "search bert A --sentences corpus.txt --threshold 2", "--threshold 2"),
         Case("search: cells without ivf", "search bert A --sentences corpus.txt --num_cells 3", "--num_cells"),
+        Case(
+            "search: an index of another size",
+            "search bert A --pooler avg --index short --truncate_dim 16",
+            "--truncate_dim 16",
+            prepare=_index_of_8,
+        ),
         Case("search: no index yet", "search bert A --index nowhere", "nowhere"),
         Case("search: no such vectors", "search bert A --sentences corpus.txt --vectors nowhere.npy", "nowhere.npy"),
         Case(
@@ -1413,6 +1437,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("pull: a place here", "pull trained --output out", "trained"),
         Case("export: to nowhere", "export trained --to tensorflow --output out", "--to tensorflow"),
         Case("export: what the format cannot hold", "export tuned --to peft --output out", "tuned"),
+        Case("export: more values", "export trained --to onnx --output out --truncate_dim 33", "truncate_dim 33"),
+        Case("export: a size for peft", "export trained --to peft --output out --truncate_dim 8", "--truncate_dim"),
         Case("export: an encoder", "export bert --to peft --output out", "bert"),
         Case("import: no such folder", "import nowhere --output out", "nowhere"),
         Case("import: a file", "import corpus.txt --output out", "corpus.txt"),

@@ -486,6 +486,23 @@ def test_bf16_is_near(tiny, text, expected, tool, tmp_path):
     assert cosines.min() > 0.99
 
 
+def test_shortened_vectors_are_recorded_and_reported_once(tiny, text, tool, expected, tmp_path):
+    output = tmp_path / "out.npy"
+    argv = command(tiny("bert"), text, output, "--truncate_dim", 8)
+    outcome = tool(encode_command, argv)
+    assert outcome.code == 0
+    assert outcome.said.count("truncate_dim 8: the model was not trained for shortened embeddings") == 1
+    assert "wrote 60 x 8 float32" in outcome.said
+    assert_allclose(np.load(output), expected[:, :8], atol=1e-6)
+    record = json.loads(output.with_name("out.npy.json").read_text(encoding="utf-8"))
+    assert record["made_of"]["options"]["truncate_dim"] == 8
+    refused(tool, encode_command, argv[:-2], "truncate_dim 8, now None")
+    unit = [*argv, "--normalize", "--overwrite", "--num_processes", "1"]
+    assert tool(encode_command, unit).code == 0
+    lengths = np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
+    assert_allclose(np.load(output), expected[:, :8] / lengths, atol=1e-6)
+
+
 def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_work(left, tiny, text, tool, reference):
     argv = command(tiny("bert"), text, left, "--num_processes", 2)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -578,3 +579,22 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
 )
 def test_options_of_maps_that_do_not_fit_are_refused(options, said, words, tool):
     refused(tool, evaluate_command, [*words, *options], *said)
+
+
+def test_sizes_of_shortened_embeddings_have_rows_and_are_in_the_file(words, tool, tmp_path):
+    path = tmp_path / "scores.json"
+    argv = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--truncate_dim", "4", "16"]
+    outcome = tool(evaluate_command, [*argv, "--output_file", str(path)])
+    assert outcome.code == 0, outcome.err
+    content = read_scores(path)
+    assert (content["complete"], content["truncate_dim"], list(content["shorter"])) == (True, 16, ["4"])
+    for size, scores in ((16, content), (4, content["shorter"]["4"])):
+        score = f"{scores['scores_x100']['STSBenchmark']:.2f}"
+        assert re.search(rf"\| +{size} +\| +{score} +\| +{score} +\|", outcome.out)
+        assert f"STSBenchmark: {score} (first {size} values)" in outcome.said
+    assert set(content["seconds"]) == {"encode", "STSBenchmark"}
+    refused(
+        tool, evaluate_command, [*argv, "--similarities_file", "out.npz"], "--similarities_file is evaluated for one"
+    )
+    refused(tool, evaluate_command, [*argv, "33"], "truncate_dim 33: must be between 1 and 32")
+    refused(tool, evaluate_command, [*argv, "x"], "--truncate_dim x: must be a whole number")

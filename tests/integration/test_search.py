@@ -210,3 +210,30 @@ def test_folders_of_all_methods_are_searched_as_they_were_trained(recipe, tiny, 
     np.testing.assert_allclose([hit["score"] for hit in row["found"]], cosines[rows], atol=1e-5)
     reloaded = dcpcse.load(tmp_path / "model", device="cpu")
     assert len(SentenceIndex.load(tmp_path / "index", reloaded)) == 12
+
+
+def test_shortened_embeddings_are_compared_and_recorded_in_the_index(command, tool, text, sentences, tiny, tmp_path):
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    a, b = (model.encode(texts)[:, :8].astype(np.float64) for texts in (QUERIES, sentences))
+    expected = (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
+    built = command(*QUERIES, "--sentences", text, "--top_k", 12, "--json", "--index", tmp_path / "index")
+    saved = command(*QUERIES, "--top_k", 12, "--json", "--index", tmp_path / "index")
+    for argv in ([*built, "--truncate_dim", "8"], saved):
+        for line, own in zip(found(tool(search_command, argv)), expected, strict=True):
+            assert [hit["row"] for hit in line["found"]] == np.argsort(-own).tolist()
+            np.testing.assert_allclose([hit["score"] for hit in line["found"]], np.sort(own)[::-1], atol=1e-6)
+    whole = command(*QUERIES, "--sentences", text, "--index", tmp_path / "whole")
+    assert tool(search_command, whole).code == 0
+    refused(tool, search_command, [*whole, "--truncate_dim", "8"], "--truncate_dim 8", "was built without it")
+    pair = tool(similarity_command, command(QUERIES[0], sentences[0], "--json", "--truncate_dim", 8))
+    np.testing.assert_allclose(found(pair)[0]["score"], expected[0, 0], atol=1e-6)
+
+
+def test_vectors_of_another_size_are_refused(command, tool, text, tmp_path):
+    for name, size in (("short", ["--truncate_dim", 8]), ("whole", [])):
+        assert tool(encode_command, command(text, "--output", tmp_path / f"{name}.npy", *size)).code == 0
+    search = command("Rain.", "--sentences", text, "--vectors", tmp_path / "short.npy")
+    assert tool(search_command, [*search, "--truncate_dim", "8"]).code == 0
+    refused(tool, search_command, search, "was made with truncate_dim 8, and no truncate_dim is given for the index")
+    whole = command("Rain.", "--sentences", text, "--vectors", tmp_path / "whole.npy", "--truncate_dim", 8)
+    refused(tool, search_command, whole, "was made with no truncate_dim, and truncate_dim 8 is given for the index")

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from method_models import columns_of, with_encoder
+from model_folders import edit_record
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModel
@@ -88,6 +89,10 @@ GRAPHS = {
     "lora": ("bert", {**LORA, "lora_target_modules": ["all-linear"]}),
 }
 """One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
+
+
+SHORTENED = {"lora": 31}
+"""Graph → size of its embeddings, which are shortened and then scaled to unit length."""
 
 
 def trained(tiny, kind: str, **options):
@@ -312,10 +317,14 @@ def test_the_folder_of_a_frozen_encoder_is_never_opened_as_that_encoder_alone(na
 def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path):
     kind, options = GRAPHS[name]
     folder, model = saved(kind, **options)
-    done = export(folder, "onnx", tmp_path / "out")
-    expected = model.encode(texts)
+    if size := SHORTENED.get(name):
+        edit_record(folder, arguments={"matryoshka_dims": [32, 31, 8]}, normalize=True)
+        model.normalize = True
+    done = export(folder, "onnx", tmp_path / "out", truncate_dim=size)
+    expected = model.encode(texts, truncate_dim=size)
     assert done.difference < 1e-5
     found = OnnxEncoder(tmp_path / "out")
+    np.testing.assert_allclose(found.encode(texts, truncate_dim=5), expected[:, :5], atol=1e-5)
     for batch_size in (1, 4, 64):
         np.testing.assert_allclose(found.encode(texts, batch_size), expected, atol=1e-5)
     # Without a line of ours: what the page says of files, inputs and output is enough.
@@ -325,7 +334,9 @@ def test_a_graph_gives_the_vectors_of_every_method(name, saved, texts, tmp_path)
     read = words.encode_batch([lead + text, lead + "Rain fell in the garden."])
     batch = {"input_ids": [row.ids for row in read], "attention_mask": [row.attention_mask for row in read]}
     (vectors,) = session.run(["embeddings"], {key: np.array(rows) for key, rows in batch.items()})
-    np.testing.assert_allclose(vectors, model.encode([text, "Rain fell in the garden."]), atol=1e-5)
+    wanted = model.encode([text, "Rain fell in the garden."], truncate_dim=size)
+    np.testing.assert_allclose(vectors, wanted, atol=1e-5)
+    assert (found.dimension, found.matryoshka_dims) == ((31, (31, 8)) if size else (32, ()))
     if name == "promptbert":
         assert_the_rest_of_the_encoder(found, model, texts, tmp_path)
 
@@ -339,6 +350,11 @@ def assert_the_rest_of_the_encoder(found: OnnxEncoder, model, texts: list[str], 
     for wrong, message in ({"max_length": 3}, "max_length 3 is not"), ({"batch_size": 0}, "batch_size 0"):
         with pytest.raises(UserError, match=message):
             found.encode(texts, **wrong)
+    for size in (0, 33, "8"):
+        with pytest.raises(UserError, match=f"truncate_dim .*{size}.*: must be"):
+            found.encode(texts, truncate_dim=size)
+    short = model.encode(texts, truncate_dim=5, normalize=True)
+    np.testing.assert_allclose(found.encode(texts, normalize=True, truncate_dim=5), short, atol=1e-5)
     with pytest.raises(UserError, match="got a single string"):
         found.encode("text")
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts), atol=1e-5)
@@ -366,6 +382,38 @@ def test_an_encoder_in_half_precision_is_no_graph_in_float32(saved, tmp_path):
     folder, _ = saved(**NOT_PEFT["bfloat16"][0])
     with pytest.raises(UserError, match="its encoder is in bfloat16, but graphs are in float32"):
         export(folder, "onnx", tmp_path / "out")
+
+
+# Shortened embeddings
+
+
+@pytest.mark.parametrize("name", ["avg", "template"])
+def test_sentence_transformers_opens_a_folder_of_shortened_embeddings(name, saved, texts, tmp_path):
+    folder, model = saved(**(PLAIN | {"template": NOT_PLAIN["template"][0]})[name])
+    words = ["--to", "sentence-transformers", "--output", str(tmp_path / "out"), "--truncate_dim", "8"]
+    assert main(["export", str(folder), *words]) == 0
+    other = opened(tmp_path / "out", trust_remote_code=name != "avg")
+    assert other.get_embedding_dimension() == 8
+    np.testing.assert_allclose(other.encode(texts), model.encode(texts, truncate_dim=8), atol=1e-5)
+    unit = model.encode(texts, normalize=True, truncate_dim=8)
+    np.testing.assert_allclose(other.encode(texts, normalize_embeddings=True), unit, atol=1e-5)
+    np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts)[:, :8], atol=1e-5)
+
+
+def test_what_cannot_be_shortened_is_refused(saved, tmp_path):
+    folder, _ = saved(**PEFT["avg"])
+    for to in ("peft", "huggingface"):
+        with pytest.raises(
+            UserError, match=f"--to {to} cannot contain a size; .* --to sentence-transformers or --to onnx"
+        ):
+            export(folder, to, tmp_path / "out", truncate_dim=8)
+    for size in (0, 33, "8"):
+        with pytest.raises(UserError, match=r"truncate_dim .*: must be "):
+            export(folder, "onnx", tmp_path / "out", truncate_dim=size)
+    edit_record(folder, normalize=True)
+    with pytest.raises(UserError, match="scales embeddings to unit length, and sentence-transformers would shorten"):
+        export(folder, "sentence-transformers", tmp_path / "out", truncate_dim=8)
+    assert not (tmp_path / "out").exists()
 
 
 # Whole or not at all

@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from conftest import ADMIN, ENCODER, served
+from model_folders import edit_record
 from servers import save_adapter
 
 import dcpcse
@@ -125,6 +126,22 @@ def test_models_are_listed_and_described_without_paths(server):
     assert about.json().keys() >= {"id", "dimension", "max_tokens", "identity"}
     assert "/" not in about.text.replace("N/A", "")
     assert server.client.get("/v1/models/fag").status_code == 404
+
+
+def test_the_sizes_that_a_model_was_trained_for_are_listed(server, folders, encoder, sentences, tmp_path):
+    """And an index of shortened embeddings is searched with shortened queries."""
+    shutil.copytree(folders["laws"], tmp_path / "short")
+    edit_record(tmp_path / "short", arguments={"matryoshka_dims": [32, 8]})
+    model = dcpcse.load(tmp_path / "short", device="cpu")
+    index = dcpcse.SentenceIndex.build(model, sentences, tmp_path / "index", truncate_dim=8)
+    assert not any("matryoshka_dims" in one for one in server.client.get("/v1/models").json()["data"])
+    with served(encoder, adapters=[str(tmp_path / "short")], index=[f"short={tmp_path / 'index'}"]) as other:
+        listed = other.client.get("/v1/models").json()["data"]
+        assert [one.get("matryoshka_dims") for one in listed] == [None, [32, 8]]
+        assert other.client.get("/v1/models/short").json()["matryoshka_dims"] == [32, 8]
+        answer = other.post("/search", index="short", query=[sentences[3]], top_k=3).json()
+        hits = index.search(sentences[3], 3)
+        assert [hit["row"] for hit in answer["data"][0]["found"]] == [hit.row for hit in hits]
 
 
 def test_similarities_are_the_cosines_of_the_model(server, own, sentences):
@@ -285,6 +302,12 @@ def test_a_file_encoded_by_a_server_is_that_of_a_local_encoding(server, folders,
     assert records[0] == records[1] and records[0]["truncated"] == 1
     index = dcpcse.SentenceIndex.build(dcpcse.load(folders["reviews"]), text, vectors=tmp_path / "remote.npy")
     assert index.search(sentences[2], 1)[0].row == 2
+    words = ["--url", server.url, "--truncate_dim", "8", "--normalize"]
+    assert main(["encode", "reviews", str(text), "--output", str(tmp_path / "short.npy"), *words]) == 0
+    short = local[:, :8] / np.linalg.norm(local[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(np.load(tmp_path / "short.npy"), short, atol=1e-5)
+    record = json.loads((tmp_path / "short.npy.json").read_text(encoding="utf-8"))
+    assert record["made_of"]["options"]["truncate_dim"] == 8
 
 
 @pytest.mark.parametrize(
@@ -296,6 +319,7 @@ def test_a_file_encoded_by_a_server_is_that_of_a_local_encoding(server, folders,
         ("reviews", ["--pooler", "avg"], "--pooler_type has no effect with --url"),
         ("reviews", ["--ray", "local"], "--ray has no effect with --url"),
         ("reviews", ["--max_seq_length", "8"], "--max_seq_length has no effect with --url"),
+        ("reviews", ["--truncate_dim", "33"], "truncate_dim 33: must be between 1 and 32"),
     ],
 )
 def test_mistakes_with_a_server_are_one_line(model, words, message, server, sentences, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from dcpcse.analysis.rendering import render
 from dcpcse.analysis.run_comparison import align_rows, compare_environments, compare_settings, format_value
 from dcpcse.training.run_history import Run
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.run_files import is_number
+from dcpcse.utils.run_files import is_number, mode_and_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,7 +139,8 @@ def _dev_scores(runs: Mapping[str, Run]) -> ScoreTable | None:
 def _evaluation_tables(evaluations: Sequence[EvaluationScores]) -> list[ScoreTable]:
     by_mode: dict[str, list[EvaluationScores]] = {}
     for one in evaluations:
-        by_mode.setdefault(str(one.report.get("mode", "unknown")), []).append(one)
+        mode = mode_and_size(one.report.get("mode"), one.report.get("truncate_dim"))
+        by_mode.setdefault(mode, []).append(one)
     tables = []
     for mode, of_mode in by_mode.items():
         reports = [one.report for one in of_mode]

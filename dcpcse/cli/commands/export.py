@@ -6,12 +6,13 @@ from dcpcse.interop.export import EXPORT_FORMATS, TOLERANCE
 from dcpcse.interop.export import export as export_folder
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
+from dcpcse.utils.option_fields import Whole
 
 
 def export_command(argv: Sequence[str]) -> None:
     """Run the command; raises UserError for mistakes of the user."""
     args = export_parser().parse_args(argv)
-    done = export_folder(args.folder, args.to, args.output, base=args.base)
+    done = export_folder(args.folder, args.to, args.output, base=args.base, truncate_dim=args.truncate_dim)
     size, difference = f"{done.bytes / 1e6:.1f} MB", f"{done.difference:.0e}"
     notify(f"{done.folder} ({size}); embeddings read back differ by at most {difference} (allowed: {TOLERANCE:.0e})")
 
@@ -26,5 +27,8 @@ def export_parser() -> CommandParser:
     formats = "; ".join(f"{name}: {target.help}" for name, target in EXPORT_FORMATS.items())
     parser.add_argument("--to", required=True, choices=EXPORT_FORMATS, help=f"Format. {formats}.")
     parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is overwritten.")
+    shortened = "The exported model returns only this number of first values of the embeddings (onnx, "
+    shortened += "sentence-transformers)."
+    parser.add_argument("--truncate_dim", type=Whole(1), metavar="N", help=shortened)
     parser.add_argument("--base", help="Current location of the frozen encoder, if it has moved since training.")
     return parser

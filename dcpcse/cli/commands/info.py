@@ -11,6 +11,7 @@ from dcpcse.training.run_history import Gain
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.live_runs import notify_of_running
+from dcpcse.utils.run_files import mode_and_size
 
 
 def info_command(argv: Sequence[str]) -> None:
@@ -116,7 +117,7 @@ def _score_lines(scores: Mapping[str, Any]) -> list[str]:
         shown = {f"{family} average": value for family, value in report["averages_x100"].items()}
         shown |= report["scores_x100"]
         scores_of = ", ".join(f"{task} {_score(value)}" for task, value in shown.items())
-        lines.append(f"{name} ({report['mode']}): {scores_of}")
+        lines.append(f"{name} ({mode_and_size(report['mode'], report.get('truncate_dim'))}): {scores_of}")
     return lines
 
 

@@ -52,12 +52,17 @@ class SearchArguments:
         "with it; ivf: search only a few of the cells of faiss, which is faster and may miss sentences.",
         choices=list(BACKENDS),
     )
+    truncate_dim: int | None = option(
+        None,
+        "Compare only this number of first values of the embeddings. Default: all, or the number that the index "
+        "records.",
+    )
     num_cells: int | None = option(None, "With ivf: number of cells of a new index (default: 100).")
     num_cells_in_search: int | None = option(None, "With ivf: cells searched for a query (default: 10, or as saved).")
     json: bool = option(False, "Print a line of JSON for each query.")
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "num_cells", "num_cells_in_search"):
+        for name in ("top_k", "num_cells", "num_cells_in_search", "truncate_dim"):
             given = getattr(self, name)
             require(given is None or given >= 1, f"--{name}", given, "at least 1")
         cosine = self.threshold is None or -1 <= self.threshold <= 1
@@ -134,15 +139,19 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int | No
         backend=args.backend,
         overwrite=args.overwrite,
         show_progress=True,
+        truncate_dim=args.truncate_dim,
         **given,
     )
 
 
 def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
-    """Apply the options to a saved index. Raises UserError if the index has another text or other cells."""
+    """Apply the options to a saved index. Raises UserError if the index has another text, size or other cells."""
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built from the present {args.sentences}; {remedy}")
+    if args.truncate_dim not in (None, index.truncate_dim):
+        has = f"with {index.truncate_dim}" if index.truncate_dim else "without it"
+        raise UserError(f"--truncate_dim {args.truncate_dim}: the index in {args.index} was built {has}; {remedy}")
     if args.num_cells not in (None, index.num_cells):
         has = f"the index in {args.index} has {index.num_cells or 'none'}"
         raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")

@@ -1,8 +1,9 @@
 """`dcpcse similarity MODEL SENTENCE SENTENCE …`: print cosines of one sentence with others, or of pairs in a file."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpcse.data.text_file import TextFile
@@ -10,11 +11,11 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option
+from dcpcse.utils.option_fields import option, require
 from dcpcse.utils.text_lines import line_error
 
 if TYPE_CHECKING:
-    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    import numpy as np
 
 PAIRS = 4_096
 """Number of pairs that are encoded at once."""
@@ -29,7 +30,11 @@ class SimilarityArguments:
     _argument_group_name = "similarity"
 
     pairs: str | None = option(None, "Text file, UTF-8, two sentences a line, separated by a tab.")
+    truncate_dim: int | None = option(None, "Compare only this number of first values of the embeddings.")
     json: bool = option(False, "Print a line of JSON for each pair.")
+
+    def __post_init__(self) -> None:
+        require(self.truncate_dim is None or self.truncate_dim >= 1, "--truncate_dim", self.truncate_dim, "at least 1")
 
 
 def similarity_command(argv: Sequence[str]) -> None:
@@ -50,7 +55,8 @@ def similarity_command(argv: Sequence[str]) -> None:
     model = load_model(places.model, encoder)
     own = [(places.sentence[0], other) for other in places.sentence[1:]]
     chunks = [own] if file is None else (_pairs(file, number) for number in range(file.chunks))
-    for first, second, score in _scored(model, chunks, encoder.batch_size):
+    encode = partial(model.encode, batch_size=encoder.batch_size, truncate_dim=args.truncate_dim)
+    for first, second, score in _scored(encode, chunks):
         line = {"sentences": [first, second], "score": score}
         print_result(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
 
@@ -67,14 +73,14 @@ def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
 
 
 def _scored(
-    model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int | None
+    encode: "Callable[[list[str]], np.ndarray]", chunks: Iterable[list[tuple[str, str]]]
 ) -> Iterator[ScoredPair]:
     from dcpcse.inference.similarity import normalize_rows, pairwise_cosines
 
     for pairs in chunks:
         sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair))
         row = {sentence: number for number, sentence in enumerate(sentences)}
-        vectors = normalize_rows(model.encode(sentences, batch_size=batch_size))
+        vectors = normalize_rows(encode(sentences))
         first, second = ([row[pair[side]] for pair in pairs] for side in (0, 1))
         for pair, score in zip(pairs, pairwise_cosines(vectors[first], vectors[second]).tolist(), strict=True):
             yield *pair, score

@@ -198,6 +198,12 @@ class Manifest:
         if self.lora is not None and not self.lora.target_modules:
             raise ValueError("lora.target_modules is []; expected at least one name")
 
+    def validate_sizes(self) -> None:
+        """Raise ValueError unless the sizes of shortened embeddings are whole numbers, largest first."""
+        sizes = self.arguments.get("matryoshka_dims") or []
+        if not schema.are_sizes(sizes):
+            raise ValueError(f"arguments.matryoshka_dims is {sizes!r:.60}; expected whole numbers, largest first")
+
     def validate_sha256(self) -> None:
         """Raise ValueError if a checksum is not a sha256, or belongs to a file that is not part of this model."""
         backbone = self.backbone and vars(self.backbone)

@@ -125,6 +125,15 @@ def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
     return TextSettings(length, lower, _default_prompt(folder / MODEL_CONFIG))
 
 
+def read_size(folder: Path) -> int | None:
+    """Return the number of values to which sentence-transformers shortens the embeddings; None if it does not."""
+    path = folder / MODEL_CONFIG
+    size = read_object(path).get("truncate_dim") if path.is_file() else None
+    if size is not None and not (type(size) is int and size > 0):
+        raise UserError(f"{path} is damaged: truncate_dim {size!r:.40} is no number of values")
+    return size
+
+
 def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) -> PoolingSettings:
     """Return what follows the encoder; raise UserError if a module or a setting cannot be reproduced."""
     kinds = [module for module in modules[1:] if module.kind != "Dropout"]  # it has no effect at inference

@@ -67,7 +67,7 @@ def encode_file(
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, f"--output {output}")
     text = TextFile.read(file, args.chunk_size)
-    job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length)
+    job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, truncate_dim=args.truncate_dim)
     with _workers(args, encoder) as workers:
         job, dimension = workers.identify(job)
         missing, started = [], time.perf_counter()
@@ -119,6 +119,8 @@ def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[st
         "model": dict(job.identity),
         "text": {"lines": text.lines, "sha256": text.sha256},
         "options": {name: getattr(args, name) for name in options}
+        # Not recorded without it, so that what an earlier version began can be resumed.
+        | ({} if args.truncate_dim is None else {"truncate_dim": args.truncate_dim})
         | {name: getattr(job.encoder, name) for name in ENCODER_OPTIONS}
         | {"batch_size": job.encoder.batch_size or default_batch_size(job.identity["device"])},
     }

@@ -12,6 +12,7 @@ import torch
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.shortening import SIZE_WARNINGS, require_size
 from dcpcse.encoders.tokenization import CUT_WARNING
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
@@ -40,6 +41,7 @@ class EncodeJob:
     normalize: bool
     max_length: int | None
     identity: Mapping[str, Any] | None = None
+    truncate_dim: int | None = None
 
     def load(self, device: str | torch.device) -> SentenceEncoder:
         """Load the model onto a device."""
@@ -49,10 +51,11 @@ class EncodeJob:
         """Return a copy of the job with the identity of the model, and the dimension of the vectors.
 
         device_type: type of the device that the workers will use; it becomes part of the identity.
-        Raises UserError if the model does not support the maximum length.
+        Raises UserError if the model does not support the maximum length or the size.
         """
-        model.encode([], max_length=self.max_length)
-        return replace(self, identity={**identity(model), "device": device_type}), model.dimension
+        model.encode([], max_length=self.max_length, truncate_dim=self.truncate_dim)
+        size = self.truncate_dim or model.dimension
+        return replace(self, identity={**identity(model), "device": device_type}), size
 
     def load_in_worker(self, device: str, threads: int) -> SentenceEncoder:
         """Load the model in a worker. Raises UserError if its identity differs from the job's."""
@@ -70,7 +73,11 @@ class EncodeJob:
         normalize = self.normalize or None  # without --normalize, as the model's setting says
         with _count_truncated() as counts:
             vectors = model.encode(
-                sentences, batch_size=self.encoder.batch_size, normalize=normalize, max_length=self.max_length
+                sentences,
+                batch_size=self.encoder.batch_size,
+                normalize=normalize,
+                max_length=self.max_length,
+                truncate_dim=self.truncate_dim,
             )
         release_memory(model.device)
         with np.errstate(over="ignore"):  # the caller rejects infinite values and reports their line
@@ -82,16 +89,22 @@ _COUNTS: ContextVar[list[int] | None] = ContextVar("counts", default=None)
 
 
 def _counted(record: logging.LogRecord) -> bool:
-    """Hide the warning about truncated texts, which every chunk would repeat, and keep its number."""
+    """Hide the warning about truncated texts, which every chunk would repeat, and keep its number.
+
+    A warning about the size of the vectors is hidden too: `EncodeJob.identify` logs it, and every worker would repeat
+    it.
+    """
     counts = _COUNTS.get()
-    if record.msg is not CUT_WARNING or counts is None:
+    if counts is None or record.msg not in (CUT_WARNING, *SIZE_WARNINGS):
         return True
-    counts.append(record.args[0])
+    if record.msg is CUT_WARNING:
+        counts.append(record.args[0])
     return False
 
 
 # One filter for all threads: a filter that comes and goes would also hide the warnings of other threads.
-logging.getLogger(SentenceEncoder.__module__).addFilter(_counted)
+for _module in (SentenceEncoder.__module__, require_size.__module__):
+    logging.getLogger(_module).addFilter(_counted)
 
 
 @contextlib.contextmanager

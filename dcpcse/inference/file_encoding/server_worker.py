@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.shortening import require_size
 from dcpcse.inference.arguments import KEY_VARIABLE, EncoderArguments
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
 from dcpcse.utils.errors import UserError, first_line, printable
@@ -47,19 +48,23 @@ class ServerWorker:
                     f"--{field.name} has no effect with --url, where the server has the encoder; leave it out"
                 )
         self._url = url.rstrip("/").removesuffix("/v1")
+        self._told_sizes: set[int] = set()
 
     def identify(self, job: EncodeJob) -> tuple[EncodeJob, int]:
         """Return the job with the identity of the server's model, and the dimension of the vectors.
 
-        Raises UserError if the server has no such model, or cannot be reached.
+        Raises UserError if the server has no such model, if it has a smaller dimension, or if it cannot be reached.
         """
         if job.max_length is not None:
             raise UserError("--max_seq_length has no effect with --url; leave it out")
         about = self._ask(f"/v1/models/{urllib.parse.quote(job.name)}")
         try:
-            return replace(job, identity=dict(about["identity"])), int(about["dimension"])
+            job, dimension = replace(job, identity=dict(about["identity"])), int(about["dimension"])
+            trained = [int(size) for size in about.get("matryoshka_dims", ())]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"--url {self._url}: this is no server of dcpcse serve") from error
+        require_size(job.truncate_dim, dimension, trained, self._told_sizes)
+        return job, job.truncate_dim or dimension
 
     def encode(self, job: EncodeJob, text: TextFile, numbers: Sequence[int]) -> Iterator[tuple[int, EncodedChunk]]:
         """Yield the number and the vectors of each chunk. Raises UserError if the server's model has changed."""
@@ -74,7 +79,8 @@ class ServerWorker:
 
     def _encode(self, job: EncodeJob, texts: Sequence[str]) -> EncodedChunk:
         body = {"model": job.name, "input": texts, "encoding_format": "base64", "truncate": True}
-        found = self._ask("/v1/embeddings", body | ({"normalize": True} if job.normalize else {}))
+        wishes = {"normalize": job.normalize or None, "dimensions": job.truncate_dim}
+        found = self._ask("/v1/embeddings", body | {name: wish for name, wish in wishes.items() if wish is not None})
         try:
             rows = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in found["data"]]
             vectors = np.stack(rows)

@@ -54,7 +54,13 @@ class IndexRecord(schema.Open):
     num_cells_in_search: int | None = schema.between(1, schema.MAX_COUNT)
     model: dict | None
     text: str | None
+    truncate_dim: int | None = schema.size(default=None)
     sha256: dict[str, str] = schema.sha256()
+
+    def validate_size(self) -> None:
+        """Raise ValueError unless shortened vectors have the size to which they were shortened."""
+        if self.truncate_dim not in (None, self.dimension):
+            raise ValueError(f"truncate_dim is {self.truncate_dim}, and dimension {self.dimension}")
 
     def validate_cells(self) -> None:
         """Raise ValueError unless exactly the indexes with cells have a number of cells to search."""

@@ -54,7 +54,8 @@ class SentenceIndex:
     model: encodes queries and added sentences; None if vectors are given instead. identity: the identity of the model
     that computed the vectors (`dcpcse.encoders.fingerprint`); None if it is unknown. backend: the search backend
     (`BACKENDS`). text: sha256 of the text file that the index was built from; None if it was built from a list, or if
-    sentences have been added.
+    sentences have been added. truncate_dim: the size to which embeddings are shortened (see `SentenceEncoder.encode`);
+    None if they are not.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class SentenceIndex:
         backend: str = "auto",
         ivf: Any = None,
         text: str | None = None,
+        truncate_dim: int | None = None,
     ) -> None:
         """Create an index. ivf: the inverted file of faiss with the vectors, only for the backend ivf."""
         self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
         self.identity = None if identity is None else dict(identity)
-        self.model, self.text = model, text
+        self.model, self.text, self.truncate_dim = model, text, truncate_dim
         self.backend = "numpy" if backend == "auto" and find_spec("faiss") is None else backend
 
     @classmethod
@@ -88,6 +90,7 @@ class SentenceIndex:
         num_cells_in_search: int = 10,
         overwrite: bool = False,
         show_progress: bool = False,
+        truncate_dim: int | None = None,
     ) -> "SentenceIndex":
         """Build an index of a list of sentences, or of a text file with one sentence per line.
 
@@ -95,14 +98,16 @@ class SentenceIndex:
         of the model, or 128 for an object of other code. folder: the index is written
         to it chunk by chunk and then mapped; without a folder it is in memory. vectors: vectors to use instead of
         encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote for this text with this model.
-        overwrite: replace an index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. Raises
-        UserError if a sentence or a vector is not valid, if the vectors belong to another model or text, or if the
-        folder contains other files.
+        overwrite: replace an index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. truncate_dim:
+        shorten embeddings to their first values, as `encode(..., truncate_dim=...)` does; the index records it, and
+        queries are shortened in the same way. Given vectors must have this size. Raises UserError if a sentence or a
+        vector is not valid, if the vectors belong to another model, text or size, or if the folder contains other
+        files.
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
         batch_size_or_default(batch_size)
-        encode = None if vectors is not None else encode_function(model, batch_size)
+        encode = None if vectors is not None else encode_function(model, batch_size, truncate_dim)
         require_backend(backend)
         options = {"num_cells": num_cells, "num_cells_in_search": num_cells_in_search}
         for name, value in options.items():
@@ -115,11 +120,13 @@ class SentenceIndex:
         count, chunks, text = _read_sentences(texts)
         identity = _identity(model)
         if isinstance(vectors, str | Path):
-            vectors, identity = _read_vectors(Path(vectors), text, identity)
+            vectors, identity = _read_vectors(Path(vectors), text, identity, truncate_dim)
         if vectors is not None:
             vectors = matrix("vectors", vectors)
             if vectors.ndim != 2 or len(vectors) != count:
                 raise _not_one_row_each(vectors, count)
+            if truncate_dim not in (None, vectors.shape[1]):
+                raise UserError(f"truncate_dim {truncate_dim}: the given vectors have {vectors.shape[1]} values")
 
         def rows() -> Iterator[tuple[list[str], np.ndarray]]:
             start = 0
@@ -142,9 +149,11 @@ class SentenceIndex:
             lists, blocks = zip(*rows(), strict=True)
             array = np.concatenate(blocks)
             ivf = nearest.build_ivf(*clustering(array), array, num_cells_in_search) if uses_ivf else None
-            return cls(list(chain(*lists)), array, identity, model=model, backend=backend, ivf=ivf, text=text)
+            how = {"model": model, "backend": backend, "ivf": ivf, "text": text, "truncate_dim": truncate_dim}
+            return cls(list(chain(*lists)), array, identity, **how)
         cells, in_search = (clustering, num_cells_in_search) if uses_ivf else (None, None)
-        write_index(Path(folder), overwrite, count, rows(), cells, in_search, {"model": identity, "text": text})
+        facts = {"model": identity, "text": text, **_recorded(truncate_dim)}
+        write_index(Path(folder), overwrite, count, rows(), cells, in_search, facts)
         index = cls.load(folder, backend=backend)
         index.model = model
         return index
@@ -167,7 +176,8 @@ class SentenceIndex:
         ivf = None
         if backend in ("auto", "ivf") and clusters is not None:
             ivf, backend = nearest.build_ivf(*clusters, vectors, record["num_cells_in_search"]), "ivf"
-        return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, text=record["text"])
+        found = {"text": record["text"], "truncate_dim": record.get("truncate_dim")}
+        return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, **found)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -326,7 +336,7 @@ class SentenceIndex:
         folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
         rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)
-        facts = {"model": self.identity, "text": self.text}
+        facts = {"model": self.identity, "text": self.text, **_recorded(self.truncate_dim)}
 
         def clustering(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             centroids = ivf.quantizer.reconstruct_n(0, ivf.nlist)
@@ -341,7 +351,7 @@ class SentenceIndex:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
             _require_same_model(self.identity, self.model, "the index")
-        return encode_function(self.model, batch_size)
+        return encode_function(self.model, batch_size, self.truncate_dim)
 
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
@@ -356,6 +366,11 @@ def require_backend(backend: str) -> None:
         raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend in ("faiss", "ivf"):
         nearest.load_faiss()
+
+
+def _recorded(truncate_dim: int | None) -> dict[str, int]:
+    """Return the entry in the record of an index; there is none without shortening, as in earlier versions."""
+    return {} if truncate_dim is None else {"truncate_dim": truncate_dim}
 
 
 def _not_one_row_each(vectors: np.ndarray, count: int) -> UserError:
@@ -394,12 +409,13 @@ def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[li
 
 
 def _read_vectors(
-    path: Path, text: str | None, identity: Mapping[str, Any] | None
+    path: Path, text: str | None, identity: Mapping[str, Any] | None, truncate_dim: int | None
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
     """Map a .npy file that `dcpcse encode` wrote; return its vectors and the identity of the model that computed them.
 
     text: sha256 of the text that must have been encoded. identity: the model that must have been used; None allows
-    any. Raises UserError if the record `PATH.json` is missing, or if text or model differ.
+    any. truncate_dim: the size to which the vectors must have been shortened. Raises UserError if the record
+    `PATH.json` is missing, or if text, model or size differ.
     """
     if path.suffix != ".npy":
         raise UserError(f"vectors {path}: not a .npy file; give the file that `dcpcse encode --output NAME.npy` wrote")
@@ -416,6 +432,9 @@ def _read_vectors(
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
     if text != sha256:
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
+    if (own := made_of.get("options", {}).get("truncate_dim")) != truncate_dim:
+        made, given = (f"truncate_dim {size}" if size else "no truncate_dim" for size in (own, truncate_dim))
+        raise UserError(f"{path} was made with {made}, and {given} is given for the index; give the same")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
     if identity is not None:

@@ -31,9 +31,10 @@ TOLERANCE = 1e-4
 class ExportFormat:
     """An export format: its module in this package, its help, and its required packages with their extra in setup.py.
 
-    merges: whether a LoRA adapter is merged into the weights of the encoder. The module has `obstacles(model)`, which
-    returns the reasons why the format cannot represent a model; `write(model, folder)`; and `read_back(model, folder,
-    sentences)`, which returns the other library's embeddings.
+    merges: whether a LoRA adapter is merged into the weights of the encoder. shortens: whether the exported model can
+    return shortened embeddings. The module has `obstacles(model)`, which returns the reasons why the format cannot
+    represent a model; `write(model, folder)`, with the keyword truncate_dim if the format shortens; and
+    `read_back(model, folder, sentences)`, which returns the other library's embeddings.
     """
 
     module: str
@@ -41,6 +42,7 @@ class ExportFormat:
     extra: str | None = None
     packages: tuple[str, ...] = ()
     merges: bool = True
+    shortens: bool = False
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return what is exported of a model. Weights in half precision, which would round the sum, are not merged."""
@@ -55,10 +57,14 @@ class ExportFormat:
 EXPORT_FORMATS = {
     "peft": ExportFormat("peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",), merges=False),
     "sentence-transformers": ExportFormat(
-        "sentence_transformers", "a folder for SentenceTransformer", "st", ("sentence_transformers",)
+        "sentence_transformers", "a folder for SentenceTransformer", "st", ("sentence_transformers",), shortens=True
     ),
     "onnx": ExportFormat(
-        "onnx", "one graph for onnxruntime, including the encoder", "onnx", ("onnx", "onnxscript", "onnxruntime")
+        "onnx",
+        "one graph for onnxruntime, including the encoder",
+        "onnx",
+        ("onnx", "onnxscript", "onnxruntime"),
+        shortens=True,
     ),
     "huggingface": ExportFormat("huggingface", "a trained encoder for AutoModel"),
 }
@@ -74,16 +80,23 @@ class Exported:
     difference: float
 
 
-def export(folder: str | Path, to: str, output: str | Path, *, base: str | None = None) -> Exported:
+def export(
+    folder: str | Path, to: str, output: str | Path, *, base: str | None = None, truncate_dim: int | None = None
+) -> Exported:
     """Export an output folder of train.py, local or on the Hub, to a new folder.
 
     If the export fails, no folder is left behind. base: current location of the frozen encoder, if it has moved; an
-    exported adapter names this location. Raises UserError if the format is unknown or cannot represent the model (with
-    all reasons), if the output exists, if packages are missing, or if embeddings differ by more than `TOLERANCE`.
+    exported adapter names this location. truncate_dim: the exported model returns the first values of the embeddings,
+    as `encode(..., truncate_dim=...)` does. Raises UserError if the format is unknown or cannot represent the model
+    (with all reasons) or the size, if the output exists, if packages are missing, or if embeddings differ by more than
+    `TOLERANCE`.
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
     target, output = EXPORT_FORMATS[to], Path(output)
+    if truncate_dim is not None and not target.shortens:
+        others = " or ".join(f"--to {name}" for name, one in EXPORT_FORMATS.items() if one.shortens)
+        raise UserError(f"--truncate_dim: --to {to} cannot contain a size; leave it out, or use {others}")
     require_new_folder(output, "--output")
     target.require_packages()
     # Imported after the checks, because these imports take seconds.
@@ -91,15 +104,16 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
     model = SentenceEncoder.load(folder, base, device="cpu")
+    model.require_size(truncate_dim)
     module = importlib.import_module(f".{target.module}", __package__)
     exported = target.subject(model)
     if reasons := module.obstacles(exported):
         raise UserError(f"--to {to} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
-    expected = model.encode(sentences, max_length=model.max_tokens)
+    expected = model.encode(sentences, max_length=model.max_tokens, truncate_dim=truncate_dim)
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by one library about another
-        module.write(exported, temporary)
+        module.write(exported, temporary, **({} if truncate_dim is None else {"truncate_dim": truncate_dim}))
         difference = _difference(module.read_back(exported, temporary, sentences), expected)
         if not difference <= TOLERANCE:  # also true for NaN
             raise UserError(

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
 from dcpcse.encoders.encoder import set_packed
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, in_float32
 from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
 from dcpcse.utils.files import write_atomic, write_json_atomic
@@ -48,13 +48,14 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     return [reason for reason, there in reasons.items() if there]
 
 
-def write(model: SentenceEncoder, folder: Path) -> None:
+def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = None) -> None:
     """Write the graph, the tokenizer with the template, the settings for preparing sentences, and a README."""
     _tokenizer(model).save(str(folder / TOKENIZER))
-    _write_graph(model, folder / GRAPH)
-    write_json_atomic(folder / SETTINGS, _settings(model))
+    _write_graph(model, folder / GRAPH, truncate_dim)
+    settings = _settings(model, truncate_dim or model.dimension)
+    write_json_atomic(folder / SETTINGS, settings)
     names = {"graph": GRAPH, "tokenizer": TOKENIZER, "settings": SETTINGS}
-    page = ONNX_README.format(method=model.method or "DCPCSE", dimension=model.dimension, **names)
+    page = ONNX_README.format(method=model.method or "DCPCSE", dimension=settings["dimension"], **names)
     write_atomic(folder / "README.md", page)
 
 
@@ -65,18 +66,19 @@ def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) ->
 
 
 class _Graph(nn.Module):
-    """A module that maps ids and mask (N, L) to embeddings (N, H).
+    """A module that maps ids and mask (N, L) to embeddings (N, H), or to their first values.
 
     The positions of template slots are computed from the sentence lengths."""
 
-    def __init__(self, model: SentenceEncoder) -> None:
+    def __init__(self, model: SentenceEncoder, truncate_dim: int | None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.truncate_dim = model, truncate_dim
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         template = self.model.template
         slots = None if template is None else _slots(template, attention_mask.sum(1) - template.length)
-        return self.model(input_ids, attention_mask, slots)
+        _, embeddings = self.model.pool_and_embed(input_ids, attention_mask, slots, normalize=False)
+        return in_float32(embeddings, self.model.normalize, self.truncate_dim)
 
 
 def _slots(template: TokenTemplate, content: Tensor) -> Slots:
@@ -91,7 +93,7 @@ def _slots(template: TokenTemplate, content: Tensor) -> Slots:
     return Slots(indices(template.masks), content, indices(template.prompts), torch.zeros_like(content))
 
 
-def _write_graph(model: SentenceEncoder, path: Path) -> None:
+def _write_graph(model: SentenceEncoder, path: Path, truncate_dim: int | None) -> None:
     # The graph takes padded batches: it cannot pack tokens, because their number depends on the data.
     set_packed(model, False)
     rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # no other dimension has these sizes
@@ -100,7 +102,7 @@ def _write_graph(model: SentenceEncoder, path: Path) -> None:
     names = {name: {0: "batch", 1: "length"} for name in INPUTS}
     external = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
     with torch.no_grad(), _quietly():
-        program = torch.export.export(_Graph(model), example, dynamic_shapes=dynamic, strict=False)
+        program = torch.export.export(_Graph(model, truncate_dim), example, dynamic_shapes=dynamic, strict=False)
         torch.onnx.export(
             program,
             f=path,
@@ -143,13 +145,17 @@ def _tokenizer(model: SentenceEncoder) -> Tokenizer:
     return tokenizer
 
 
-def _settings(model: SentenceEncoder) -> dict[str, object]:
-    """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, as JSON-serialisable values."""
-    template = model.template
+def _settings(model: SentenceEncoder, dimension: int) -> dict[str, object]:
+    """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, as JSON-serialisable values.
+
+    dimension: number of values that the graph returns.
+    """
+    template, sizes = model.template, [size for size in model.matryoshka_dims if size <= dimension]
     return {
         "format": ONNX_FORMAT,
         "method": model.method,
-        "dimension": model.dimension,
+        "dimension": dimension,
+        **({"matryoshka_dims": sizes} if sizes else {}),
         "max_tokens": model.max_tokens,
         "text": {
             "final_period": model.final_period,

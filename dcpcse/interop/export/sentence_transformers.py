@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.utils.files import write_atomic
+from dcpcse.encoders.storage.st_modules import MODEL_CONFIG
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_atomic, write_json_atomic
 
 README_PAGE = """---
 library_name: sentence-transformers
@@ -33,18 +35,31 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     return []
 
 
-def write(model: SentenceEncoder, folder: Path) -> None:
-    """Write the model, the files of sentence-transformers and a README."""
+def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = None) -> None:
+    """Write the model, the files of sentence-transformers and a README.
+
+    Raises UserError for a size and a model whose embeddings have unit length, which those of sentence-transformers
+    would not have.
+    """
+    if truncate_dim is not None and model.normalize:
+        raise UserError(
+            "--truncate_dim: the model scales embeddings to unit length, and sentence-transformers would shorten them "
+            f"afterwards; leave it out, and use SentenceTransformer(..., truncate_dim={truncate_dim}) and "
+            "encode(..., normalize_embeddings=True)"
+        )
     plain = _is_plain(model)
     if plain:
         model.tuned_backbone().write(folder)
         model.tokenizer.save_pretrained(folder)
+        if truncate_dim is not None:
+            write_json_atomic(folder / MODEL_CONFIG, {"truncate_dim": truncate_dim})
     else:
         from sentence_transformers import SentenceTransformer
 
         from dcpcse.interop.sentence_transformers import DeepPromptTransformer
 
-        SentenceTransformer(modules=[DeepPromptTransformer(model)], device="cpu").save(
+        modules = [DeepPromptTransformer(model)]
+        SentenceTransformer(modules=modules, device="cpu", truncate_dim=truncate_dim).save(
             str(folder), create_model_card=False
         )
     frozen = f"trained weights for the frozen encoder `{model.source.name_or_path}`, which is loaded from there"

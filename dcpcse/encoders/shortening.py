@@ -1,0 +1,51 @@
+"""Shortened embeddings: the first values of each vector. Models may be trained for them.
+
+torch is not imported, because encoding with an ONNX file does not need it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dcpcse.utils.arguments import whole_number
+
+logger = logging.getLogger(__name__)
+
+NOT_TRAINED = "truncate_dim %d: the model was not trained for shortened embeddings, which may be much worse"
+OTHER_SIZE = "truncate_dim %d: the model was trained for embeddings of %s values; other sizes may be worse"
+
+SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
+
+
+def shorten(vectors: np.ndarray, truncate_dim: int | None, normalize: bool = False) -> np.ndarray:
+    """Return the first values (n, truncate_dim) of vectors (n, H), scaled to unit length if `normalize`.
+
+    truncate_dim: None for all values. Vectors of zeros stay zero.
+    """
+    kept = np.ascontiguousarray(vectors[:, :truncate_dim])
+    if not normalize:
+        return kept
+    lengths = np.linalg.norm(kept, axis=1, keepdims=True)
+    return kept / np.where(lengths > 0, lengths, lengths.dtype.type(1))
+
+
+def require_size(truncate_dim: Any, dimension: int, trained: Sequence[int], told: set[int]) -> None:
+    """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`; None is all values.
+
+    Log a warning if the model was not trained for this size. trained: the sizes that it was trained for. told: the
+    sizes with a warning so far; each gets one.
+    """
+    if truncate_dim is None:
+        return
+    whole_number("truncate_dim", truncate_dim, 1, dimension)
+    if truncate_dim in (dimension, *trained, *told):
+        return
+    told.add(truncate_dim)
+    if trained:
+        logger.warning(OTHER_SIZE, truncate_dim, ", ".join(map(str, trained)))
+    else:
+        logger.warning(NOT_TRAINED, truncate_dim)

@@ -1,0 +1,145 @@
+"""Shortened embeddings: the first values, scaled afterwards, as those of sentence-transformers; nothing silent."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from method_models import model_of
+from model_folders import edit_record
+
+import dcpcse
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.encoders.shortening import shorten
+from dcpcse.utils.errors import UserError
+
+
+def cut(vectors: np.ndarray, size: int) -> np.ndarray:
+    """The first values of each vector, scaled to unit length, by a loop over Python floats."""
+    rows = []
+    for vector in vectors.tolist():
+        length = sum(value * value for value in vector[:size]) ** 0.5
+        rows.append([value / length for value in vector[:size]])
+    return np.array(rows)
+
+
+@pytest.fixture
+def model(tiny) -> SentenceEncoder:
+    return plain_encoder(load_backbone(tiny("bert")), "avg")
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_encode_gives_the_first_values_scaled_afterwards(model, sentences):
+    full = model.encode(sentences)
+    for size in (1, 8, 32):
+        short = model.encode(sentences, truncate_dim=size)
+        assert short.dtype == np.float32
+        np.testing.assert_array_equal(short, full[:, :size])
+        np.testing.assert_allclose(model.encode(sentences, 3, True, truncate_dim=size), cut(full, size), atol=1e-6)
+    assert model.encode([], truncate_dim=8).shape == (0, 8)
+    model.normalize = True  # as in folders of sentence-transformers with the module Normalize
+    np.testing.assert_allclose(model.encode(sentences, truncate_dim=8), cut(full, 8), atol=1e-6)
+    np.testing.assert_array_equal(model.encode(sentences, None, False, truncate_dim=8), full[:, :8])
+
+
+def test_vectors_of_zeros_stay_zero():
+    vectors = np.array([[0, 0, 3], [3, 4, 12]], dtype=np.float32)
+    np.testing.assert_allclose(shorten(vectors, 2, normalize=True), [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    assert shorten(vectors, None, normalize=True).dtype == np.float32
+
+
+def test_a_size_that_was_not_trained_is_reported_once(model, sentences, caplog):
+    for _ in range(3):
+        for size in (8, 32, 5):
+            model.encode(sentences[:1], truncate_dim=size)
+    assert warnings_of(caplog) == [
+        f"truncate_dim {size}: the model was not trained for shortened embeddings, which may be much worse"
+        for size in (8, 5)
+    ]
+    caplog.clear()
+    trained = plain_encoder(load_backbone(model.source.name_or_path), "avg")
+    trained.arguments = {"matryoshka_dims": [32, 16, 8]}
+    assert (trained.matryoshka_dims, model.matryoshka_dims) == ((32, 16, 8), ())
+    for size in (8, 16, 5, 5, 32):
+        trained.encode(sentences[:1], truncate_dim=size)
+    assert warnings_of(caplog) == [
+        "truncate_dim 5: the model was trained for embeddings of 32, 16, 8 values; other sizes may be worse"
+    ]
+
+
+@pytest.mark.parametrize("size", [0, -1, 33, 8.0, "8", True])
+def test_a_wrong_size_is_refused(size, model):
+    for call in (
+        lambda: model.encode(["Rain fell."], truncate_dim=size),
+        lambda: dcpcse.similarity(model, "Rain", "Fog", truncate_dim=size),
+        lambda: dcpcse.SentenceIndex.build(model, ["Rain", "Fog"], truncate_dim=size),
+        lambda: dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=size),
+    ):
+        with pytest.raises(UserError, match=r"^truncate_dim .*: must be "):
+            call()
+
+
+def test_similarities_and_an_index_compare_the_first_values_only(model, sentences, tmp_path):
+    short = cut(model.encode(sentences), 8)
+    expected = short @ short[0]
+    found = dcpcse.similarity(model, sentences[0], sentences, truncate_dim=8)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.abs(found - dcpcse.similarity(model, sentences[0], sentences)).max() > 0.01
+    for folder in (None, tmp_path / "index"):
+        index = dcpcse.SentenceIndex.build(model, sentences[:9], folder, truncate_dim=8)
+        index.add(sentences[9:])
+        assert (index.dimension, index.truncate_dim) == (8, 8)
+        hits = index.search(sentences[0], 12)
+        assert [hit.row for hit in hits] == np.argsort(-expected, kind="stable").tolist()
+        np.testing.assert_allclose([hit.score for hit in hits], np.sort(expected)[::-1], atol=1e-6)
+    index.save(tmp_path / "again")
+    again = dcpcse.SentenceIndex.load(tmp_path / "again", model)
+    assert again.truncate_dim == 8
+    assert again.search(sentences[0], 3) == index.search(sentences[0], 3)
+    with pytest.raises(UserError, match="vectors of size 32; those of the index have size 8"):
+        again.search_vectors(model.encode(sentences[:1]))
+    path = tmp_path / "again/dcpcse_index.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
+    with pytest.raises(UserError, match="truncate_dim is 16, and dimension 8; build it again"):
+        dcpcse.SentenceIndex.load(tmp_path / "again")
+
+
+def test_given_vectors_have_the_size(model, sentences):
+    vectors = model.encode(sentences, truncate_dim=8)
+    index = dcpcse.SentenceIndex.build(model, sentences, vectors=vectors, truncate_dim=8)
+    assert index.search(sentences[4], 1)[0].row == 4
+    with pytest.raises(UserError, match="truncate_dim 16: the given vectors have 8 values"):
+        dcpcse.SentenceIndex.build(model, sentences, vectors=vectors, truncate_dim=16)
+
+
+def test_an_encoder_of_other_code_must_take_the_size(model, sentences):
+    other = SimpleNamespace(encode=lambda texts, batch_size: model.encode(texts))
+    with pytest.raises(UserError, match="truncate_dim 8: encode of SimpleNamespace has no such parameter"):
+        dcpcse.similarity(other, "Rain", "Fog", truncate_dim=8)
+    taking = SimpleNamespace(encode=lambda texts, **options: model.encode(texts, **options))
+    expected = dcpcse.similarity(model, sentences[0], sentences, truncate_dim=8)
+    np.testing.assert_array_equal(dcpcse.similarity(taking, sentences[0], sentences, truncate_dim=8), expected)
+
+
+def test_the_class_of_the_tool_uses_the_size_everywhere(model, sentences):
+    tool = dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=8)
+    short = cut(model.encode(sentences), 8)
+    np.testing.assert_allclose(tool.encode(sentences, return_numpy=True), short, atol=1e-6)
+    np.testing.assert_allclose(tool.similarity(sentences[0], sentences), short @ short[0], atol=1e-6)
+    tool.build_index(sentences)
+    assert tool.search(sentences[3], top_k=1)[0][0] == sentences[3]
+
+
+def test_a_folder_says_what_it_was_trained_for(tiny, tmp_path):
+    model_of("simcse", tiny).save(tmp_path)
+    for sizes in ([32, 8], None):
+        edit_record(tmp_path, arguments={"matryoshka_dims": sizes})
+        assert dcpcse.load(tmp_path, device="cpu").matryoshka_dims == tuple(sizes or ())
+    for wrong in ([8, 32], [32, 32], "32", [32.0], [0], [True], {"32": 8}):
+        edit_record(tmp_path, arguments={"matryoshka_dims": wrong})
+        with pytest.raises(UserError, match=r"matryoshka_dims is .*; expected whole numbers, largest first"):
+            dcpcse.load(tmp_path, device="cpu")
