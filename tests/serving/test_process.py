@@ -20,26 +20,21 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.serving.metrics import FOLDER_VARIABLE
 from dcpcse.serving.server import Processes
 
-MISTAKES = {
-    "host without a key": ("BASE --host 0.0.0.0", "--host 0.0.0.0: other machines could use the server without a key"),
+MISTAKES = {  # further ones are in docs/bad-input.md
     "host unknown": ("BASE --host no.such.host.invalid", "is no address of this machine"),
     "empty key file": ("BASE --api_key_file EMPTY", "contains no key"),
     "no key file": ("BASE --api_key_file nowhere", "cannot read the file"),
     "key with blanks": ("BASE --api_key_file BLANKS", "printable ASCII"),
-    "no adapter": ("BASE --adapters nowhere/", "there is no such folder"),
     "no index": ("BASE --index nowhere/", "there is no such folder"),
     "index without one": ("BASE --index REVIEWS", "contains no dcpcse_index.json"),
-    "same name": ("BASE --adapters a=REVIEWS a=LAWS", "have the same label 'a'"),
     "name of the encoder": ("BASE --name reviews --adapters REVIEWS", "two models have the name 'reviews'"),
     "name of a path": ("BASE --adapters ../a=REVIEWS", "cannot name an adapter"),
-    "other base": ("BASE --adapters FOREIGN", "is not the encoder that"),
     "port": ("BASE --port 65536", "--port 65536: must be a whole number from 0 to 65535"),
     "no time": ("BASE --time_limit 0", "--time_limit 0: must be above 0"),
     "no inputs": ("BASE --max_inputs 0", "--max_inputs 0: must be at least 1"),
     "admin without a root": ("BASE --admin_token_file EMPTY", "needs --adapter_root"),
     "root without an admin": ("BASE --adapter_root .", "needs --admin_token_file"),
     "admin of many": ("BASE --admin_token_file KEY --adapter_root . --workers 2", "use --watch FOLDER"),
-    "watched file": ("BASE --watch KEY", "is no folder"),
     "adapters of a trained encoder": ("TUNED --adapters REVIEWS", "the encoder of this model was trained"),
     "no encoder": ("nowhere/", "nowhere/"),
 }
