@@ -18,7 +18,7 @@ import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.serving.metrics import FOLDER_VARIABLE
-from dcpcse.serving.server import Processes
+from dcpcse.serving.server import Processes, bind
 
 MISTAKES = {  # further ones are in docs/bad-input.md
     "host unknown": ("BASE --host no.such.host.invalid", "is no address of this machine"),
@@ -189,3 +189,19 @@ def test_several_processes_share_a_port(tiny, folders, sentences):
         assert "dcpcse_requests_total" in server.client.get("/metrics").text
         assert server.event("request", route="/v1/embeddings")["status"] == 200  # the log of a process
         assert server.stop() == 0
+
+
+def test_a_replica_on_a_ray_cluster_answers_until_sigterm(encoder, folders, sentences):
+    pytest.importorskip("ray.serve", reason='needs Ray Serve (pip install "ray[serve]")')
+    expected = dcpcse.load(folders["laws"], device="cpu").encode(sentences)
+    with bind("127.0.0.1", 0) as free:
+        port = str(free.getsockname()[1])
+    words = ["--pooler", "avg", "--adapters", str(folders["laws"]), "--ray", "local", "--port", port]
+    with running(encoder, *words) as server:
+        found = server.post("/v1/embeddings", model="laws", input=sentences).json()["data"]
+        np.testing.assert_allclose([one["embedding"] for one in found], expected, atol=1e-5)
+        unknown = server.post("/v1/embeddings", model="lwas", input=sentences)
+        assert unknown.status_code == 404 and "'laws'" in unknown.json()["error"]["message"]
+        assert server.stop() == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health", trust_env=False)
