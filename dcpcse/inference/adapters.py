@@ -10,10 +10,10 @@ applied separately for each adapter.
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, set_dtype
+
+Key = TypeVar("Key", bound=Hashable)
 
 LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
 
@@ -249,23 +251,15 @@ class MixedTexts:
         without: Collection[int],
     ) -> "MixedTexts":
         """Tokenize the sentences. Raises UserError if a name is unknown or an adapter rejects `max_length`."""
-        numbers: dict[str, int] = {}
-        own: list[list[str]] = []
-        places = []
-        for sentence, name in zip(sentences, names, strict=True):
-            if name not in numbers:
-                numbers[name] = len(own)
-                own.append([])
-            places.append((numbers[name], len(own[numbers[name]])))
-            own[numbers[name]].append(sentence)
-        models = [adapters[name] for name in numbers]
+        own, places = grouped(names)
+        models = [adapters[name] for name in own]
         for model in models:
             if model.training:
                 model.eval()
         rows = []
-        for name, model, texts in zip(numbers, models, own, strict=True):
+        for model, (name, numbers) in zip(models, own.items(), strict=True):
             with _errors_of(name):
-                rows.append(model.tokenize(texts, max_length, without))
+                rows.append(model.tokenize([sentences[number] for number in numbers], max_length, without))
         return cls(models, rows, places)
 
     @property
@@ -295,6 +289,20 @@ class MixedTexts:
         model = self.models[number]
         rows = [self.places[text][1] for text in chosen]
         return EncoderBatch(model.encoder, *self.rows[number].batch(rows, model.tokenizer.pad_token_id))
+
+
+def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, int]]]:
+    """Return each key with the indices of its items, and for each item the number of its key and its place there.
+
+    The keys are numbered in the order in which they first occur.
+    """
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    own: dict[Key, list[int]] = {key: [] for key in numbers}
+    places = []
+    for index, key in enumerate(keys):
+        places.append((numbers[key], len(own[key])))
+        own[key].append(index)
+    return own, places
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Compute the vectors of a batch of texts of many models, which share the passes through their encoder."""
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,9 +8,8 @@ import torch
 
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder, encode_in_batches
-from dcpcse.encoders.templates import Rendered
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.inference.adapters import MixedBatch, MixedTexts
+from dcpcse.inference.adapters import MixedBatch, MixedTexts, grouped
 from dcpcse.serving.texts import PreparedText
 
 
@@ -20,14 +18,9 @@ def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndar
 
     batch_size: maximum number of texts in a pass. Models of different dimensions have passes of their own.
     """
-    found: dict[int, np.ndarray] = {}
-    of_dimension = defaultdict(list)
-    for place, text in enumerate(texts):
-        of_dimension[text.model.dimension].append(place)
-    for places in of_dimension.values():
-        vectors = _encode([texts[place] for place in places], batch_size)
-        found |= dict(zip(places, vectors, strict=True))
-    return [found[place] for place in range(len(texts))]
+    of_dimension, places = grouped([text.model.dimension for text in texts])
+    vectors = [_encode([texts[index] for index in own], batch_size) for own in of_dimension.values()]
+    return [vectors[number][row] for number, row in places]
 
 
 def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
@@ -41,25 +34,15 @@ def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
 
 
 def _mixed(texts: Sequence[PreparedText]) -> MixedTexts:
-    numbers: dict[int, int] = {}
-    own: list[list[PreparedText]] = []
-    places = []
-    for text in texts:
-        number = numbers.setdefault(id(text.model), len(own))
-        if number == len(own):
-            own.append([])
-        places.append((number, len(own[number])))
-        own[number].append(text)
-    rows = [
-        TokenizedTexts([list(text.ids) for text in group], 0, _slots(group))
-        for group in own
-    ]  # fmt: skip
-    return MixedTexts([group[0].model for group in own], rows, places)
+    of_model, places = grouped([text.model for text in texts])
+    rows = [_tokenized([texts[index] for index in own]) for own in of_model.values()]
+    return MixedTexts(list(of_model), rows, places)
 
 
-def _slots(texts: Sequence[PreparedText]) -> list[Rendered] | None:
-    rendered = [text.rendered for text in texts if text.rendered is not None]
-    return rendered or None
+def _tokenized(texts: Sequence[PreparedText]) -> TokenizedTexts:
+    """Return texts of one model, all of which or none have a template."""
+    slots = [text.rendered for text in texts if text.rendered is not None]
+    return TokenizedTexts([list(text.ids) for text in texts], 0, slots or None)
 
 
 def tokens_per_batch(device: torch.device) -> int:

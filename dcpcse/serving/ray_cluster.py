@@ -1,6 +1,7 @@
 """Serve on a Ray cluster: replicas of the application on its machines, behind the HTTP proxy of Ray Serve."""
 
 import contextlib
+import logging
 import threading
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ def serve_on_ray(address: str, options: ServerOptions) -> None:
         from ray import serve
     except ImportError as error:
         raise not_installed("--ray", 'ray[serve] (pip install "ray[serve]")', "ray") from error
+    _log_as_the_server_does()
     args, worker = options.args, replace(options, is_worker=True)
 
     def build() -> ASGIApp:
@@ -55,3 +57,11 @@ def serve_on_ray(address: str, options: ServerOptions) -> None:
             finally:
                 serve.shutdown()
     log_event("stopped")
+
+
+def _log_as_the_server_does() -> None:
+    """Let the warnings of Ray Serve be lines of JSON too; by itself, it writes plain lines to stderr."""
+    logger = logging.getLogger("ray.serve")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.WARNING)

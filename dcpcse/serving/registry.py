@@ -75,12 +75,14 @@ class ModelRegistry:
             )  # fmt: skip
         return self._entries[name]
 
-    def add(self, name: str, folder: Path) -> None:
-        """Load an adapter while the server is not running. Raises UserError if it cannot be served."""
+    def add(self, name: str, folder: Path) -> SentenceEncoder:
+        """Load an adapter while the server is not running, and return it. Raises UserError if it cannot be served."""
         self.require_name(name)
         if name in self._entries:
             raise UserError(f"two models have the name {name!r}; give NAME=FOLDER, or --name for the encoder")
-        self._put(name, folder, self._build(name, self._collection().read(name, folder)))
+        model = self._build(name, self._collection().read(name, folder))
+        self._put(name, folder, model)
+        return model
 
     def require_adapters_fit(self) -> None:
         """Raise UserError if no adapter can belong to the encoder, because it was trained or has one itself."""

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from dcpcse.analysis.plots.inputs import labelled
 from dcpcse.data.text_file import read_sentences
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.fingerprint import current_identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.inference.arguments import EncoderArguments
@@ -58,11 +59,14 @@ class ServerOptions:
         model = load_model(self.encoder, self.encoder_args)
         _require_transformer(self.encoder, model)
         registry = ModelRegistry(model, args.name or _name_of(self.encoder), metrics, args.max_adapters)
+        identities = {registry.encoder_name: current_identity(model)}
         for name, folder in folders_by_name(args.adapters, "--adapters").items():
-            registry.add(name, Path(folder))
+            adapter = registry.add(name, Path(folder))
+            if args.index:  # only now is each of them in memory
+                identities[name] = current_identity(adapter)
         if args.watch or args.adapter_root:
             registry.require_adapters_fit()
-        indexes = load_indexes(folders_by_name(args.index, "--index"), registry)
+        indexes = load_indexes(folders_by_name(args.index, "--index"), identities)
         tokens = args.max_batch_tokens or tokens_per_batch(model.device)
         texts = self.encoder_args.batch_size or model.default_batch_size or tokens
         batcher = Batcher(

@@ -29,9 +29,12 @@ def scan(root: Path) -> dict[str, State]:
         if folder.name.startswith(".") or not folder.resolve().is_relative_to(root.resolve()):
             continue
         if is_model_folder(str(folder)):
-            files = [entry for entry in os.scandir(folder) if entry.is_file()]
-            states = [(entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in files]
-            found[folder.name] = tuple(sorted(states))
+            files = {entry.name: entry.stat() for entry in os.scandir(folder) if entry.is_file()}
+            states = {"": folder.lstat(), **files}
+            # The ctime also changes if a folder or file is put aside and comes back, or has its old times restored.
+            found[folder.name] = tuple(
+                sorted((name, own.st_mtime_ns, own.st_ctime_ns, own.st_size) for name, own in states.items())
+            )
     return found
 
 

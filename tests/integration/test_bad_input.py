@@ -14,6 +14,7 @@ from bad_inputs import GROUPS, STSB, TRAIN, Case
 from runs import ROOT, launch
 
 from dcpcse.cli.main import COMMANDS, find_command, main
+from dcpcse.inference.arguments import KEY_VARIABLE
 
 PAGE = ROOT / "docs/bad-input.md"
 OF_THIS_MACHINE = r"(?<=is )[0-9a-f]{12}(?=…)|(?<=not )[0-9a-f]{12}(?=…)| \(char \d+\)"
@@ -78,6 +79,7 @@ def laid_out(desk, monkeypatch) -> Iterator:
     """laid_out(case) → what is on the desk then; all that a case puts there is gone afterwards."""
     at_first = state(desk)
     monkeypatch.chdir(desk)
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)  # with it, `dcpcse serve` may serve other machines
 
     def lay_out(case: Case) -> dict[str, object]:
         case.lay_out(desk)

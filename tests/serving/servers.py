@@ -66,6 +66,8 @@ class Running:
             with contextlib.suppress(queue.Empty):
                 line = self._lines.get(timeout=left)
                 assert line is not None, f"the server has ended: {self.logs}"
+                if line.startswith("["):
+                    continue  # of Ray's core, which writes no JSON
                 found = json.loads(line)
                 self.logs.append(found)
                 if found["event"] == name and fields.items() <= found.items():
@@ -88,8 +90,9 @@ class Running:
 
 
 def command(encoder: Path | str, *words: str) -> list[str]:
-    """The command line of a server at a free port."""
-    return [sys.executable, "-m", "dcpcse", "serve", str(encoder), "--port", "0", "--device", "cpu", *words]
+    """The command line of a server, by default at a free port."""
+    port = [] if "--port" in words else ["--port", "0"]
+    return [sys.executable, "-m", "dcpcse", "serve", str(encoder), *port, "--device", "cpu", *words]
 
 
 def environment(**added: str) -> dict[str, str]:

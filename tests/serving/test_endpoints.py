@@ -161,6 +161,15 @@ def test_a_search_finds_what_the_index_finds(server, own, sentences):
     assert server.post("/search", index="sampel", query="x").json()["error"]["code"] == "index_not_found"
 
 
+def test_an_index_is_searched_whose_adapter_has_left_memory_at_the_start(server, encoder, folders, sentences):
+    adapters = [str(folders[name]) for name in ("reviews", "laws")]
+    options = {"adapters": adapters, "index": [f"sample={server.places['index']}"], "max_adapters": 1}
+    with served(encoder, **options) as other:
+        assert other.service.registry.find("reviews").model is None
+        answer = other.post("/search", index="sample", query=sentences[3])
+    assert answer.json()["data"] == server.post("/search", index="sample", query=sentences[3]).json()["data"]
+
+
 def test_health_readiness_and_figures(server):
     assert server.client.get("/health").json() == {"status": "alive"}
     assert server.client.get("/ready").json() == {"status": "ready"}

@@ -18,28 +18,23 @@ import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.serving.metrics import FOLDER_VARIABLE
-from dcpcse.serving.server import Processes
+from dcpcse.serving.server import Processes, bind
 
-MISTAKES = {
-    "host without a key": ("BASE --host 0.0.0.0", "--host 0.0.0.0: other machines could use the server without a key"),
+MISTAKES = {  # further ones are in docs/bad-input.md
     "host unknown": ("BASE --host no.such.host.invalid", "is no address of this machine"),
     "empty key file": ("BASE --api_key_file EMPTY", "contains no key"),
     "no key file": ("BASE --api_key_file nowhere", "cannot read the file"),
     "key with blanks": ("BASE --api_key_file BLANKS", "printable ASCII"),
-    "no adapter": ("BASE --adapters nowhere/", "there is no such folder"),
     "no index": ("BASE --index nowhere/", "there is no such folder"),
     "index without one": ("BASE --index REVIEWS", "contains no dcpcse_index.json"),
-    "same name": ("BASE --adapters a=REVIEWS a=LAWS", "have the same label 'a'"),
     "name of the encoder": ("BASE --name reviews --adapters REVIEWS", "two models have the name 'reviews'"),
     "name of a path": ("BASE --adapters ../a=REVIEWS", "cannot name an adapter"),
-    "other base": ("BASE --adapters FOREIGN", "is not the encoder that"),
     "port": ("BASE --port 65536", "--port 65536: must be a whole number from 0 to 65535"),
     "no time": ("BASE --time_limit 0", "--time_limit 0: must be above 0"),
     "no inputs": ("BASE --max_inputs 0", "--max_inputs 0: must be at least 1"),
     "admin without a root": ("BASE --admin_token_file EMPTY", "needs --adapter_root"),
     "root without an admin": ("BASE --adapter_root .", "needs --admin_token_file"),
     "admin of many": ("BASE --admin_token_file KEY --adapter_root . --workers 2", "use --watch FOLDER"),
-    "watched file": ("BASE --watch KEY", "is no folder"),
     "adapters of a trained encoder": ("TUNED --adapters REVIEWS", "the encoder of this model was trained"),
     "no encoder": ("nowhere/", "nowhere/"),
 }
@@ -194,3 +189,19 @@ def test_several_processes_share_a_port(tiny, folders, sentences):
         assert "dcpcse_requests_total" in server.client.get("/metrics").text
         assert server.event("request", route="/v1/embeddings")["status"] == 200  # the log of a process
         assert server.stop() == 0
+
+
+def test_a_replica_on_a_ray_cluster_answers_until_sigterm(encoder, folders, sentences):
+    pytest.importorskip("ray.serve", reason='needs Ray Serve (pip install "ray[serve]")')
+    expected = dcpcse.load(folders["laws"], device="cpu").encode(sentences)
+    with bind("127.0.0.1", 0) as free:
+        port = str(free.getsockname()[1])
+    words = ["--pooler", "avg", "--adapters", str(folders["laws"]), "--ray", "local", "--port", port]
+    with running(encoder, *words) as server:
+        found = server.post("/v1/embeddings", model="laws", input=sentences).json()["data"]
+        np.testing.assert_allclose([one["embedding"] for one in found], expected, atol=1e-5)
+        unknown = server.post("/v1/embeddings", model="lwas", input=sentences)
+        assert unknown.status_code == 404 and "'laws'" in unknown.json()["error"]["message"]
+        assert server.stop() == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health", trust_env=False)

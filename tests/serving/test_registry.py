@@ -64,3 +64,24 @@ def test_what_changes_while_a_watched_folder_is_loaded_at_the_start_is_loaded_to
 
     asyncio.run(FolderWatcher(tmp_path, registry).start(slowly))
     assert {entry.name for entry in registry.entries} == {"base", "laws", "reviews"}
+
+
+def test_a_watched_folder_that_was_put_aside_while_it_was_read_is_read_again(encoder, folders, tmp_path, monkeypatch):
+    folder, aside = tmp_path / "laws", tmp_path / ".aside"
+    shutil.copytree(folders["laws"], folder)
+    registry = ModelRegistry(load_model(encoder, ENCODER), "base", Metrics())
+    load, watcher = registry.load, FolderWatcher(tmp_path, registry)
+
+    async def without_the_folder(*arguments):
+        folder.rename(aside)
+        try:
+            await load(*arguments)
+        finally:
+            aside.rename(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "load", without_the_folder)
+        asyncio.run(watcher.look(in_thread, at_once=True))
+    assert [entry.name for entry in registry.entries] == ["base"]
+    asyncio.run(watcher.look(in_thread, at_once=True))
+    assert [entry.name for entry in registry.entries] == ["base", "laws"]
