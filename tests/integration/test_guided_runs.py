@@ -87,3 +87,19 @@ def test_python_takes_a_guide_as_the_command_line_does(guide, tiny, train, train
     assert_same_weights(run.folder, trained.folder)
     with pytest.raises(UserError, match=r"guide: .*nowhere"):
         dcpcse.train(tiny("bert"), train_csv, guide="/nowhere", max_steps=1)
+
+
+@pytest.mark.parametrize("chunk", [None, 2], ids=["at once", "in chunks"])
+def test_a_resumed_run_learns_from_teachers_that_have_moved_and_from_no_others(
+    chunk, guide, tiny, train, tool, train_txt, tmp_path
+):
+    options = {**SAVED, "method": "rankcse", "tuning": "deep", "mlp_only_train": True, "gradient_cache_chunk": chunk}
+    first, second = guide, tiny("bert", seed=4)
+    whole = train(tiny("bert"), train_txt, teacher=[first, second], **options)
+    assert min(whole.logged("loss_ranking")) > 0
+    folder = train.interrupted(7, tiny("bert"), train_txt, teacher=[first, second], **options)
+    words = train.argv(tiny("bert"), train_txt, folder, resume=True, teacher=[second, first], **options)
+    refused(tool, train_command, words, "was written with another teacher (")
+    moved = shutil.copytree(first, tmp_path / "moved")
+    train(tiny("bert"), train_txt, folder=folder, resume=True, teacher=[moved, second], **options)
+    assert_same_weights(whole.folder, folder)

@@ -47,14 +47,14 @@ def test_no_step_of_any_method_waits_whatever_the_number_of_chunks_and_processes
     waits = {
         case: one["lines"] for part in ("one pass", "chunks", "two") for case, one in of_modes(reports, part).items()
     }
-    assert len({case for case, _ in waits}) == 35
+    assert len({case for case, _ in waits}) == 38
     assert {mode for _, mode in waits} == {"one pass", "three chunks", "two processes", "two processes, three chunks"}
     assert {case: lines for case, lines in waits.items() if lines} == {}
 
 
 def test_processes_exchange_no_numbers_of_rows(reports):
     exchanges = {case: one["exchanges"] for (case, _), one in of_modes(reports, "two processes").items()}
-    assert len(exchanges) == 35
+    assert len(exchanges) == 38
     assert {case for case, number in exchanges.items() if number} == EXCHANGING
 
 
