@@ -41,10 +41,13 @@ def test_scores_are_learned(tiny, train, scored_csv):
     assert sum(errors[-5:]) < sum(errors[:5])
 
 
-@pytest.mark.parametrize("data", ["labelled_csv", "scored_csv"])
-def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(data, request, tiny, train):
+@pytest.mark.parametrize(
+    ("data", "method"),
+    [("labelled_csv", "sbert"), ("scored_csv", "sbert"), ("labelled_csv", "cosent"), ("scored_csv", "angle")],
+)
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(data, method, request, tiny, train):
     file = request.getfixturevalue(data)
-    options = {"method": "sbert", "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}
+    options = {"method": method, "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}
     whole = train(tiny("bert"), file, **options)
     folder = train.interrupted(3, tiny("bert"), file, **options)
     again = train(tiny("bert"), file, folder=folder, resume=True, **options)
