@@ -24,6 +24,7 @@ from dcpcse.methods.registry import (
     option_parts,
     register,
 )
+from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of, with_prototypes
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Need, flag, option, require
@@ -49,6 +50,7 @@ __all__ = [
     "option",
     "option_parts",
     "prototypes_of",
+    "refuse_contrastive_options",
     "register",
     "require",
     "sentence_encoder",

@@ -48,18 +48,23 @@ class Replay:
     """Results of the first pass that the second pass over a chunk needs.
 
     gradient: gradient (B, V, H) of the weighted loss of the whole batch with respect to the chunk's embeddings; None
-    if no loss compares all rows. sampled: the result of `sample` of each loss that is a mean over rows, so that no
-    random numbers are drawn twice. counts: the number of items in the whole batch of each such loss, averaged over
-    processes.
+    if no loss compares all rows. of_losses: trained parameters of the losses that compare all rows, with the gradient
+    of the same loss with respect to them; the last chunk has them, the others have none. sampled: the result of
+    `sample` of each loss that is a mean over rows, so that no random numbers are drawn twice. counts: the number of
+    items in the whole batch of each such loss, averaged over processes.
     """
 
     gradient: Tensor | None
+    of_losses: Sequence[tuple[Tensor, Tensor]]
     sampled: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
     def terms(self, batch: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
         """Return the chunk's part of each term, and `CACHED` if there is a gradient."""
-        terms = {} if self.gradient is None else {CACHED: (_stacked(batch) * self.gradient).sum()}
+        terms = {}
+        if self.gradient is not None:
+            products = ((parameter * gradient).sum() for parameter, gradient in self.of_losses)
+            terms[CACHED] = sum(products, (_stacked(batch) * self.gradient).sum())
         for name, loss_fn in per_row_losses(losses).items():
             share = loss_fn.num_items(batch, self.sampled[name]) / self.counts[name]
             terms[name] = loss_fn.mean(batch, self.sampled[name]) * share
@@ -120,13 +125,15 @@ def run_in_chunks(
         for part, seed in zip(chunks, seeds, strict=True):
             first_passes.append(_first_pass(steps, part, seed))
             release_memory(part["input_ids"].device)  # after every chunk, since saving memory is the purpose
-    terms, gradients = _joint_terms(steps, batch, first_passes, weights, precision)
+    terms, gradients, of_losses = _joint_terms(steps, batch, first_passes, weights, precision)
     per_row = per_row_losses(steps.losses)
     counts = {name: mean_count(sum(first.counts[name] for first in first_passes)) for name in per_row}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
+        is_last = i == len(chunks) - 1  # in which DDP averages the gradients of all parameters over the processes
+        replay = Replay(gradients[i], of_losses if is_last else (), first_passes[i].sampled, counts)
         with _seeded(seed, part["input_ids"].device):
-            parts = run(part, Replay(gradients[i], first_passes[i].sampled, counts), i == len(chunks) - 1)
+            parts = run(part, replay, is_last)
         release_memory(part["input_ids"].device)
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
@@ -166,18 +173,25 @@ def _joint_terms(
     first_passes: Sequence[_FirstPass],
     weights: Mapping[str, float],
     precision: Callable[[], AbstractContextManager],
-) -> tuple[Terms, Sequence[Tensor | None]]:
-    """Return the terms of losses that compare all rows, and for each chunk the gradient of their weighted sum."""
+) -> tuple[Terms, Sequence[Tensor | None], Sequence[tuple[Tensor, Tensor]]]:
+    """Return the terms of losses that compare all rows, and the gradients of their weighted sum.
+
+    The gradients are those with respect to the embeddings of each chunk, and to the parameters of the losses.
+    """
     losses = joint(steps.losses)
     if not losses:
-        return {}, [None] * len(first_passes)
+        return {}, [None] * len(first_passes), []
     embeddings = torch.cat([first.embeddings for first in first_passes]).requires_grad_()
     views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
     batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views, counts=tensors.get(COUNTS_KEY))
     with precision():
         terms = {name: o(replace(batch, precomputed=_joined(name, first_passes))) for name, o in losses.items()}
         loss = sum(weights[name] * term for name, term in terms.items())
-    return terms, torch.autograd.grad(loss, embeddings)[0].split([len(first.embeddings) for first in first_passes])
+    parameters = [one for one in nn.ModuleList(losses.values()).parameters() if one.requires_grad]
+    of_rows, *of_losses = torch.autograd.grad(loss, [embeddings, *parameters], allow_unused=True)
+    found = [pair for pair in zip(parameters, of_losses, strict=True) if pair[1] is not None]
+    of_rows = torch.zeros_like(embeddings) if of_rows is None else of_rows
+    return terms, of_rows.split([len(first.embeddings) for first in first_passes]), found
 
 
 def _joined(name: str, first_passes: Sequence[_FirstPass]) -> dict[str, Tensor]:

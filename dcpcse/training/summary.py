@@ -12,6 +12,7 @@ from transformers import Trainer
 from dcpcse.data.columns import negatives_in
 from dcpcse.data.pairing import ClassPairs
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.distributed import world_size
@@ -48,7 +49,9 @@ def _batch(trainer: Trainer) -> str:
     processes, batch = world_size(), trainer.args.per_device_train_batch_size * world_size()
     negatives = trainer.method.negatives(batch)
     if negatives is None:
-        return f"batch: {batch} over {plural(processes, 'process')}; the loss does not compare its examples"
+        compares = any(not isinstance(loss_fn, PerRowLoss) for loss_fn in trainer.method.losses)
+        how = "all its examples are compared" if compares else "the loss does not compare its examples"
+        return f"batch: {batch} over {plural(processes, 'process')}; {how}"
     hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
     left_out = ", rows of the anchor's class left out" if isinstance(trainer.train_dataset, ClassPairs) else ""
     if FALSE_NEGATIVES in trainer.method.guides:

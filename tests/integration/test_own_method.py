@@ -174,8 +174,8 @@ def test_the_second_file_sees_all_rows(options, desk, sentences):
 
 
 @pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "8"]], ids=str)
-def test_the_third_file_learns_the_cosines_of_a_second_encoder(options, desk, sentences, tiny):
-    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[2]
+def test_the_fourth_file_learns_the_cosines_of_a_second_encoder(options, desk, sentences, tiny):
+    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[3]
     (desk / name).write_text(code, encoding="utf-8")
     words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "distil", "--use_cpu", "--max_steps", "1"]
     record = Run(desk / "result/triplet")
@@ -210,3 +210,26 @@ def test_a_function_of_rows_gives_one_loss_per_row():
     torch.testing.assert_close(loss_fn(batch), expected)
     with pytest.raises(UserError, match=r"row_loss\(<lambda>\) returned shape \(\) for 4 rows; return one loss per"):
         row_loss(lambda batch: distance(batch).mean())(batch)
+
+
+@pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "3"]], ids=str)
+def test_the_third_file_orders_scored_pairs_with_a_scale_that_is_trained(options, desk, scored_csv, tool):
+    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[2]
+    (desk / name).write_text(code, encoding="utf-8")
+    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "ordered", "--use_cpu", "--max_steps", "3"]
+    words += ["--eval_strategy", "no", "--logging_steps", "1", "--encoder_dropout", "0", "--prompt_dropout", "0"]
+    record = Run(desk / "result/triplet")
+    with watching(record):
+        assert run(train_command, [*words, "--train_file", scored_csv, *options]) == 0
+    scales = record.logged("scale")
+    assert scales[0] == pytest.approx(20) and len({*scales}) == 3
+    views = {name: torch.randn(6, 5, dtype=torch.float64) for name in ("anchor", "positive")}
+    scores = torch.tensor([1.0, 4, 2, 2, 0, 3])
+    loss_fn, cosines = record.trainer.method.terms["order"].loss, F.cosine_similarity(*views.values())
+    gaps = [cosines[j] - cosines[i] for i in range(6) for j in range(6) if scores[i] > scores[j]]
+    expected = (1 + (torch.stack(gaps) * loss_fn.log_scale.exp()).exp().sum()).log()
+    found = loss_fn(EncodedBatch(None, None, None, views, precomputed={"scores": scores}))
+    torch.testing.assert_close(found, expected)
+    if not options:
+        outcome = tool(train_command, [*words, "--overwrite_output_dir"])
+        assert outcome.code == 2 and "--method ordered needs scores of pairs" in outcome.err

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from method_models import Collator, stir_adapter, with_encoder, with_guides
 from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
+from dcpcse.losses import EncodedBatch, Loss, PerRowLoss, Term
 from dcpcse.losses.base import with_precomputed
 from dcpcse.losses.guide import GuideSource
 from dcpcse.methods import build_method, fill_defaults, model_arguments
@@ -141,6 +142,30 @@ def test_losses_in_row_chunks_change_nothing(tiny, sentences, name):
         assert loss_fn.has_row_chunks
         loss_fn.row_chunk = 2
     assert_same(cached(steps, batch, 3, weights), whole)
+
+
+class Scaled(Loss):
+    """A loss of all rows with a trained temperature."""
+
+    def __init__(self):
+        super().__init__()
+        self.log_scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, batch):
+        anchors, positives = (F.normalize(batch.embeddings[name], dim=1) for name in ("anchor", "positive"))
+        return F.cross_entropy(anchors @ positives.T * self.log_scale.exp(), torch.arange(len(anchors)))
+
+
+def test_parameters_of_a_loss_that_compares_all_rows_have_their_gradient(tiny, sentences):
+    method = build_method(load_backbone(tiny("bert")), model_arguments(method="simcse", pooler_type="avg"), ["anchor"])
+    steps = TrainingStep(replace(method, terms={"own": Term(Scaled(), 0.5)})).double().eval()
+    batch = Collator.of(method, 24)([{"anchor": text} for text in sentences[:7]])
+    (0.5 * steps(**batch)["own"]).backward()
+    expected = {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
+    _, found = cached(steps, batch, 3, {"own": 0.5})
+    assert "losses.own.log_scale" in found and found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-12)
 
 
 def test_only_a_chunk_is_in_memory(tiny, sentences):
