@@ -80,6 +80,7 @@ def no_waiting():
         patch.setattr(os, "fsync", lambda file: None)
         patch.setattr(plugins, "entry_points", functools.cache(plugins.entry_points))
         patch.setattr(environment, "git_commit", functools.cache(environment.git_commit))
+        patch.setattr(environment, "versions", functools.cache(environment.versions))
         yield
 
 

@@ -41,6 +41,7 @@ class HubServer:
         self.messages: list[str] = []
         self.card_error: str | None = None
         self.failing = False
+        self.unreachable = False
 
     def put(self, repo_id: str, folder: Path, *, revision: str = "main", **more: bytes) -> str:
         """Commit all files of a folder, and more, to a branch; returns the hash of the commit."""
@@ -60,6 +61,8 @@ class HubServer:
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         asked = f"{request.method} {request.url.path}"
         self.asked.append(asked)
+        if self.unreachable:
+            raise httpx2.ConnectError("the network is down", request=request)
         if self.failing:
             return httpx2.Response(503)
         for pattern, respond in _ROUTES.items():

@@ -171,10 +171,9 @@ def refused(tool, main, argv, *expected: str) -> None:
         assert part in lines[-1], lines[-1]
 
 
-def launch(script: str, *argv: Any, processes: int | None = None, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    """Run a Python file as a program, under torchrun with `processes`, and wait for it."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes else []
-    command = [sys.executable, *launcher, script, *map(str, argv)]
+def launch(script: str, *argv: Any, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    """Run a Python file as a program and wait for it."""
+    command = [sys.executable, script, *map(str, argv)]
     return subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, text=True, timeout=300)
 
 

@@ -6,12 +6,13 @@ docs/bad-input.md is the table of all mistakes; this file writes it if DCPCSE_WR
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bad_inputs import GROUPS, STSB, TRAIN, Case
-from runs import ROOT, launch
+from runs import ROOT, Pairs
 
 from dcpcse.cli.main import COMMANDS, find_command, main
 from dcpcse.inference.arguments import KEY_VARIABLE
@@ -95,11 +96,17 @@ def laid_out(desk, monkeypatch) -> Iterator:
 
 
 @pytest.mark.parametrize("key", CASES)
-def test_a_mistake_ends_in_one_line_and_changes_nothing(key, desk, laid_out, messages, tmp_path, capfd, request):
+def test_a_mistake_ends_in_one_line_and_changes_nothing(
+    key, desk, laid_out, messages, tmp_path, capfd, monkeypatch, request
+):
     _, case = CASES[key]
     before = laid_out(case)
+    if case.missing:
+        monkeypatch.setitem(sys.modules, case.missing, None)
+    if case.offline:
+        request.getfixturevalue("server").unreachable = True
     if case.program:
-        code, said = in_own_process(case, desk, str(tmp_path), request)
+        code, said = in_own_process(case, desk, str(tmp_path), request.getfixturevalue("pairs"))
     else:
         code, said = in_this_process(case, str(tmp_path), capfd)
     assert code == 2, said
@@ -123,18 +130,11 @@ def in_this_process(case: Case, cache: str, capfd) -> tuple[int, str]:
     return code, capfd.readouterr().err
 
 
-def in_own_process(case: Case, desk: Path, cache: str, request) -> tuple[int, str]:
-    """A forked process, or one that reads the variables of the case as it starts."""
+def in_own_process(case: Case, desk: Path, cache: str, pairs: Pairs) -> tuple[int, str]:
     words = case.words(cache)
     script = [case.program, *words[1:]] if case.program.endswith(".py") else ["dcpcse/__main__.py", *words]
     script[0] = ROOT / script[0]
-    if case.environment:
-        with pytest.MonkeyPatch.context() as patch:
-            for variable, value in case.environment.items():
-                patch.setenv(variable, value)
-            done = launch(*script, cwd=desk)
-    else:
-        done = request.getfixturevalue("pairs").alone(*script, cwd=desk)
+    done = pairs.alone(*script, cwd=desk)
     return done.returncode, done.stderr
 
 
@@ -159,8 +159,7 @@ def shown(case: Case) -> str:
     if not case.program:
         return command
     name, rest = command.split(" ", 1)
-    setting = "".join(f"{variable}={value} " for variable, value in case.environment.items())
-    return f"{setting}{case.program} {rest if case.program.endswith('.py') else f'{name} {rest}'}"
+    return f"{case.program} {rest if case.program.endswith('.py') else f'{name} {rest}'}"
 
 
 def code(text: str) -> str:

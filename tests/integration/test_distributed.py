@@ -541,10 +541,25 @@ def assert_one_message(said: str) -> None:
     assert "dcpcse/" not in said  # no traceback
 
 
-def test_torchrun_ends_all_with_one_message_at_an_error_of_one_process(tiny, train, train_txt, tmp_path):
+TORCHRUN = """
+import runpy, sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+def program(*argv):
+    sys.argv = [*argv]
+    runpy.run_path(argv[0], run_name="__main__")
+
+settings = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "start_method": "fork", "max_restarts": 0}
+elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, **settings), program)(*sys.argv[1:])
+"""
+"""torchrun, but its processes are forked from it and need not import torch."""
+
+
+def test_torchrun_ends_all_with_one_message_at_an_error_of_one_process(tiny, train, train_txt, tmp_path, pairs):
     (tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
+    (tmp_path / "torchrun.py").write_text(TORCHRUN, encoding="utf-8")
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
-    done = launch(str(tmp_path / "program.py"), 1, "step", *argv, processes=2)
+    done = pairs.alone(tmp_path / "torchrun.py", tmp_path / "program.py", 1, "step", *argv)
     assert done.returncode
     assert_one_message(done.stderr)
     assert "exitcode  : 2" in done.stderr  # torchrun's own report

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
@@ -70,8 +71,12 @@ layers: with or without a window, and with an input that needs a gradient or not
 
 @pytest.mark.parametrize("name", CASES)
 def test_batches_of_all_sizes_are_compiled_once_with_the_same_gradients(name, tiny, monkeypatch):
+    numbers = range(12)
     if name != "bert":  # graphs are counted before they become code, which takes a C++ compiler ten seconds each
         monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    else:  # fewest graphs, without processes that would have to import torch
+        numbers = range(3, 12)
+        monkeypatch.setattr(inductor, "compile_threads", 1)
     kind, packed, lora, kinds_of_layers = CASES[name]
     folder = tiny(kind, num_hidden_layers=LAYERS)
     plain, encoder = made(folder, lora), made(folder, lora)
@@ -80,7 +85,7 @@ def test_batches_of_all_sizes_are_compiled_once_with_the_same_gradients(name, ti
     names = list(encoder.state_dict())
     graphs = []
     with compiled_layers(encoder.backbone):
-        for number in range(12):
+        for number in numbers:
             batch = batch_of(number)
             wanted, found = (output_and_gradients(one, *batch) for one in (plain, encoder))
             for ours, expected in zip(found, wanted, strict=True):
