@@ -37,7 +37,7 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES, set_dtype
 
 Key = TypeVar("Key", bound=Hashable)
 
-LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
+LOAD_ALONE_HINT = "adapters share one frozen encoder; use this folder by itself, with dcpcse.load or dcpcse serve"
 
 
 class Adapters:

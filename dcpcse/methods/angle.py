@@ -8,12 +8,13 @@ from typing import Any
 from dcpcse.data.columns import LABEL, SCORE, Columns
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Term
-from dcpcse.losses.pair_ranking import PairRanking, PairsInBatch, angle_of_pairs, pairs_with_targets
+from dcpcse.losses.pair_ranking import TARGETS, PairRanking, PairsInBatch, angle_of_pairs, pairs_with_targets
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import pair_method
 from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
 
@@ -34,7 +35,7 @@ class AngleOptions:
     angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.")
     similar_from: float | None = option(
         None,
-        "AnglE: least score of a pair for which in-batch negatives are used. Default: 1, as in the public code.",
+        "AnglE: least score of a pair for which in-batch negatives are used. Default: the middle of the scores.",
         column=SCORE,
     )
 
@@ -51,8 +52,10 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"{', '.join(f'--{name}' for name in WEIGHTS)} are all 0; give at least one above 0")
     if odd := [size for size in args.matryoshka_dims or () if size % 2 and args.angle_weight != 0]:
         raise UserError(f"--matryoshka_dims {odd[0]}: an angle needs two halves; give even sizes, or --angle_weight 0")
-    scores = {"similar_from": 1.0} if SCORE in columns else {}
-    return {**refuse_contrastive_options(args, "temp"), **scores}
+    if (scores := Columns.of(columns).scores) and (args.similar_from or 0) > scores[1]:
+        raise UserError(f"--similar_from {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}")
+    middle = {"similar_from": sum(scores) / 2} if scores else {}
+    return {**refuse_contrastive_options(args, "temp"), **middle}
 
 
 CITATION = "Li and Li, *AoE: Angle-optimized Embeddings for Semantic Textual Similarity* (AnglE), ACL 2024."
@@ -72,9 +75,12 @@ CITATION = "Li and Li, *AoE: Angle-optimized Embeddings for Semantic Textual Sim
 def angle(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build AnglE: the sum of the order by cosines, in-batch negatives, and the order by angles."""
     pairs = pairs_with_targets("angle", Columns.of(columns))
+    if args.similar_from is not None and args.in_batch_weight:
+        notify(f"in-batch negatives are used for pairs with a score of {args.similar_from:g} or more (--similar_from)")
+    least = TARGETS["entailment"] if args.similar_from is None else args.similar_from
     losses = {
         "cosine": (PairRanking(pairs, args.temp), args.cosine_weight),
-        "in_batch": (PairsInBatch(pairs, args.temp, args.similar_from or 1.0), args.in_batch_weight),
+        "in_batch": (PairsInBatch(pairs, args.temp, least), args.in_batch_weight),
         "angle": (PairRanking(pairs, args.angle_temp, angle_of_pairs), args.angle_weight),
     }
     terms = {name: Term(loss_fn, weight) for name, (loss_fn, weight) in losses.items() if weight}

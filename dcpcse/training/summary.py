@@ -39,6 +39,7 @@ def summary(trainer: Trainer) -> str:
             f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps) - guides:,}{of_guides}",
             f"text starts at position {encoder.position_offset}; at most {encoder.max_tokens} tokens",
             _batch(trainer),
+            *_sizes(trainer),
             f"batches {_batches(encoder)}",
             f"optimiser steps: {planned_steps(trainer):,}; learning rate {args.learning_rate:g}; seed {args.seed}",
         ]
@@ -60,6 +61,12 @@ def _batch(trainer: Trainer) -> str:
         f"negatives per anchor: {'up to ' if left_out else ''}{negatives} (batch {batch} over "
         f"{plural(processes, 'process')}{hard}{left_out})"
     )
+
+
+def _sizes(trainer: Trainer) -> list[str]:
+    widths = next((loss_fn.widths for loss_fn in trainer.method.losses if loss_fn.widths), ())
+    sizes = ", ".join(str(width) for width, _ in reversed(widths))
+    return [f"embeddings are trained at the sizes {sizes} (--matryoshka_dims)"] if sizes else []
 
 
 def _state(encoder: Encoder) -> str:

@@ -495,6 +495,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"equal.csv": "a,b,score\nx,y,3\nz,w,3\n"},
         ),
         Case(
+            "a score that no pair has",
+            "train ... --train_file scores.csv --method angle --similar_from 6",
+            "the highest score is 5",
+            files={"scores.csv": "a,b,score\nx,y,5\nz,w,1\n"},
+        ),
+        Case(
             "three losses of weight 0",
             "train ... --method angle --cosine_weight 0 --in_batch_weight 0 --angle_weight 0",
             "all 0",
