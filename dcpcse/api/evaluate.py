@@ -42,6 +42,7 @@ def evaluate(
     pairs: Any = None,
     labels: Any = None,
     mteb: str | Sequence[str] | None = None,
+    mteb_benchmark: str | None = None,
     mteb_data_dir: str | Path | None = None,
     batch_size: int | None = None,
     official: bool = True,
@@ -81,7 +82,8 @@ def evaluate(
     that contains downstream/. official: require the official sizes of its files; False for data of your own in this
     format. pairs: two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or
     a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
-    logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. cache_dir: a folder for
+    logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS].
+    mteb_benchmark: all tasks of one of mteb's benchmarks, such as "MTEB(eng, v2)". cache_dir: a folder for
     embeddings (and downloads), from which a later evaluation of the same model reads them; not for encoders of other
     code, which nothing identifies. truncate_dim: score only this number of first values of the embeddings; with a
     list, sentences are encoded once, the tables have a row for each size, and `at_size` contains all results.
@@ -113,6 +115,7 @@ def evaluate(
         pairs=None if pairs is None else "pairs",
         labels=None if labels is None else "labels",
         mteb=[mteb] if isinstance(mteb, str) else mteb,
+        mteb_benchmark=mteb_benchmark,
         mteb_data_dir=mteb_data_dir,
         batch_size=batch_size,
         custom_data=not truth_value("official", official),

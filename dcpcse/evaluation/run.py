@@ -18,7 +18,7 @@ from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult
 from dcpcse.evaluation.evaluator import evaluate_sizes
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_tasks import MtebResult, evaluate_mteb_tasks, load_tasks
+from dcpcse.evaluation.mteb_tasks import MtebResult, MtebTasks, evaluate_mteb_tasks, load_benchmark, load_tasks
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
 from dcpcse.evaluation.results_file import Report, head_of, write_similarities
@@ -45,12 +45,12 @@ TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 class Plan:
     """The checked data and options of an evaluation, with which any number of encoders can be evaluated.
 
-    benchmark: mteb tasks, which are evaluated after those of the suite.
+    mteb: tasks of mteb, which are evaluated after those of the suite.
     """
 
     args: EvaluationArguments
     suite: Suite
-    benchmark: Mapping[str, Any]
+    mteb: MtebTasks | None
     fitting: Fitting | None
 
     def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
@@ -102,8 +102,13 @@ def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[s
     chosen = args.chosen_tasks()
     with advice(OF_EVALUATION, "--task_set na --tasks STSBenchmark"):
         suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
-    benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
-    return Plan(args, suite, benchmark, build_fitting(args, fit_on))
+    return Plan(args, suite, _load_mteb(args), build_fitting(args, fit_on))
+
+
+def _load_mteb(args: EvaluationArguments) -> MtebTasks | None:
+    if args.mteb_benchmark:
+        return load_benchmark(args.mteb_benchmark, args.mteb_data_dir)
+    return load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else None
 
 
 def join_processes(plan: Plan) -> None:
@@ -141,9 +146,9 @@ def evaluate_plan(
     with logging_redirect_tqdm() if show_progress else nullcontext():
         if plan.suite.tasks:
             evaluations = evaluate_sizes(model, plan.suite, sizes, fitting=plan.fitting, **options)
-        if plan.benchmark:
+        if plan.mteb:
             (size,) = sizes
-            found, seconds = evaluate_mteb_tasks(model, plan.benchmark, truncate_dim=size, **options)
+            found, seconds = evaluate_mteb_tasks(model, plan.mteb, truncate_dim=size, **options)
     first = next(iter(evaluations.values()))
     scoring = {
         name: sum(evaluation.seconds[name] for evaluation in evaluations.values())

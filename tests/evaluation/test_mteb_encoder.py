@@ -19,7 +19,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
-from dcpcse.evaluation.mteb_tasks import evaluate_mteb_tasks
+from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks
 from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError
 
@@ -55,7 +55,7 @@ def test_mteb_gets_shortened_vectors_and_keeps_their_results_apart(tiny):
     expected = spearmanr(cosines, [p[2] for p in PAIRS]).statistic
     score = mteb.evaluate(short, TinySTS(), cache=None).task_results[0].scores["test"][0]["main_score"]
     assert score == pytest.approx(expected)
-    (found,) = evaluate_mteb_tasks(model, {"mteb/TinySTS": TinySTS()}, truncate_dim=4)[0].values()
+    (found,) = evaluate_mteb_tasks(model, MtebTasks({"mteb/TinySTS": TinySTS()}), truncate_dim=4)[0].values()
     assert found.points == pytest.approx(100 * expected)
     with pytest.raises(UserError, match="truncate_dim 33: must be between 1 and 32"):
         MTEBEncoder(model, truncate_dim=33)

@@ -2,13 +2,17 @@
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import datasets
+import mteb
 import numpy as np
 import pytest
 from method_models import model_of
-from mteb_tiny import PAIRS
+from mteb.benchmarks.benchmark import Benchmark
+from mteb.benchmarks.get_benchmark import _build_registry
+from mteb_tiny import PAIRS, TinyRetrieval, TinySTS
 from runs import ROOT, refused
 from scipy.stats import spearmanr
 
@@ -54,6 +58,57 @@ def test_tasks_of_a_file_are_measured_printed_and_written(words, expected, tool,
     assert task["family"] == "mteb"
     assert task["metric"] == "cosine_spearman"
     assert task["scores"]["test"][0]["cosine_spearman"] == pytest.approx(expected / 100, abs=1e-5)
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """A function that registers a benchmark of these tasks, and the tasks, whose types mteb's results look up."""
+
+    def register(*tasks, name="Tiny(eng, v1)") -> Benchmark:
+        for task in tasks:
+            monkeypatch.setitem(import_module("mteb.get_tasks")._TASKS_REGISTRY, task.metadata.name, type(task))
+        monkeypatch.setitem(_build_registry(), name, Benchmark(name=name, tasks=tasks))
+        return mteb.get_benchmark(name)
+
+    return register
+
+
+def test_a_benchmark_has_the_means_that_mteb_gives(words, benchmark, tool, tmp_path):
+    other = type("OtherSTS", (TinySTS,), {"metadata": TinySTS.metadata.model_copy(update={"name": "OtherSTS"})})
+    own = benchmark(TinySTS(), TinyRetrieval(), other())
+    path = tmp_path / "s.json"
+    outcome = tool(evaluate_command, [*words, "--mteb_benchmark", own.name, "--output_file", str(path)])
+    assert outcome.code == 0, outcome.err
+    model = dcpcse.MTEBEncoder(dcpcse.load(words[1], pooler="avg", device="cpu"))
+    found = mteb.evaluate(model, own.tasks, cache=None)
+    results = mteb.BenchmarkResults(model_results=[found], benchmark=own)
+    (means,) = own.get_score(results).values()
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["averages_x100"]["mteb"] == pytest.approx(100 * means["Mean(Task)"], abs=1e-3)
+    types = written["mteb_types_x100"]
+    assert types == pytest.approx({name: 100 * means[name] for name in ("STS", "Retrieval")}, abs=1e-3)
+    assert written["tasks"]["mteb/TinySTS"]["benchmark"] == own.name
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in outcome.out.splitlines() if "|" in line]
+    assert [own.name] in rows
+    assert ["mean over tasks", "3", f"{100 * means['Mean(Task)']:.2f}"] in rows
+    assert ["mean over types", "2", f"{100 * means['Mean(TaskType)']:.2f}"] in rows
+
+
+def test_a_benchmark_without_its_data_stops_before_the_encoder_is_loaded(benchmark, tool, tmp_path):
+    nowhere = ["--model_name_or_path", "/no/such/encoder", "--mteb_benchmark"]
+    names = ("TinySTS", "STS13", "STS14", "STS15", "STS16", "BIOSSES")
+    benchmark(*(TinySTS() if name == "TinySTS" else mteb.get_task(name) for name in names))
+    found = "5 of 6 tasks are missing or incomplete (STS13, STS14, STS15 and 2 more; STS13: "
+    datasets.config.HF_HUB_OFFLINE = False  # a benchmark downloads nothing
+    refused(tool, evaluate_command, [*nowhere, "Tiny(eng, v1)"], found, "task.load_data()")
+    assert datasets.config.HF_HUB_OFFLINE is False
+    benchmark(mteb.get_task("STSBenchmark"), mteb.get_task("STS13"))
+    half = tmp_path / "data/stsbenchmark-sts"
+    half.mkdir(parents=True)
+    (half / "train.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1}\n', encoding="utf-8")
+    argv = [*nowhere, "Tiny(eng, v1)", "--mteb_data_dir", str(tmp_path / "data")]
+    refused(tool, evaluate_command, argv, "2 of 2 tasks", "STSBenchmark: the split test of default is missing")
+    assert mteb.get_benchmark("Tiny(eng, v1)").tasks[0].metadata.dataset["path"] == "mteb/stsbenchmark-sts"
 
 
 def test_dcpcse_evaluate_measures_a_function_too(tiny, expected, capfd):
@@ -120,6 +175,10 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
         (["--mteb", str(TASKS), "--mode", "dev"], "--mode dev"),
         (["--mteb", str(TASKS), "--postprocess", "whitening"], "--postprocess whitening"),
         (["--mteb_data_dir", "data"], "--mteb_data_dir"),
+        (["--mteb_benchmark", "MTEB(eng, 2)"], "did you mean 'MTEB(eng, v2)'?"),
+        (["--mteb_benchmark", "MIEB(eng)"], "need more than text"),
+        (["--mteb_benchmark", "BEIR", "--mteb", "STS13"], "leave one of them out"),
+        (["--mteb_benchmark", "BEIR", "--truncate_dim", "8", "4"], "--mteb_benchmark"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(argv, message, words, tool):
