@@ -81,6 +81,15 @@ class EvaluationArguments(EncoderArguments):
         "Folder with a copy of each data set of --mteb or --mteb_benchmark, named by the last part of its hub id. "
         "Default: the cache of datasets, or for --mteb the hub.",
     )
+    mteb_prompts: str | None = option(
+        None,
+        "YAML or JSON file of the texts before each text of an MTEB task, by name: TASK, a type of tasks such as STS, "
+        "query or document, or TASK-query. {instruction} stands for mteb's instruction for the task. Default: the "
+        "prompts in the sentence-transformers settings of the encoder's folder.",
+    )
+    mteb_results: str | None = option(
+        None, "Folder for the results of MTEB tasks and the description of the model, in mteb's own format."
+    )
     data_dir: str = option("SentEval/data", "Folder that contains downstream/ (and clustering/).")
     custom_data: bool = option(
         False, "The files are your own in SentEval's format: do not check them for the official sizes."
@@ -212,8 +221,9 @@ class EvaluationArguments(EncoderArguments):
         """Raise UserError for options that cannot be combined with tasks of MTEB or that need them."""
         option = self.mteb_option
         if option is None:
-            if self.mteb_data_dir:
-                raise UserError("--mteb_data_dir has no effect without --mteb or --mteb_benchmark; leave it out")
+            for name in ("mteb_data_dir", "mteb_prompts", "mteb_results"):
+                if getattr(self, name):
+                    raise UserError(f"--{name} has no effect without --mteb or --mteb_benchmark; leave it out")
             return
         if self.mteb and self.mteb_benchmark:
             raise UserError("--mteb and --mteb_benchmark are given; leave one of them out, since their means differ")

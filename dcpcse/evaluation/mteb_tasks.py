@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_z
 from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
+from dcpcse.evaluation.mteb_prompts import without_prefix
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, did_you_mean, first_line, plural
 
@@ -82,59 +83,73 @@ class MtebResult:
         }
 
 
-def load_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> MtebTasks:
-    """Load mteb tasks with their data.
+def find_tasks(names: Sequence[str]) -> MtebTasks:
+    """Return mteb tasks, whose data are not loaded yet.
 
-    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. data_dir: a
-    folder that contains a copy of each data set, named after the last part of its hub id (default: the cache of
-    `datasets`, or the hub). Raises UserError if a task is unknown or given twice, or if its data are not available.
+    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. Raises
+    UserError if a task is unknown or given twice.
     """
     found = [task for name in names for task in _find(name)]
     tasks = _by_name(found)
     if len(tasks) < len(found):
         raise UserError(f"--mteb {' '.join(names)}: a task occurs twice; give each task once")
-    for name, task in tasks.items():
-        if (problem := _load_task(task, data_dir)) is not None:
-            raise UserError(
-                f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); run once with a network "
-                "connection to download them, or give --mteb_data_dir with a copy"
-            )
     return MtebTasks(tasks)
 
 
-def load_benchmark(name: str, data_dir: str | Path | None = None) -> MtebTasks:
-    """Load the tasks of one of mteb's benchmarks with their data, and download nothing.
+def find_benchmark(name: str) -> MtebTasks:
+    """Return the tasks of one of mteb's benchmarks, whose data are not loaded yet.
 
-    name: a name or alias of `mteb.get_benchmarks()`. data_dir: see `load_tasks`; default: the cache of `datasets`.
-    Raises UserError if there is no such benchmark, if it has tasks that are not of text alone, or if the data of a
-    task are missing or incomplete.
+    name: a name or alias of `mteb.get_benchmarks()`. Raises UserError if there is no such benchmark, or if it has
+    tasks that are not of text alone.
     """
     benchmark = _find_benchmark(name)
-    option = f"--mteb_benchmark {benchmark.name!r}"
     # The tasks are copied, because all users of the process share the benchmark's own ones.
     tasks = _by_name([copy(task) for task in benchmark.tasks])
     other = [task.metadata.name for task in benchmark.tasks if set(task.metadata.modalities) != {"text"}]
     if other:
         raise UserError(
-            f"{option}: {plural(len(other), 'task')} of {len(tasks)} need more than text ({_some(other)}); choose a "
-            "benchmark of texts, or give the text tasks to --mteb"
-        )
-    with _offline():
-        problems = {task: problem for task in tasks if (problem := _load_task(tasks[task], data_dir)) is not None}
-    if problems:
-        missing = [task.removeprefix(PREFIX) for task in problems]
-        how = (
-            f"put complete copies into {data_dir}"
-            if data_dir is not None
-            else "download them with python -c "
-            f"\"import mteb; [task.load_data() for task in mteb.get_benchmark('{benchmark.name}').tasks]\", or give "
-            "--mteb_data_dir with copies"
-        )
-        raise UserError(
-            f"{option}: the data of {len(missing)} of {plural(len(tasks), 'task')} are missing or incomplete "
-            f"({_some(missing)}; {missing[0]}: {problems[PREFIX + missing[0]]}); {how}"
+            f"--mteb_benchmark {benchmark.name!r}: {plural(len(other), 'task')} of {len(tasks)} need more than text "
+            f"({_some(other)}); choose a benchmark of texts, or give the text tasks to --mteb"
         )
     return MtebTasks(tasks, benchmark.name)
+
+
+def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
+    """Load the data of tasks; those of a benchmark are not downloaded.
+
+    data_dir: a folder that contains a copy of each data set, named after the last part of its hub id (default: the
+    cache of `datasets`, or the hub). Raises UserError if the data of a task are missing or incomplete.
+    """
+    if tasks.benchmark is not None:
+        _load_benchmark(tasks, data_dir)
+        return
+    for name, task in tasks.tasks.items():
+        if (problem := _load_task(task, data_dir)) is not None:
+            raise UserError(
+                f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); run once with a network "
+                "connection to download them, or give --mteb_data_dir with a copy"
+            )
+
+
+def _load_benchmark(tasks: MtebTasks, data_dir: str | Path | None) -> None:
+    with _offline():
+        problems = {
+            name.removeprefix(PREFIX): problem
+            for name, task in tasks.tasks.items()
+            if (problem := _load_task(task, data_dir)) is not None
+        }
+    if not problems:
+        return
+    first, reason = next(iter(problems.items()))
+    if data_dir is None:
+        command = f"import mteb; [task.load_data() for task in mteb.get_benchmark('{tasks.benchmark}').tasks]"
+        how = f'download them with python -c "{command}", or give --mteb_data_dir with copies'
+    else:
+        how = f"put complete copies into {data_dir}"
+    raise UserError(
+        f"--mteb_benchmark {tasks.benchmark!r}: the data of {len(problems)} of {plural(len(tasks.tasks), 'task')} are "
+        f"missing or incomplete ({_some(list(problems))}; {first}: {reason}); {how}"
+    )
 
 
 def evaluate_mteb_tasks(
@@ -145,32 +160,46 @@ def evaluate_mteb_tasks(
     cache_dir: Path | None = None,
     show_progress: bool = False,
     truncate_dim: int | None = None,
+    prompts: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    results_dir: str | Path | None = None,
     on_result: Callable[[int | None, MtebResult], None] = lambda size, result: None,
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
     """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
 
     All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: the
-    folder in which embeddings are cached. truncate_dim: the size to which embeddings are shortened. on_result: called
-    with this size and each result as soon as it is computed.
+    folder in which embeddings are cached. truncate_dim, prompts, folder: see `MTEBEncoder`. results_dir: a folder for
+    the results in mteb's own format, as a `mteb.ResultCache` that contains them. on_result: called with the size and
+    each result as soon as it is computed. Raises UserError if results of an encoder of other code are to be written.
     """
+    if results_dir is not None and isinstance(model, ForeignEncoder):
+        raise UserError(
+            f"mteb_results: nothing identifies {model.name}, but mteb keeps results by model and revision; leave it "
+            "out"
+        )
+    encoder = MTEBEncoder(model, truncate_dim=truncate_dim, prompts=prompts, folder=folder)
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with cached_encode(encode, model, cache_dir) as function:
             # Options that mteb passes are ignored: each process encodes with its own batch_size and show_progress.
-            encoder = MTEBEncoder(model, lambda texts, **options: function(texts), truncate_dim=truncate_dim)
+            encoder.encode_texts = lambda texts, **options: function(texts)
             for name, task in tasks.tasks.items():
                 started = time.perf_counter()
-                results[name] = _evaluate_task(encoder, name, task, tasks.benchmark)
+                results[name] = _evaluate_task(encoder, name, task, tasks.benchmark, results_dir)
                 seconds[name] = time.perf_counter() - started
                 on_result(truncate_dim, results[name])
         return results, seconds
 
     bars = show_progress and is_main_process()
-    return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
+    # All processes, and the cache, see whole texts: the prompts replace the model's default prompt.
+    with without_prefix(model) if encoder.prompts else nullcontext():
+        return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
 
 
-def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any, benchmark: str | None) -> MtebResult:
+def _evaluate_task(
+    encoder: MTEBEncoder, name: str, task: Any, benchmark: str | None, results_dir: str | Path | None
+) -> MtebResult:
     # mteb's cache is not used, because its results would be outdated when the data of a local task change.
     results = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
     (result,) = results.task_results
@@ -181,6 +210,8 @@ def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any, benchmark: str | 
                     f"{name}: {task.metadata.main_score} of {split} ({subset['hf_subset']}) is not a number; check "
                     "whether the encoder gives every sentence the same embedding"
                 )
+    if results_dir is not None:
+        import_mteb().ResultCache(results_dir).save_to_cache(result, encoder.mteb_model_meta)
     return MtebResult(
         task=name,
         task_type=task.metadata.type,

@@ -1049,6 +1049,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "evaluate ... --mode test --mteb_benchmark 'BuiltBench(eng)' --mteb_data_dir sts",
             "into sts",
         ),
+        Case(
+            "a prompt for a task that does not exist",
+            "evaluate ... --mode test --mteb STS12 --mteb_prompts prompts.yaml",
+            "'STSBenchmrk'",
+            files={"prompts.yaml": "STSBenchmrk: 'query: '\n"},
+        ),
         Case("results that nobody writes are replaced", "evaluate ... --overwrite", "--overwrite"),
     ),
     "Places that are taken, or cannot be": (

@@ -10,8 +10,10 @@ import mteb
 import numpy as np
 import pytest
 from method_models import model_of
+from mteb.benchmarks import _create_table as leaderboard
 from mteb.benchmarks.benchmark import Benchmark
 from mteb.benchmarks.get_benchmark import _build_registry
+from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb_tiny import PAIRS, TinyRetrieval, TinySTS
 from runs import ROOT, refused
 from scipy.stats import spearmanr
@@ -94,6 +96,34 @@ def test_a_benchmark_has_the_means_that_mteb_gives(words, benchmark, tool, tmp_p
     assert ["mean over types", "2", f"{100 * means['Mean(TaskType)']:.2f}"] in rows
 
 
+def test_mteb_reads_the_results_and_says_what_the_model_was_trained_on(benchmark, tiny, tool, tmp_path, monkeypatch):
+    own = benchmark(TinySTS(), TinyRetrieval())
+    model = model_of("dcpcse", tiny)
+    model.save(tmp_path / "model")
+    (tmp_path / "model/run.yaml").write_text("train_file: nli_for_simcse.csv\n", encoding="utf-8")
+    (tmp_path / "prompts.yaml").write_text('STS: "Same? "\n', encoding="utf-8")
+    argv = ["--model_name_or_path", str(tmp_path / "model"), "--mteb_benchmark", own.name, "--device", "cpu"]
+    argv += ["--mteb_prompts", str(tmp_path / "prompts.yaml"), "--mteb_results", str(tmp_path / "results")]
+    outcome = tool(evaluate_command, [*argv, "--output_file", str(tmp_path / "s.json")])
+    assert outcome.code == 0, outcome.err
+    found = mteb.ResultCache(tmp_path / "results").load_results(tasks=own)
+    (result,) = found.model_results
+    assert set(result.model_meta.training_datasets) == {"SNLI", "MNLI"}
+    meta = dcpcse.MTEBEncoder(model, prompts={"STS": "Same? "}, folder=tmp_path / "model").mteb_model_meta
+    assert (meta.name, meta.revision) == (result.model_name, result.model_revision)
+    # The leaderboard shows the models that are registered in mteb.
+    monkeypatch.setitem(MODEL_REGISTRY, meta.name, meta)
+    for cached in (leaderboard._static_model_meta, leaderboard._meta_df_no_zs):
+        cached.cache_clear()
+    (row,) = found.get_benchmark_result().to_dict("records")
+    written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert row["Mean (Task)"] == pytest.approx(written["averages_x100"]["mteb"] / 100)
+    assert row["Zero-shot"] == 100  # percent of the tasks
+    same = [model.encode(["Same? " + pair[side] for pair in PAIRS], normalize=True) for side in (0, 1)]
+    correlation = spearmanr((same[0] * same[1]).sum(1), [gold for *_, gold in PAIRS]).statistic
+    assert row["STS"] == pytest.approx(correlation, abs=1e-5)
+
+
 def test_a_benchmark_without_its_data_stops_before_the_encoder_is_loaded(benchmark, tool, tmp_path):
     nowhere = ["--model_name_or_path", "/no/such/encoder", "--mteb_benchmark"]
     names = ("TinySTS", "STS13", "STS14", "STS15", "STS16", "BIOSSES")
@@ -153,15 +183,21 @@ def test_data_that_are_not_here_are_one_line_before_the_encoder_is_loaded(tool):
 
 def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/mteb.md").read_text(encoding="utf-8")
-    tasks, program = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    tasks, reading, program = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "my_tasks.py").write_text(tasks, encoding="utf-8")
     model_of("dcpcse", tiny).save(tmp_path / "result/my-model")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     exec(program, {})
-    printed = float(capsys.readouterr().out)
+    score, meta = capsys.readouterr().out.split("\n", 1)
+    assert "use_instructions=True" in meta
+    printed = float(score)
+    (prompts := Path("prompts.yaml")).write_text('STS: "query: "', encoding="utf-8")
     argv = ["--model_name_or_path", "result/my-model", "--mteb", "my_tasks.py:MySTS", "--output_file", "s.json"]
+    argv += ["--mteb_prompts", str(prompts), "--mteb_results", "results"]
     assert tool(evaluate_command, argv).code == 0
+    exec(reading, {})
+    assert "MySTS" in capsys.readouterr().out
     assert json.loads(Path("s.json").read_text())["scores_x100"] == {"mteb/MySTS": pytest.approx(100 * printed)}
 
 
@@ -175,6 +211,8 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
         (["--mteb", str(TASKS), "--mode", "dev"], "--mode dev"),
         (["--mteb", str(TASKS), "--postprocess", "whitening"], "--postprocess whitening"),
         (["--mteb_data_dir", "data"], "--mteb_data_dir"),
+        (["--mteb_prompts", "prompts.yaml"], "--mteb_prompts has no effect"),
+        (["--mteb_results", "results"], "--mteb_results has no effect"),
         (["--mteb_benchmark", "MTEB(eng, 2)"], "did you mean 'MTEB(eng, v2)'?"),
         (["--mteb_benchmark", "MIEB(eng)"], "need more than text"),
         (["--mteb_benchmark", "BEIR", "--mteb", "STS13"], "leave one of them out"),
@@ -183,6 +221,22 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
 )
 def test_what_cannot_be_measured_is_refused(argv, message, words, tool):
     refused(tool, evaluate_command, [*words, *argv], message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("TinySTSS: x", "'TinySTSS' is no task; did you mean 'TinySTS'?"),
+        ("STSBenchmark-querry: x", "'STSBenchmark-querry' is no task"),
+        ("- query", "must be a mapping"),
+        ("query: 1", "must be a mapping"),
+        ("query: [", "is not YAML or JSON"),
+    ],
+)
+def test_prompts_that_no_task_can_use_are_refused(content, message, words, tool, tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text(content, encoding="utf-8")
+    refused(tool, evaluate_command, [*words, "--mteb", f"{TASKS}:TinySTS", "--mteb_prompts", str(path)], message)
 
 
 def test_a_file_that_fails_is_named(words, tool, tmp_path):
