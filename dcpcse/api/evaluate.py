@@ -42,7 +42,10 @@ def evaluate(
     pairs: Any = None,
     labels: Any = None,
     mteb: str | Sequence[str] | None = None,
+    mteb_benchmark: str | None = None,
     mteb_data_dir: str | Path | None = None,
+    mteb_prompts: str | Path | None = None,
+    mteb_results: str | Path | None = None,
     batch_size: int | None = None,
     official: bool = True,
     cache_dir: str | Path | None = None,
@@ -81,10 +84,12 @@ def evaluate(
     that contains downstream/. official: require the official sizes of its files; False for data of your own in this
     format. pairs: two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or
     a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
-    logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. cache_dir: a folder for
-    embeddings (and downloads), from which a later evaluation of the same model reads them; not for encoders of other
-    code, which nothing identifies. truncate_dim: score only this number of first values of the embeddings; with a
-    list, sentences are encoded once, the tables have a row for each size, and `at_size` contains all results.
+    logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. mteb_benchmark: all tasks of
+    one of mteb's benchmarks, such as "MTEB(eng, v2)". mteb_prompts: a file of the texts before each text of a task.
+    mteb_results: a folder for results in mteb's format. cache_dir: a folder for embeddings (and downloads), from which
+    a later evaluation of the same model reads them; not for encoders of other code, which nothing identifies.
+    truncate_dim: score only this number of first values of the embeddings; with a list, sentences are encoded once,
+    the tables have a row for each size, and `at_size` contains all results.
     postprocess: whitening or flow, fitted to the sentences of each task, or to fit_on: a list or file of sentences.
     The other options are those of `dcpcse evaluate --help all`.
 
@@ -94,6 +99,7 @@ def evaluate(
     from dcpcse.evaluation.foreign_encoder import as_encoder
     from dcpcse.evaluation.own_data import own_labels, own_pairs
     from dcpcse.evaluation.run import evaluate_plan, load_plan
+    from dcpcse.inference.loading import local_folder
     from dcpcse.utils.distributed import local_device
 
     truth_value("show_progress", show_progress)
@@ -113,7 +119,10 @@ def evaluate(
         pairs=None if pairs is None else "pairs",
         labels=None if labels is None else "labels",
         mteb=[mteb] if isinstance(mteb, str) else mteb,
+        mteb_benchmark=mteb_benchmark,
         mteb_data_dir=mteb_data_dir,
+        mteb_prompts=mteb_prompts,
+        mteb_results=mteb_results,
         batch_size=batch_size,
         custom_data=not truth_value("official", official),
         cache_dir=cache_dir,
@@ -143,7 +152,8 @@ def evaluate(
     plan = load_plan(args, own, listed)
     with _processes(plan):
         encoder = load(model, device=local_device(None), cache_dir=args.cache_dir) if encoder is None else encoder
-        return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress)
+        folder = local_folder(args.model_name_or_path, args) if is_name and plan.mteb else None
+        return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress, folder=folder)
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:

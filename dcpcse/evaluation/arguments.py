@@ -71,10 +71,24 @@ class EvaluationArguments(EncoderArguments):
         "MTEB tasks by name (STSBenchmark, ...), or FILE.py[:CLASS] with your own tasks, whose code is run. Without "
         "--task_set only these are evaluated. Needs the package mteb.",
     )
+    mteb_benchmark: str | None = option(
+        None,
+        "All tasks of one of mteb's benchmarks by its name, such as 'MTEB(eng, v2)'. Their data must be in the cache "
+        "of datasets already. Without --task_set only these are evaluated. Needs the package mteb.",
+    )
     mteb_data_dir: str | None = option(
         None,
-        "Folder with a copy of each --mteb data set, named by the last part of its hub id. Default: the cache of "
-        "datasets, or the hub.",
+        "Folder with a copy of each data set of --mteb or --mteb_benchmark, named by the last part of its hub id. "
+        "Default: the cache of datasets, or for --mteb the hub.",
+    )
+    mteb_prompts: str | None = option(
+        None,
+        "YAML or JSON file of the texts before each text of an MTEB task, by name: TASK, a type of tasks such as STS, "
+        "query or document, or TASK-query. {instruction} stands for mteb's instruction for the task. Default: the "
+        "prompts in the sentence-transformers settings of the encoder's folder.",
+    )
+    mteb_results: str | None = option(
+        None, "Folder for the results of MTEB tasks and the description of the model, in mteb's own format."
     )
     data_dir: str = option("SentEval/data", "Folder that contains downstream/ (and clustering/).")
     custom_data: bool = option(
@@ -160,19 +174,29 @@ class EvaluationArguments(EncoderArguments):
         """The sizes that are scored, largest first; (None,) for the embeddings as they are."""
         return tuple(sorted(self.truncate_dim, reverse=True)) if self.truncate_dim else (None,)
 
+    @property
+    def mteb_option(self) -> str | None:
+        """The option that chooses tasks of MTEB, or None."""
+        return next((f"--{name}" for name in ("mteb", "mteb_benchmark") if getattr(self, name)), None)
+
+    @property
+    def _others(self) -> bool:
+        """Whether there are data of the user's own or tasks of MTEB, which are evaluated without SentEval's tasks."""
+        return bool(self.pairs or self.labels or self.mteb_option)
+
     def chosen_tasks(self) -> tuple[str, ...]:
         """Return the names of the tasks of `--task_set` or `--tasks`.
 
-        There are none if only `--pairs`, `--labels` or `--mteb` is given. Raises UserError if options contradict each
+        There are none if only own data or tasks of MTEB are given. Raises UserError if options contradict each
         other, and DataError if no task of the set supports the mode.
         """
         if self.task_set == "na":
-            if not (self.tasks or self.pairs or self.labels or self.mteb):
-                raise UserError("--task_set na needs --tasks, --pairs, --labels or --mteb; add one")
+            if not (self.tasks or self._others):
+                raise UserError("--task_set na needs --tasks, --pairs, --labels, --mteb or --mteb_benchmark; add one")
             return tuple(self.tasks or ())
         if self.tasks:
             raise UserError(f"--tasks {' '.join(self.tasks)} needs --task_set na; add it")
-        if (self.pairs or self.labels or self.mteb) and not self.task_set:
+        if self._others and not self.task_set:
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
 
@@ -194,15 +218,19 @@ class EvaluationArguments(EncoderArguments):
             raise UserError("--geometry_sample has no effect without --geometry_sentences; leave it out")
 
     def _require_mteb(self) -> None:
-        """Raise UserError for options that cannot be combined with `--mteb` or that need it."""
-        if not self.mteb:
-            if self.mteb_data_dir:
-                raise UserError("--mteb_data_dir has no effect without --mteb; leave it out")
+        """Raise UserError for options that cannot be combined with tasks of MTEB or that need them."""
+        option = self.mteb_option
+        if option is None:
+            for name in ("mteb_data_dir", "mteb_prompts", "mteb_results"):
+                if getattr(self, name):
+                    raise UserError(f"--{name} has no effect without --mteb or --mteb_benchmark; leave it out")
             return
+        if self.mteb and self.mteb_benchmark:
+            raise UserError("--mteb and --mteb_benchmark are given; leave one of them out, since their means differ")
         if self.mode == "dev":
-            raise UserError("--mteb: MTEB tasks have their own splits; leave --mode dev out")
+            raise UserError(f"{option}: MTEB tasks have their own splits; leave --mode dev out")
         if self.postprocess:
-            raise UserError(f"--postprocess {self.postprocess} does not apply to --mteb; leave one of them out")
+            raise UserError(f"--postprocess {self.postprocess} does not apply to {option}; leave one of them out")
 
     def _require_sizes(self) -> None:
         """Raise UserError for sizes below 1, and for options and tasks that cannot be combined with them."""
@@ -219,7 +247,10 @@ class EvaluationArguments(EncoderArguments):
         if len(given) < 2:
             return
         inside = [task for task in self.chosen_tasks() if FAMILY_OF[task] in ("geometry", "frequent")]
-        for name in (*inside, *(f"--{one}" for one in ("mteb", "similarities_file") if getattr(self, one))):
+        for name in (
+            *inside,
+            *(f"--{one}" for one in ("mteb", "mteb_benchmark", "similarities_file") if getattr(self, one)),
+        ):
             raise UserError(f"{name} is evaluated for one size at a time; give one number to --truncate_dim")
 
     def _require_postprocess(self) -> None:

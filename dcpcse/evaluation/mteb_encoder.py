@@ -1,7 +1,5 @@
 """An adapter that gives a `SentenceEncoder` the interface of mteb's EncoderProtocol."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.evaluator import shortening
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
+from dcpcse.evaluation.mteb_model_meta import model_meta
+from dcpcse.evaluation.mteb_prompts import folder_prompts, prompt_of, without_prefix
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.packages import not_installed
 
@@ -26,44 +25,41 @@ class MTEBEncoder:
     """A sentence encoder that `mteb.evaluate` accepts (mteb's EncoderProtocol)."""
 
     def __init__(
-        self, model: Any, encode: Callable[..., np.ndarray] | None = None, *, truncate_dim: int | None = None
+        self,
+        model: Any,
+        encode: Callable[..., np.ndarray] | None = None,
+        *,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        folder: str | Path | None = None,
     ) -> None:
         """Wrap a model.
 
         model: a model returned by `dcpcse.load`, or a `ForeignEncoder`. encode: a function that returns the model's
         embeddings, for example from a cache (default: `model.encode`). truncate_dim: the size to which the embeddings
-        are shortened. Raises UserError if the model does not have this size.
+        are shortened. prompts: the text before each text of a task, by names as in mteb (see `mteb_prompts`); it
+        replaces the default prompt of the model; default: the prompts in the settings of sentence-transformers in the
+        folder. folder: the local folder of the model, whose run says on which data the model was trained. Raises
+        UserError if the model does not have this size.
         """
         if isinstance(model, SentenceEncoder):
             model.require_size(truncate_dim)
         self.model, self.truncate_dim = model, truncate_dim
-        self._encode = encode or model.encode
+        self.folder = None if folder is None else Path(folder)
+        if prompts is None:
+            prompts = {} if self.folder is None else folder_prompts(self.folder)
+        self.prompts = dict(prompts)
+        self.encode_texts = encode or model.encode
+        self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
         self._shorten = shortening(model, truncate_dim)
 
     @property
     def mteb_model_meta(self) -> Any:
-        """The description of the model (mteb's ModelMeta); unknown fields are None.
-
-        The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
-        """
+        """The description of the model (mteb's ModelMeta); unknown fields are None."""
         mteb, model = import_mteb(), self.model
         if isinstance(model, ForeignEncoder):
             return mteb.models.ModelMeta.create_empty(overwrites={"name": f"unknown/{model.name}"})
-        facts_of_vectors = identity(model) | ({"truncate_dim": self.truncate_dim} if self.truncate_dim else {})
-        base = model.source.name_or_path
-        base = Path(base).name if Path(base).is_absolute() else base
-        facts = {
-            "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
-            "revision": hashlib.sha256(json.dumps(facts_of_vectors, sort_keys=True).encode()).hexdigest()[:40],
-            "n_parameters": sum(weight.numel() for weight in model.parameters()),
-            "max_tokens": model.max_tokens,
-            "embed_dim": self.truncate_dim or model.dimension,
-            "framework": ["PyTorch"],
-            "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,
-            "use_instructions": False,
-            "adapted_from": base,
-        }
-        return mteb.models.ModelMeta.create_empty(overwrites=facts)
+        return model_meta(mteb, model, self.folder, self.prompts, self._prefix, self.truncate_dim)
 
     def encode(
         self,
@@ -77,13 +73,20 @@ class MTEBEncoder:
     ) -> np.ndarray:
         """Return the embeddings (N, H) of texts. inputs: batches that have a text column.
 
-        The task, split and prompt type are ignored: every text is encoded in the same way. Raises UserError if a batch
+        The prompt for the task and prompt type precedes each text; the split is ignored. Raises UserError if a batch
         has no text, an option is unknown, or an embedding is not finite (mteb would rank it like any other).
         """
         texts = _texts(inputs)
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise UserError(f"encode_kwargs {', '.join(unknown)}: unknown; choose from {', '.join(sorted(OPTIONS))}")
-        vectors = self._encode(texts, **{OPTIONS[name]: value for name, value in options.items()})
+        given = {OPTIONS[name]: value for name, value in options.items()}
+        if self.prompts:
+            prompt = prompt_of(self.prompts, task_metadata, prompt_type)
+            prefix = self._prefix if prompt is None else prompt
+            with without_prefix(self.model):
+                vectors = self.encode_texts([prefix + text for text in texts], **given)
+        else:
+            vectors = self.encode_texts(texts, **given)
         _require_finite(texts, vectors)
         return vectors if self._shorten is None else self._shorten(vectors)
 

@@ -7,12 +7,15 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import huggingface_hub.constants
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -20,22 +23,40 @@ from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_z
 from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
+from dcpcse.evaluation.mteb_prompts import without_prefix
 from dcpcse.utils.distributed import is_main_process
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import UserError, did_you_mean, first_line, plural
 
 PREFIX = "mteb/"
 """Prefix of a task's name in results, since mteb and SentEval both have an STSBenchmark."""
 
+NAMED = 3
+"""Number of tasks that a message about several tasks names."""
+
+
+@dataclass(frozen=True)
+class MtebTasks:
+    """Loaded tasks, as `mteb/NAME` → task. benchmark: the benchmark that consists of these tasks, or None."""
+
+    tasks: Mapping[str, Any]
+    benchmark: str | None = None
+
 
 @dataclass(frozen=True)
 class MtebResult:
-    """The result of an MTEB task. scores: split → the scores of each subset as returned by mteb, as fractions."""
+    """The result of an MTEB task.
+
+    task_type: mteb's type of the task, such as STS. scores: split → the scores of each subset as returned by mteb, as
+    fractions. benchmark: the benchmark whose tasks were evaluated, or None.
+    """
 
     task: str
+    task_type: str
     metric: str
     scores: Mapping[str, Sequence[Mapping[str, Any]]]
     dataset_revision: str | None
     mteb_version: str
+    benchmark: str | None = None
     family: str = "mteb"
 
     @property
@@ -52,6 +73,8 @@ class MtebResult:
         """Return a JSON-serialisable record, with the scores as returned by mteb."""
         return {
             "task": self.task,
+            **({"benchmark": self.benchmark} if self.benchmark else {}),
+            "type": self.task_type,
             "split": self.split,
             "metric": self.metric,
             "dataset_revision": self.dataset_revision,
@@ -60,57 +83,123 @@ class MtebResult:
         }
 
 
-def load_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> dict[str, Any]:
-    """Load mteb tasks with their data and return them as `mteb/NAME` → task.
+def find_tasks(names: Sequence[str]) -> MtebTasks:
+    """Return mteb tasks, whose data are not loaded yet.
 
-    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. data_dir: a
-    folder that contains a copy of each data set, named after the last part of its hub id (default: the cache of
-    `datasets`, or the hub). Raises UserError if a task is unknown or given twice, or if its data are not available.
+    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. Raises
+    UserError if a task is unknown or given twice.
     """
     found = [task for name in names for task in _find(name)]
-    tasks = {PREFIX + task.metadata.name: task for task in found}
+    tasks = _by_name(found)
     if len(tasks) < len(found):
         raise UserError(f"--mteb {' '.join(names)}: a task occurs twice; give each task once")
-    for task in found:
-        for part in _parts(task):
-            _load_data(part, None if data_dir is None else Path(data_dir))
-    return tasks
+    return MtebTasks(tasks)
+
+
+def find_benchmark(name: str) -> MtebTasks:
+    """Return the tasks of one of mteb's benchmarks, whose data are not loaded yet.
+
+    name: a name or alias of `mteb.get_benchmarks()`. Raises UserError if there is no such benchmark, or if it has
+    tasks that are not of text alone.
+    """
+    benchmark = _find_benchmark(name)
+    # The tasks are copied, because all users of the process share the benchmark's own ones.
+    tasks = _by_name([copy(task) for task in benchmark.tasks])
+    other = [task.metadata.name for task in benchmark.tasks if set(task.metadata.modalities) != {"text"}]
+    if other:
+        raise UserError(
+            f"--mteb_benchmark {benchmark.name!r}: {plural(len(other), 'task')} of {len(tasks)} need more than text "
+            f"({_some(other)}); choose a benchmark of texts, or give the text tasks to --mteb"
+        )
+    return MtebTasks(tasks, benchmark.name)
+
+
+def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
+    """Load the data of tasks; those of a benchmark are not downloaded.
+
+    data_dir: a folder that contains a copy of each data set, named after the last part of its hub id (default: the
+    cache of `datasets`, or the hub). Raises UserError if the data of a task are missing or incomplete.
+    """
+    if tasks.benchmark is not None:
+        _load_benchmark(tasks, data_dir)
+        return
+    for name, task in tasks.tasks.items():
+        if (problem := _load_task(task, data_dir)) is not None:
+            raise UserError(
+                f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); run once with a network "
+                "connection to download them, or give --mteb_data_dir with a copy"
+            )
+
+
+def _load_benchmark(tasks: MtebTasks, data_dir: str | Path | None) -> None:
+    with _offline():
+        problems = {
+            name.removeprefix(PREFIX): problem
+            for name, task in tasks.tasks.items()
+            if (problem := _load_task(task, data_dir)) is not None
+        }
+    if not problems:
+        return
+    first, reason = next(iter(problems.items()))
+    if data_dir is None:
+        command = f"import mteb; [task.load_data() for task in mteb.get_benchmark('{tasks.benchmark}').tasks]"
+        how = f'download them with python -c "{command}", or give --mteb_data_dir with copies'
+    else:
+        how = f"put complete copies into {data_dir}"
+    raise UserError(
+        f"--mteb_benchmark {tasks.benchmark!r}: the data of {len(problems)} of {plural(len(tasks.tasks), 'task')} are "
+        f"missing or incomplete ({_some(list(problems))}; {first}: {reason}); {how}"
+    )
 
 
 def evaluate_mteb_tasks(
     model: SentenceEncoder | ForeignEncoder,
-    tasks: Mapping[str, Any],
+    tasks: MtebTasks,
     *,
     batch_size: int | None = None,
     cache_dir: Path | None = None,
     show_progress: bool = False,
     truncate_dim: int | None = None,
+    prompts: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    results_dir: str | Path | None = None,
     on_result: Callable[[int | None, MtebResult], None] = lambda size, result: None,
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
     """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
 
     All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: the
-    folder in which embeddings are cached. truncate_dim: the size to which embeddings are shortened. on_result: called
-    with this size and each result as soon as it is computed.
+    folder in which embeddings are cached. truncate_dim, prompts, folder: see `MTEBEncoder`. results_dir: a folder for
+    the results in mteb's own format, as a `mteb.ResultCache` that contains them. on_result: called with the size and
+    each result as soon as it is computed. Raises UserError if results of an encoder of other code are to be written.
     """
+    if results_dir is not None and isinstance(model, ForeignEncoder):
+        raise UserError(
+            f"mteb_results: nothing identifies {model.name}, but mteb keeps results by model and revision; leave it "
+            "out"
+        )
+    encoder = MTEBEncoder(model, truncate_dim=truncate_dim, prompts=prompts, folder=folder)
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with cached_encode(encode, model, cache_dir) as function:
             # Options that mteb passes are ignored: each process encodes with its own batch_size and show_progress.
-            encoder = MTEBEncoder(model, lambda texts, **options: function(texts), truncate_dim=truncate_dim)
-            for name, task in tasks.items():
+            encoder.encode_texts = lambda texts, **options: function(texts)
+            for name, task in tasks.tasks.items():
                 started = time.perf_counter()
-                results[name] = _evaluate_task(encoder, name, task)
+                results[name] = _evaluate_task(encoder, name, task, tasks.benchmark, results_dir)
                 seconds[name] = time.perf_counter() - started
                 on_result(truncate_dim, results[name])
         return results, seconds
 
     bars = show_progress and is_main_process()
-    return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
+    # All processes, and the cache, see whole texts: the prompts replace the model's default prompt.
+    with without_prefix(model) if encoder.prompts else nullcontext():
+        return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
 
 
-def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
+def _evaluate_task(
+    encoder: MTEBEncoder, name: str, task: Any, benchmark: str | None, results_dir: str | Path | None
+) -> MtebResult:
     # mteb's cache is not used, because its results would be outdated when the data of a local task change.
     results = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
     (result,) = results.task_results
@@ -121,9 +210,40 @@ def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
                     f"{name}: {task.metadata.main_score} of {split} ({subset['hf_subset']}) is not a number; check "
                     "whether the encoder gives every sentence the same embedding"
                 )
+    if results_dir is not None:
+        import_mteb().ResultCache(results_dir).save_to_cache(result, encoder.mteb_model_meta)
     return MtebResult(
-        name, task.metadata.main_score, result.scores, result.dataset_revision, import_mteb().__version__
+        task=name,
+        task_type=task.metadata.type,
+        metric=task.metadata.main_score,
+        scores=result.scores,
+        dataset_revision=result.dataset_revision,
+        mteb_version=import_mteb().__version__,
+        benchmark=benchmark,
     )
+
+
+def _by_name(tasks: Sequence[Any]) -> dict[str, Any]:
+    return {PREFIX + task.metadata.name: task for task in tasks}
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _find_benchmark(name: str) -> Any:
+    mteb = import_mteb()
+    try:
+        return mteb.get_benchmark(name)
+    except KeyError as error:
+        known = [one for benchmark in mteb.get_benchmarks() for one in (benchmark.name, *benchmark.aliases)]
+        hint = did_you_mean(name, known)
+        raise UserError(
+            f"--mteb_benchmark {name!r}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
+            "mteb.get_benchmarks()"
+        ) from error
 
 
 def _find(name: str) -> list[Any]:
@@ -179,8 +299,16 @@ def _parts(task: Any) -> Iterator[Any]:
         yield task
 
 
-def _load_data(task: Any, data_dir: Path | None) -> None:
-    """Load the data of a task; mteb uses `datasets` for this. Raises UserError if the data are not available."""
+def _load_task(task: Any, data_dir: str | Path | None) -> str | None:
+    """Load the data of a task and of the tasks that it averages; return the reason if this is not possible."""
+    for part in _parts(task):
+        if (problem := _load_data(part, None if data_dir is None else Path(data_dir))) is not None:
+            return problem
+    return None
+
+
+def _load_data(task: Any, data_dir: Path | None) -> str | None:
+    """Load the data of a task; mteb uses `datasets` for this. Return the reason if they are not available."""
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
         raise UserError(
@@ -189,16 +317,44 @@ def _load_data(task: Any, data_dir: Path | None) -> None:
     if data_dir is not None:
         folder = data_dir / Path(task.metadata.dataset["path"]).name
         if not folder.is_dir():
-            raise UserError(
-                f"--mteb_data_dir {data_dir}: the folder {folder} does not exist; put the data of {name} there"
-            )
+            return f"the folder {folder} does not exist"
         # The metadata are copied, because the object is shared by all instances of the task's class.
         dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": "local"}
         task.metadata = task.metadata.model_copy(update={"dataset": dataset})
     try:
         task.load_data()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--mteb {name}: its data cannot be loaded ({first_line(error)}); run once with a network connection to "
-            "download them, or give --mteb_data_dir with a copy"
-        ) from error
+    except Exception as error:  # incomplete files raise errors of many kinds, from datasets, pyarrow and the task
+        return first_line(error)
+    return _missing_split(task)
+
+
+def _missing_split(task: Any) -> str | None:
+    """Return which split is missing from loaded data or empty; None if all are there.
+
+    mteb would raise KeyError after the texts of the other splits have been encoded.
+    """
+    if not task.dataset:  # tasks of mteb's first version keep their data elsewhere
+        return None
+    training = [task.train_split] if hasattr(task, "train_split") else []
+    for subset in task.hf_subsets:
+        data = task.dataset.get(subset, task.dataset)
+        for split in (*task.eval_splits, *training):
+            if split not in data or len(data[split]) == 0:
+                return f"the split {split} of {subset} is missing or empty"
+    return None
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Make `datasets` read its cache only: a benchmark can be hundreds of gigabytes."""
+    import datasets.config  # imported here because it is slow
+
+    places = (datasets.config, huggingface_hub.constants)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value

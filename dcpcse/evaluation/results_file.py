@@ -1,7 +1,7 @@
 """The JSON file of an evaluation, which records the scores, the model, the protocol, the versions and data files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,9 +68,12 @@ def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: Evaluate
 
 
 def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
+    types = mteb_types([result for result in results.values() if result.family == "mteb"])
+    means = {kind: float(np.mean(points)) for kind, points in types.items()}
     return {
         "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
         "averages_x100": averages(results),
+        **({"mteb_types_x100": means} if means else {}),
         "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
     }
 
@@ -90,6 +93,14 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
         if hasattr(result, "points"):
             families.setdefault(result.family, []).append(result.points)
     return {family: float(np.mean(points)) for family, points in families.items()}
+
+
+def mteb_types(results: Sequence[Result]) -> dict[str, list[float]]:
+    """Return type of MTEB tasks → scores × 100 of the tasks of this type, in the order of the first task of each."""
+    types: dict[str, list[float]] = {}
+    for result in results:
+        types.setdefault(result.task_type, []).append(result.points)
+    return types
 
 
 def describe_model(model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:

@@ -18,13 +18,21 @@ from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult
 from dcpcse.evaluation.evaluator import evaluate_sizes
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_tasks import MtebResult, evaluate_mteb_tasks, load_tasks
+from dcpcse.evaluation.mteb_prompts import read_prompts
+from dcpcse.evaluation.mteb_tasks import (
+    MtebResult,
+    MtebTasks,
+    evaluate_mteb_tasks,
+    find_benchmark,
+    find_tasks,
+    load_data,
+)
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
 from dcpcse.evaluation.results_file import Report, head_of, write_similarities
 from dcpcse.evaluation.tables import headline
 from dcpcse.inference.arguments import PublishedEvaluationArguments
-from dcpcse.inference.loading import load_model
+from dcpcse.inference.loading import load_model, local_folder
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.distributed import (
     destroy_process_group,
@@ -45,13 +53,14 @@ TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 class Plan:
     """The checked data and options of an evaluation, with which any number of encoders can be evaluated.
 
-    benchmark: mteb tasks, which are evaluated after those of the suite.
+    mteb: tasks of mteb, which are evaluated after those of the suite. prompts: those of --mteb_prompts, or None.
     """
 
     args: EvaluationArguments
     suite: Suite
-    benchmark: Mapping[str, Any]
+    mteb: MtebTasks | None
     fitting: Fitting | None
+    prompts: Mapping[str, str] | None = None
 
     def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
         """Return what the JSON file says beside the scores."""
@@ -82,7 +91,8 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
         if report:
             report.write(at_size)
 
-    evaluation = evaluate_plan(plan, model, head, show_progress=True, on_result=on_result)
+    folder = local_folder(args.model_name_or_path, args) if plan.mteb else None
+    evaluation = evaluate_plan(plan, model, head, show_progress=True, folder=folder, on_result=on_result)
     if is_main_process():
         print_result(str(evaluation))
         _notify_summary(evaluation)
@@ -102,8 +112,13 @@ def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[s
     chosen = args.chosen_tasks()
     with advice(OF_EVALUATION, "--task_set na --tasks STSBenchmark"):
         suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
-    benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
-    return Plan(args, suite, benchmark, build_fitting(args, fit_on))
+    mteb = None
+    if args.mteb_option:
+        mteb = find_benchmark(args.mteb_benchmark) if args.mteb_benchmark else find_tasks(args.mteb)
+    prompts = read_prompts(args.mteb_prompts) if args.mteb_prompts else None
+    if mteb:
+        load_data(mteb, args.mteb_data_dir)
+    return Plan(args, suite, mteb, build_fitting(args, fit_on), prompts)
 
 
 def join_processes(plan: Plan) -> None:
@@ -118,12 +133,14 @@ def evaluate_plan(
     head: Mapping[str, Any],
     *,
     show_progress: bool,
+    folder: Path | None = None,
     on_result: Callable[[int | None, Result | MtebResult], None] = lambda size, result: None,
 ) -> EvaluationResult:
     """Evaluate a model on all tasks of a plan; all processes must call this function, and all return the result.
 
-    head: `plan.head(model)`. on_result: called with the size of the embeddings (None: as they are) and each result as
-    soon as it is computed. Raises UserError if the model does not have a size.
+    head: `plan.head(model)`. folder: the local folder of the model, for tasks of MTEB. on_result: called with the size
+    of the embeddings (None: as they are) and each result as soon as it is computed. Raises UserError if the model does
+    not have a size.
     """
     sizes = plan.args.sizes
     for size in sizes:
@@ -141,9 +158,17 @@ def evaluate_plan(
     with logging_redirect_tqdm() if show_progress else nullcontext():
         if plan.suite.tasks:
             evaluations = evaluate_sizes(model, plan.suite, sizes, fitting=plan.fitting, **options)
-        if plan.benchmark:
+        if plan.mteb:
             (size,) = sizes
-            found, seconds = evaluate_mteb_tasks(model, plan.benchmark, truncate_dim=size, **options)
+            found, seconds = evaluate_mteb_tasks(
+                model,
+                plan.mteb,
+                truncate_dim=size,
+                prompts=plan.prompts,
+                folder=folder,
+                results_dir=plan.args.mteb_results,
+                **options,
+            )
     first = next(iter(evaluations.values()))
     scoring = {
         name: sum(evaluation.seconds[name] for evaluation in evaluations.values())
@@ -199,6 +224,8 @@ def _require_writable_outputs(args: EvaluationArguments) -> None:
     for option in ("output_file", "similarities_file"):
         if (given := getattr(args, option)) is not None:
             require_output(Path(given), f"--{option}", args.overwrite or _is_unfinished(Path(given)))
+    if args.mteb_results:
+        require_writable(Path(args.mteb_results), f"--mteb_results {args.mteb_results}")
     if args.cache_dir:
         require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
 

@@ -12,7 +12,7 @@ from senteval import TASKS, Result
 from senteval.frequent import COUNTED_IN
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
-from dcpcse.evaluation.results_file import SizedResults
+from dcpcse.evaluation.results_file import SizedResults, mteb_types
 from dcpcse.utils.run_files import mode_and_size
 
 BOX_PLOT_WIDTH = 41
@@ -132,9 +132,23 @@ def _labels(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 
 def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    rows = [[result.task.partition("/")[2], result.split, result.metric, f"{result.points:.2f}"] for result in results]
-    rows.append(["Avg.", "", "", f"{np.mean([result.points for result in results]):.2f}"])
-    return _table(["task", "split", "main score", "x 100"], *rows, title="MTEB")
+    """Return a table of tasks ordered by type, and one of the means by type if there are several types."""
+    title, types = results[0].benchmark or "MTEB", mteb_types(results)
+    rows = [
+        [result.task.partition("/")[2], result.task_type, result.split, result.metric, f"{result.points:.2f}"]
+        for kind in types
+        for result in results
+        if result.task_type == kind
+    ]
+    points = [result.points for result in results]
+    rows.append(["Avg.", "", "", "", f"{np.mean(points):.2f}"])
+    parts = _table(["task", "type", "split", "main score", "x 100"], *rows, title=title)
+    if len(types) == 1:
+        return parts
+    means = [[kind, len(own), f"{np.mean(own):.2f}"] for kind, own in types.items()]
+    means.append(["mean over tasks", len(points), f"{np.mean(points):.2f}"])
+    means.append(["mean over types", len(types), f"{np.mean([np.mean(own) for own in types.values()]):.2f}"])
+    return parts + _table(["type", "number", "x 100"], *means, title=f"{title} by type")
 
 
 def _finetune(results: Sequence[Result], mode: str) -> list[PrettyTable]:

@@ -98,6 +98,13 @@ def is_trained(name: str, args: EncoderArguments) -> bool:
     return is_model_folder(read_beside_training(name, lambda: hub.resolve_model_folder(name, options)[0]))
 
 
+def local_folder(name: str, args: EncoderArguments) -> Path | None:
+    """Return the folder on disk of a model that has been loaded; None for word vectors and for other names."""
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    folder = Path(hub.resolve_model_folder(name, options)[0])
+    return folder if folder.is_dir() else modules_folder(name, options)
+
+
 def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
     device = pick_device(args.device)
     require_trained_head(args.lm_head)

@@ -1,7 +1,9 @@
 """Models of this package in `mteb.evaluate`."""
 
 import inspect
+import json
 import math
+from pathlib import Path
 
 import mteb
 import numpy as np
@@ -11,6 +13,9 @@ from method_models import RECIPES, model_of
 from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 from mteb_tiny import PAIRS, TinyRetrieval, TinySTS
 from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 from senteval import load_suite, settings_of_mode
 from torch import nn
 
@@ -19,9 +24,12 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
-from dcpcse.evaluation.mteb_tasks import evaluate_mteb_tasks
+from dcpcse.evaluation.mteb_model_meta import TRAINING_DATA
+from dcpcse.evaluation.mteb_prompts import prompt_of
+from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks
 from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.presets import load_preset, names
 
 
 def main_score(model, task, metric="main_score", cache=None) -> float:
@@ -55,17 +63,101 @@ def test_mteb_gets_shortened_vectors_and_keeps_their_results_apart(tiny):
     expected = spearmanr(cosines, [p[2] for p in PAIRS]).statistic
     score = mteb.evaluate(short, TinySTS(), cache=None).task_results[0].scores["test"][0]["main_score"]
     assert score == pytest.approx(expected)
-    (found,) = evaluate_mteb_tasks(model, {"mteb/TinySTS": TinySTS()}, truncate_dim=4)[0].values()
+    (found,) = evaluate_mteb_tasks(model, MtebTasks({"mteb/TinySTS": TinySTS()}), truncate_dim=4)[0].values()
     assert found.points == pytest.approx(100 * expected)
     with pytest.raises(UserError, match="truncate_dim 33: must be between 1 and 32"):
         MTEBEncoder(model, truncate_dim=33)
 
 
+def ndcg(queries, corpus) -> float:
+    """Normalised discounted cumulative gain where document i is the only one that answers query i."""
+    queries, corpus = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (queries, corpus))
+    ranks = [int((row > row[i]).sum()) for i, row in enumerate(queries @ corpus.T)]
+    return float(np.mean([1 / math.log2(rank + 2) for rank in ranks]))
+
+
+PROMPTS = {
+    "STS": "Wrong: ",
+    "TinySTS": "Same? ",
+    "query": "Wrong: ",
+    "TinyRetrieval-query": "Ask: ",
+    "document": "A: ",
+}
+
+
+def test_the_most_specific_prompt_precedes_each_text(tiny, tmp_path):
+    model = model_of("dcpcse", tiny)
+    queries, corpus = (
+        model.encode([prompt + pair[side] for pair in PAIRS]) for side, prompt in enumerate(["Ask: ", "A: "])
+    )
+    same = [model.encode(["Same? " + pair[side] for pair in PAIRS], normalize=True) for side in (0, 1)]
+    expected = {
+        "mteb/TinySTS": 100 * spearmanr((same[0] * same[1]).sum(1), [gold for *_, gold in PAIRS]).statistic,
+        "mteb/TinyRetrieval": 100 * ndcg(queries, corpus),
+    }
+    tasks = MtebTasks({"mteb/TinySTS": TinySTS(), "mteb/TinyRetrieval": TinyRetrieval()})
+    for _ in range(2):  # the second time from the cache
+        found, _ = evaluate_mteb_tasks(model, tasks, prompts=PROMPTS, cache_dir=tmp_path)
+        assert {name: one.points for name, one in found.items()} == pytest.approx(expected, abs=1e-3)
+    plain, prompted = MTEBEncoder(model).mteb_model_meta, MTEBEncoder(model, prompts=PROMPTS).mteb_model_meta
+    assert plain.revision != prompted.revision
+    assert (plain.use_instructions, prompted.use_instructions) == (False, True)
+
+
+def test_prompts_of_a_folder_give_the_scores_of_sentence_transformers(tiny, tmp_path, caplog):
+    """mteb's own wrapper of SentenceTransformer is the oracle, also where the folder has a default prompt."""
+    first = Transformer(tiny("bert"))
+    prompts = {"STS": "Same? ", "query": "Ask: ", "web": "unknown to mteb", "usual": "Text: "}
+    theirs = SentenceTransformer(
+        modules=[first, Pooling(32, "mean")], device="cpu", prompts=prompts, default_prompt_name="usual"
+    )
+    theirs.save(str(tmp_path), create_model_card=False)
+    model = dcpcse.load(tmp_path, device="cpu")
+    caplog.set_level("INFO")
+    ours = MTEBEncoder(model, folder=tmp_path)
+    assert "the prompts usual, web are names of no MTEB task" in caplog.text
+    for task in (TinySTS(), TinyRetrieval()):
+        expected, found = (mteb.evaluate(one, task, cache=None).task_results[0].get_score() for one in (theirs, ours))
+        assert found == pytest.approx(expected, abs=1e-5)
+    assert model.text_prefix == "Text: "
+    assert ours.mteb_model_meta.revision != MTEBEncoder(model, prompts={}).mteb_model_meta.revision
+
+
+def test_an_instruction_of_mteb_is_put_into_a_prompt():
+    metadata = TinyRetrieval.metadata.model_copy(update={"prompt": {"query": "Find the shorter sentence."}})
+    prompts = {"query": "Instruct: {instruction}\nQuery: ", "document": "{instruction}"}
+    prompt = prompt_of(prompts, metadata, mteb.types.PromptType.query)
+    assert prompt == "Instruct: Find the shorter sentence.\nQuery: "
+    assert prompt_of(prompts, metadata, None) is None
+    with pytest.raises(UserError, match="mteb has no instruction for TinyRetrieval"):
+        prompt_of(prompts, metadata, mteb.types.PromptType.document)
+
+
+def test_the_description_of_a_trained_model(tiny, tmp_path):
+    model = model_of("dcpcse", tiny)
+    (tmp_path / "run.yaml").write_text("train_file: data/stsb_train.csv\n", encoding="utf-8")
+    meta = MTEBEncoder(model, folder=tmp_path).mteb_model_meta
+    assert meta.training_datasets == {"STSBenchmark"}
+    assert meta.is_zero_shot_on(["STSBenchmark"]) is False
+    assert meta.is_zero_shot_on(["STS12"]) is True
+    assert meta.languages == ["eng-Latn"]
+    assert meta.n_embedding_parameters == model.encoder.backbone.config.vocab_size * 32
+    assert meta.n_active_parameters == meta.n_parameters - meta.n_embedding_parameters > 0
+    assert mteb.models.ModelMeta.model_validate_json(json.dumps(meta.to_dict(), default=str)) is not None
+    (tmp_path / "run.yaml").write_text("train_file: data/my_own.csv\n", encoding="utf-8")
+    assert MTEBEncoder(model, folder=tmp_path).mteb_model_meta.training_datasets is None
+    assert MTEBEncoder(model).mteb_model_meta.training_datasets is None
+
+
+def test_the_data_of_all_presets_are_known():
+    files = {Path(load_preset(name).options["train_file"]).name for name in names()}
+    assert files == set(TRAINING_DATA)
+
+
 def test_a_retrieval_task_ranks_by_the_cosines(tiny):
     model = model_of("dcpcse", tiny)
     queries, corpus = (model.encode([pair[side] for pair in PAIRS], normalize=True) for side in (0, 1))
-    ranks = [int((row > row[i]).sum()) for i, row in enumerate(queries @ corpus.T)]
-    expected = np.mean([1 / math.log2(rank + 2) for rank in ranks])  # ndcg with one document to be found
+    expected = ndcg(queries, corpus)
     assert main_score(model, TinyRetrieval()) == pytest.approx(expected, abs=1e-5)
     assert 0 < expected < 1
 

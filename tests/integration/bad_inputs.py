@@ -1052,6 +1052,18 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("MTEB in dev mode", "evaluate ... --mteb STSBenchmark", "--mteb"),
         Case("data of MTEB alone", "evaluate ... --mteb_data_dir sts", "--mteb_data_dir"),
         Case("tasks of MTEB in no file", "evaluate ... --mode test --mteb nowhere.py", "nowhere.py"),
+        Case("a benchmark with a typo", "evaluate ... --mode test --mteb_benchmark 'MTEB(eng, 2)'", "MTEB(eng, v2)"),
+        Case(
+            "a benchmark without its data",
+            "evaluate ... --mode test --mteb_benchmark 'BuiltBench(eng)' --mteb_data_dir sts",
+            "into sts",
+        ),
+        Case(
+            "a prompt for a task that does not exist",
+            "evaluate ... --mode test --mteb STS12 --mteb_prompts prompts.yaml",
+            "'STSBenchmrk'",
+            files={"prompts.yaml": "STSBenchmrk: 'query: '\n"},
+        ),
         Case("results that nobody writes are replaced", "evaluate ... --overwrite", "--overwrite"),
     ),
     "Places that are taken, or cannot be": (

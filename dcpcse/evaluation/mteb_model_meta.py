@@ -1,0 +1,70 @@
+"""The description of a model for mteb: its ModelMeta, from the model and from the record of its training run."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.utils.run_files import RUN_FILE, read_options
+
+STS_TASKS = frozenset({"STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R"})
+
+TRAINING_DATA: Mapping[str, frozenset[str]] = {
+    "wiki1m_for_simcse.txt": frozenset({"Wikipedia"}),
+    "nli_for_simcse.csv": frozenset({"SNLI", "MNLI"}),
+    "allnli.csv": frozenset({"SNLI", "MNLI"}),
+    "stsb_train.csv": frozenset({"STSBenchmark"}),
+    "sts_texts.txt": STS_TASKS,
+}
+"""Training file of the presets → the data sets in it, by their names in mteb. All are English and public."""
+
+
+def model_meta(
+    mteb: Any, model: SentenceEncoder, folder: Path | None, prompts: Mapping[str, str], prefix: str, size: int | None
+) -> Any:
+    """Return mteb's ModelMeta of a model; what is unknown is None.
+
+    mteb: the module. folder: the model's folder, whose run says on which data it was trained. prompts: by name.
+    prefix: the model's default prompt. size: that of shortened embeddings, or None.
+
+    The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
+    """
+    facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | ({"truncate_dim": size} if size else {})
+    facts |= {"prompts": dict(prompts)} if prompts else {}
+    base = model.source.name_or_path
+    base = Path(base).name if Path(base).is_absolute() else base
+    weights = list(model.parameters())
+    data = training_datasets(folder)
+    known = {
+        "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
+        "revision": hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40],
+        "languages": None if data is None else ["eng-Latn"],
+        "n_parameters": sum(weight.numel() for weight in weights),
+        "n_embedding_parameters": model.encoder.backbone.get_input_embeddings().weight.numel(),
+        "memory_usage_mb": round(sum(weight.numel() * weight.element_size() for weight in weights) / 2**20),
+        "max_tokens": model.max_tokens,
+        "embed_dim": size or model.dimension,
+        "framework": ["PyTorch"],
+        "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,
+        "use_instructions": any([*prompts.values(), prefix]),
+        "training_datasets": data,
+        "public_training_data": None if data is None else True,
+        "adapted_from": base,
+    }
+    return mteb.models.ModelMeta.create_empty(overwrites=known)
+
+
+def training_datasets(folder: Path | None) -> set[str] | None:
+    """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
+
+    They follow from the name of the training file of the run, if it is one of the files that data/ builds for the
+    presets. Raises UserError if the run's record is damaged.
+    """
+    if folder is None or not (folder / RUN_FILE).is_file():
+        return None
+    file = read_options(folder).get("train_file")
+    found = TRAINING_DATA.get(Path(file).name) if isinstance(file, str) else None
+    return None if found is None else set(found)
