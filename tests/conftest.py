@@ -63,7 +63,9 @@ CONFIGS = {
         **dict.fromkeys(("sep_token_id", "eos_token_id"), 3),
     },
     "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 96},
+    "albert": {"max_position_embeddings": 96, "embedding_size": 16},
     "deberta-v2": {"max_position_embeddings": 96, "relative_attention": True, "pos_att_type": "p2c|c2p"},
+    "deberta": {"max_position_embeddings": 96, "relative_attention": True, "pos_att_type": "p2c|c2p"},
     "mpnet": {"max_position_embeddings": 98, "pad_token_id": 1},
 }
 

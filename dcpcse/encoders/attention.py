@@ -30,13 +30,32 @@ Prefix = Mapping[int, tuple[Tensor, Tensor]]
 PREFIX_ATTENTION = "prefix_sdpa"
 
 
-class Masks:
-    """The attention masks of one forward pass. Layers with the same number of prompts and window share one."""
+Bias = Callable[[Tensor, Tensor], Tensor]
+"""Function from queries and keys, each (N, heads, L, head_dim), to what is added to their scores.
+
+Its result broadcasts to (N, heads, L, L).
+"""
+
+
+class ForwardPass:
+    """What the layers share in one forward pass: their attention masks, and the number of layers that have begun.
+
+    unnumbered: the attention modules without a number of their layer, in the order in which they were called. Layers
+    that share their weights (ALBERT) are one module that is called several times.
+    """
 
     def __init__(self) -> None:
         self._masks: dict[tuple[int, int | None], Tensor | None] = {}
+        self.unnumbered: list[nn.Module] = []
 
-    def get(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
+    def layer_of(self, module: nn.Module) -> int:
+        """Return the number of the layer in which an attention module is called; call this once in each layer."""
+        if (number := getattr(module, "layer_idx", None)) is None:
+            number = len(self.unnumbered)
+            self.unnumbered.append(module)
+        return number
+
+    def mask(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
         """Return the mask of layers with so many prompts and this window; the first of them calls `make`."""
         case = (prompts, window)
         if case not in self._masks:
@@ -56,7 +75,8 @@ def prefix_attention(
     packing: Packing | None = None,
     one_row: TextsInOneRow | None = None,
     sliding_window: int | None = None,
-    masks: Masks | None = None,
+    forward_pass: ForwardPass | None = None,
+    bias: Bias | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
@@ -68,11 +88,13 @@ def prefix_attention(
     given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
     one_row: the same packed sequences; if given, they stay in one row unless dropout is applied to the attention
     weights. sliding_window: the smallest distance at which two tokens no longer attend to each other; a given
-    attention_mask already includes the window. masks: the masks of this forward pass; if given, layers that need the
-    same mask share it. Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
+    attention_mask already includes the window. forward_pass: if given, layers that need the same mask share it;
+    required for the prefix of all layers if the module has no number. bias: what relative positions add to the scores
+    of tokens; nothing is added to those of prompts. With a bias, packed sequences do not stay in one row.
+    Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
-    own = prefix if prefix is None or isinstance(prefix, tuple) else prefix.get(getattr(module, "layer_idx", None))
-    if one_row is not None and not kwargs.get("dropout"):
+    own = prefix if prefix is None or isinstance(prefix, tuple) else prefix.get(_layer_of(module, forward_pass))
+    if one_row is not None and bias is None and not kwargs.get("dropout"):
         return one_row.attend(query, key, value, own, prefix_mask, sliding_window, kwargs.get("scaling")), None
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
@@ -84,12 +106,19 @@ def prefix_attention(
             mask = _within(sliding_window, length, mask, device)
         return mask if own is None else _with_prompts(mask, prefix_mask, prompts, length)
 
-    mask = (masks or Masks()).get(prompts, sliding_window, make_mask)
+    mask = (forward_pass or ForwardPass()).mask(prompts, sliding_window, make_mask)
+    if bias is not None:
+        added = F.pad(bias(query, key), (prompts, 0))
+        mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
     if own is not None:
         # The prompts stay in float32 when the backbone or autocast computes in half precision.
         key, value = _prepend(own[0], key), _prepend(own[1], value)
     output, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)  # (N, L, heads, head_dim)
     return (output if packing is None else packing.from_rows(output).unsqueeze(0)), None
+
+
+def _layer_of(module: nn.Module, forward_pass: ForwardPass | None) -> int:
+    return module.layer_idx if forward_pass is None else forward_pass.layer_of(module)
 
 
 def _to_rows(states: Tensor, packing: Packing) -> Tensor:

@@ -405,7 +405,18 @@ def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = None
-    return pooler
+    return _LinearPooler(pooler) if isinstance(pooler, nn.Linear) else pooler
+
+
+class _LinearPooler(nn.Module):
+    """ALBERT's pooler, of which transformers applies the first token's selection and tanh outside of the module."""
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.dense(hidden[:, 0]).tanh()
 
 
 def _require_none_missing(name_or_path: str, missing: set[str], what: str = "encoder") -> None:

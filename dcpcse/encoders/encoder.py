@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dcpcse.encoders import prompt_support
-from dcpcse.encoders.attention import Masks, Prefix
+from dcpcse.encoders.attention import ForwardPass, Prefix
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.flex_attention import TextsInOneRow
 from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
@@ -74,6 +74,8 @@ class Encoder(nn.Module):
         self.in_one_row = False
         if self.packable or prompt is not None:
             prompt_support.use_prefix_attention(backbone)
+        if prompt is not None:
+            prompt_support.number_layers(backbone)
         if prompt is not None or self.position_offset:
             prompt_support.require_room(backbone, self.max_tokens, self.position_offset)
         if check_prompts and prompt is not None:
@@ -166,7 +168,7 @@ class Encoder(nn.Module):
         if all_layers:
             backbone_inputs["output_hidden_states"] = True
         if packing is not None or "prefix" in prompts:
-            backbone_inputs["masks"] = Masks()
+            backbone_inputs["forward_pass"] = ForwardPass()
         changes = _changes(condition, first, edits, packing)
         with self._embeddings_changed(changes) if changes else contextlib.nullcontext():
             output = self.backbone(**backbone_inputs, **prompts)

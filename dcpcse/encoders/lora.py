@@ -24,7 +24,7 @@ _IN_FILES = "base_model.model."
 """Prefix of the names of an encoder's weights in the files of peft."""
 
 _QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("query", "value")),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra", "albert"), ("query", "value")),
     "distilbert": ("q_lin", "v_lin"),
     "deberta-v2": ("query_proj", "value_proj"),
     "mpnet": ("attn.q", "attn.v"),

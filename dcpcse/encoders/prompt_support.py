@@ -6,19 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dcpcse.encoders.attention import PREFIX_ATTENTION, Prefix
+from dcpcse.encoders.attention import PREFIX_ATTENTION, ForwardPass, Prefix
 from dcpcse.encoders.backbones import evaluating
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import PromptShape
+from dcpcse.encoders.relative_positions import replace_attention
 from dcpcse.utils.errors import UserError
 
-PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
+PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
 """Model types for which prompts are tested. Other types are rejected if the prompt does not reach the output."""
 
-PACKABLE = (*PROMPTABLE, "distilbert")
+PACKABLE = PROMPTABLE
 """Model types that accept batches without padding. Batches of other models are padded."""
 
 PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
@@ -61,10 +62,31 @@ def use_prefix_attention(backbone: PreTrainedModel) -> None:
 
     This also switches off cuDNN's attention in this process, which plans its execution for every new shape of a batch.
     """
-    if not getattr(backbone, "_supports_attention_backend", False):
-        raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
-    backbone.set_attn_implementation(PREFIX_ATTENTION)
+    if not replace_attention(backbone):
+        if not getattr(backbone, "_supports_attention_backend", False):
+            raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
+        backbone.set_attn_implementation(PREFIX_ATTENTION)
     torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def number_layers(backbone: PreTrainedModel) -> None:
+    """Give the attention of each layer the number of its layer, if transformers gives it none (DistilBERT).
+
+    The layers are found by a forward pass, in the order in which they compute attention. Layers that share a module
+    get no number, since it is called in each of them; they are counted in each pass. Raises UserError unless every
+    layer computes attention once.
+    """
+    if any(getattr(module, "layer_idx", None) is not None for module in backbone.modules()):
+        return
+    forward_pass = ForwardPass()
+    _run(backbone, torch.full((1, 1), 5), prefix={}, forward_pass=forward_pass)
+    found, layers = forward_pass.unnumbered, backbone.config.num_hidden_layers
+    if len(found) != layers:
+        reason = f"its {layers} layers compute attention {len(found)} times through transformers' interface"
+        raise _cannot_take_prompts(backbone, reason)
+    if len(set(found)) == layers:
+        for number, module in enumerate(found):
+            module.layer_idx = number
 
 
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
@@ -79,20 +101,28 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
         return
     if any(getattr(module, "is_causal", False) for module in backbone.modules()):
         raise _cannot_take_prompts(backbone, "it is a decoder")
-    ids = torch.full((2 * shape.layers + 1, 4), 5, device=backbone.device)
-    try:
-        with evaluating(backbone), torch.no_grad():
-            hidden = backbone(
-                input_ids=ids, attention_mask=torch.ones_like(ids), prefix=_one_change_per_row(shape, backbone.device)
-            ).last_hidden_state
-    except (TypeError, RuntimeError) as error:
-        raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
+    ids = torch.full((2 * shape.layers + 1, 4), 5)
+    prefix = _one_change_per_row(shape, backbone.device)
+    hidden = _run(backbone, ids, prefix=prefix, forward_pass=ForwardPass())
     change = (hidden[1:] - hidden[:1]).abs().amax((1, 2)).unflatten(0, (shape.layers, 2)).amin(1)
     arrived = change > 1e-4 * hidden[0].abs().max()  # equal rows differ only by rounding, about 1e-7
     if not arrived.all():
         blind = (~arrived).nonzero().flatten().tolist()
         raise _cannot_take_prompts(backbone, f"the prompts of layers {blind} do not reach the output")
     _ARRIVED.setdefault(backbone, set()).add(kind)
+
+
+def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
+    """Return the last hidden state (N, L, H) of token ids without dropout; raise UserError if the backbone cannot run.
+
+    options: keyword arguments of `prefix_attention`.
+    """
+    ids = ids.to(backbone.device)
+    try:
+        with evaluating(backbone), torch.no_grad():
+            return backbone(input_ids=ids, attention_mask=torch.ones_like(ids), **options).last_hidden_state
+    except (TypeError, RuntimeError) as error:
+        raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
@@ -117,11 +147,14 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
 
 
 def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
-    """Return the module whose output is the input of the first layer: embeddings, or their projection in ELECTRA.
+    """Return the module whose output is the input of the first layer.
 
-    Raises UserError if the backbone has no such module.
+    It is the embeddings, or their projection in ELECTRA and ALBERT. Raises UserError if the backbone has no such
+    module.
     """
-    module = getattr(backbone, "embeddings_project", None) or getattr(backbone, "embeddings", None)
+    names = ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings")
+    modules = dict(backbone.named_modules())
+    module = next((modules[name] for name in names if name in modules), None)
     if not isinstance(module, nn.Module):
         raise UserError(
             f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "

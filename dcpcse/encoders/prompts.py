@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from dcpcse.encoders.attention import Prefix
 from dcpcse.utils.devices import send
+from dcpcse.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,16 @@ class PromptShape:
 
     @classmethod
     def fit(cls, config: PretrainedConfig, length: int) -> "PromptShape":
-        """Return the shape of `length` prompts for a backbone with this configuration; heads are key-value heads."""
-        heads = config.num_attention_heads
+        """Return the shape of `length` prompts for a backbone with this configuration; heads are key-value heads.
+
+        Raises UserError if the configuration has no attention heads.
+        """
+        heads = getattr(config, "num_attention_heads", None)
+        if heads is None:
+            raise UserError(
+                f"{config.model_type} encoders cannot take deep prompts: their configuration has no attention heads, "
+                "and prompts are keys and values of attention; give an encoder such as BERT or RoBERTa"
+            )
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(length, config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, head_dim)
 

@@ -96,13 +96,44 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
     return _PROJECTIONS[kind](backbone)
 
 
-def _of_bert(backbone: PreTrainedModel) -> list[Projection]:
-    return [partial(_bert_keys_values, layer.attention.self) for layer in backbone.encoder.layer]
+def _linear(layers: Callable[[PreTrainedModel], Sequence[Sequence[nn.Linear]]]) -> Callable[..., list[Projection]]:
+    """Return the entry of encoders whose keys and values are linear in the hidden states.
+
+    layers: returns, for each layer of a backbone, the linear layers of its keys and of its values.
+    """
+    return lambda backbone: [partial(_keys_values, *pair) for pair in layers(backbone)]
 
 
-def _bert_keys_values(attention: nn.Module, hidden: Tensor) -> list[Tensor]:
-    hidden = hidden.to(attention.key.weight.dtype)
-    return [attention.key(hidden), attention.value(hidden)]
+def _keys_values(key: nn.Linear, value: nn.Linear, hidden: Tensor) -> list[Tensor]:
+    hidden = hidden.to(key.weight.dtype)
+    return [key(hidden), value(hidden)]
+
+
+def _of_bert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
+    attentions = [layer.attention.self for layer in backbone.encoder.layer]
+    return [(attention.key, attention.value) for attention in attentions]
+
+
+def _of_distilbert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
+    attentions = [layer.attention for layer in backbone.transformer.layer]
+    return [(attention.k_lin, attention.v_lin) for attention in attentions]
+
+
+def _of_albert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
+    """The layers of a group are one module, which projects the vectors of each of these layers."""
+    groups, layers = backbone.encoder.albert_layer_groups, backbone.config.num_hidden_layers
+    attentions = [groups[layer * len(groups) // layers].albert_layers[0].attention for layer in range(layers)]
+    return [(attention.key, attention.value) for attention in attentions]
+
+
+def _of_mpnet(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
+    attentions = [layer.attention.attn for layer in backbone.encoder.layer]
+    return [(attention.k, attention.v) for attention in attentions]
+
+
+def _of_deberta(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
+    attentions = [layer.attention.self for layer in backbone.encoder.layer]
+    return [(attention.key_proj, attention.value_proj) for attention in attentions]
 
 
 def _of_modernbert(backbone: PreTrainedModel) -> list[Projection]:
@@ -116,8 +147,12 @@ def _modernbert_keys_values(layer: nn.Module, hidden: Tensor) -> Sequence[Tensor
 
 
 _PROJECTIONS: Mapping[str, Callable[[PreTrainedModel], list[Projection]]] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), _of_bert),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), _linear(_of_bert)),
     "modernbert": _of_modernbert,
+    "distilbert": _linear(_of_distilbert),
+    "albert": _linear(_of_albert),
+    "mpnet": _linear(_of_mpnet),
+    "deberta-v2": _linear(_of_deberta),
 }
 """Model type → function that returns the projections of its layers."""
 

@@ -263,6 +263,7 @@ def require_fitting(
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)
     require_own_layers(method, run)
+    require_recomputable(method, run)
     require_warmups(method, run)
     if run.do_train:
         require_negatives(method, run)
@@ -334,6 +335,16 @@ def require_own_layers(method: Method, run: TrainingArguments) -> None:
         raise UserError(
             f"--shard_encoder: --method {method.model.method} also uses the encoder without its LoRA adapter, whose "
             "layers are never complete in one process; choose another --discriminator, or leave --shard_encoder out"
+        )
+
+
+def require_recomputable(method: Method, run: TrainingArguments) -> None:
+    """Raise UserError if activations are to be recomputed and transformers cannot do so for this encoder."""
+    backbone = method.model.encoder.backbone
+    if run.gradient_checkpointing and not backbone.supports_gradient_checkpointing:
+        raise UserError(
+            f"--gradient_checkpointing: transformers cannot recompute the activations of {backbone.config.model_type} "
+            "encoders; leave it out"
         )
 
 

@@ -29,7 +29,7 @@ from dcpcse.utils.errors import UserError
 
 peft = pytest.importorskip("peft")
 
-KINDS = ("bert", "roberta", "electra", "modernbert", "distilbert", "deberta-v2", "mpnet")
+KINDS = ("bert", "roberta", "electra", "modernbert", "distilbert", "albert", "deberta-v2", "mpnet")
 PLAIN = {
     "avg": {"pooler_type": "avg"},
     "cls, MLP in training only": {"pooler_type": "cls", "mlp_only_train": True},

@@ -6,20 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from test_encoder import LENGTH, batch, modernbert_by_hand
-from transformers import AutoModel, BertConfig, RobertaConfig
+from transformers import AutoModel, BertConfig, CamembertConfig, CamembertModel, RobertaConfig
 
 from dcpcse.encoders import cpu_prepacking
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_dropout, set_packed
 from dcpcse.encoders.storage.manifest import PROMPT_PARTS
-from dcpcse.encoders.vector_prompts import PROMPT_FORMS, PROMPT_KINDS
+from dcpcse.encoders.vector_prompts import PROMPT_FORMS, PROMPT_KINDS, layer_projections
 from dcpcse.methods import arguments, build_method, model_arguments
 from dcpcse.models import Encoder, PromptShape, SentenceEncoder, VectorPrompt
 from dcpcse.training.sharding import shard_layers
 from dcpcse.utils.errors import UserError
 
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
-KINDS = (*BERT_LIKE, "modernbert")
+KINDS = (*BERT_LIKE, "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
@@ -112,7 +112,8 @@ def test_padding_packing_prepacking_and_checkpointing_change_nothing(tiny, kind,
     with cpu_prepacking.prepacked(encoder) as layers:
         assert layers
         blocked = run()
-    encoder.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+    if encoder.backbone.supports_gradient_checkpointing:
+        encoder.backbone.gradient_checkpointing_enable({"use_reentrant": False})
     encoder.train()
     recomputed = run()
     for found in (padded, blocked, recomputed):
@@ -198,9 +199,11 @@ def test_a_folder_of_keys_and_values_does_not_start_vectors(tiny, tmp_path):
         method(tiny("bert"), init_from=str(tmp_path))
 
 
-def test_encoders_whose_projections_are_unknown_are_refused(tiny):
-    with pytest.raises(UserError, match="--prompt_form vectors does not support distilbert encoders"):
-        method(tiny("distilbert"))
+def test_encoders_whose_projections_are_unknown_are_refused():
+    with torch.device("meta"):
+        unknown = CamembertModel(CamembertConfig(num_hidden_layers=1))
+    with pytest.raises(UserError, match="--prompt_form vectors does not support camembert encoders"):
+        layer_projections(unknown)
 
 
 # Sizes

@@ -1,6 +1,6 @@
 """Mistakes that users make, as data: what is given to which command, on a desk of small files and encoders.
 
-On the desk lie the encoders bert, roberta, distilbert, deberta-v2 and mpnet, the results trained and other (deep
+On the desk lie the encoders bert, roberta, distilbert, albert and deberta, the results trained and other (deep
 prompts on bert), tuned (SimCSE's) and adapted (LoRA), train.txt, pairs.csv, corpus.txt, and sts with small evaluation
 data.
 """
@@ -147,6 +147,15 @@ def _without_a_layer(folder: Path) -> None:
 def _without_lm_head(folder: Path) -> None:
     kept = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.startswith("cls.")}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _without_attention(layer: int) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        tensors, part = load_file(folder / "model.safetensors"), f".layer.{layer}.attention.output.dense.weight"
+        (name,) = (name for name in tensors if name.endswith(part))
+        save_file({**tensors, name: 0 * tensors[name]}, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
 
 
 def _all_zero(folder: Path) -> None:
@@ -735,13 +744,22 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a token for all to read", "train ... --hub_token secret", "--hub_token"),
     ),
     "Encoders": (
-        Case("relative positions", "train ... --model_name_or_path deberta-v2", "deberta-v2"),
-        Case("an attention of its own", "train ... --model_name_or_path mpnet", "mpnet"),
+        Case("an attention of its own", "train ... --model_name_or_path deberta", "deberta"),
         Case("no such folder", "train ... --model_name_or_path ./nowhere", "./nowhere"),
         Case("a file", "train ... --model_name_or_path train.txt", "train.txt"),
         Case("a folder without an encoder", "train ... --model_name_or_path sts", "sts"),
         Case("a name that no encoder can have", "train ... --model_name_or_path 'my encoder'", "my encoder"),
-        Case("an encoder that takes no prompts", "train ... --model_name_or_path distilbert", "distilbert"),
+        Case(
+            "a layer that ignores its prompts",
+            "train ... --model_name_or_path copy",
+            "bert encoders cannot take deep prompts: the prompts of layers [1]",
+            prepare=_copied("bert", "copy", _without_attention(1)),
+        ),
+        Case(
+            "an encoder that recomputes nothing",
+            "train ... --model_name_or_path albert --gradient_checkpointing",
+            "--gradient_checkpointing",
+        ),
         Case("trained prompts for an encoder", "train ... --model_name_or_path trained", "trained"),
         Case(
             "weights cut short",

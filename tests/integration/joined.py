@@ -36,11 +36,11 @@ def masked_by_place(self: TokenMasking, input_ids: Tensor, candidates: Tensor | 
     return torch.where(chosen, self.mask_id, input_ids), chosen
 
 
-def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
+def build(case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
     """The step of a case in float64, the same in every process, and its collator; masking is to be patched."""
     torch.manual_seed(0)
     method = build_method(
-        load_backbone(encoder, lm_head=case["lm_head"]), model_arguments(**case["arguments"]), case["columns"]
+        load_backbone(case["encoder"], lm_head=case["lm_head"]), model_arguments(**case["arguments"]), case["columns"]
     )
     if "guide" in case:
         method = replace(method, guides={"guide": GuideSource(case["guide"])})
@@ -109,14 +109,14 @@ def main(job_file: str, folder: str) -> None:
     TokenMasking.forward = masked_by_place
     rank, results = dist.get_rank(), {}
     for name, case in job["cases"].items():
-        step, collate = build(job["encoder"], case)
+        step, collate = build(case)
         batch = collate(case["rows"][rank])
         wrapped = DistributedDataParallel(step)  # kept: it averages gradients only while it lives
         go_before(wrapped, batch, case)
         results[name] = {**outcome(step, wrapped(**batch)), "length": batch["input_ids"].shape[2]}
         del wrapped  # a live one at the end of the group may abort the process
     case = job["cases"]["published"]
-    step, collate = build(job["encoder"], case)
+    step, collate = build(case)
     wrapped = DistributedDataParallel(PublicCode(step))
     results["public code"] = outcome(step, {"contrastive": wrapped(**collate(case["rows"][rank]))})
     del wrapped

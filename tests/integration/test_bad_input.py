@@ -31,7 +31,7 @@ HEAD = """# Error messages
 The messages for {count} mistakes. `tests/integration/test_bad_input.py` tries each mistake, writes this page, and
 fails if the page is out of date. Every mistake ends with exit code 2 and a single line on stderr, which starts with
 `error: ` (left out here) and can follow lines of progress. Files and folders remain unchanged. `--debug` shows the
-traceback. In the commands, `...` stands for other, correct options; bert, roberta, distilbert, deberta-v2 and mpnet
+traceback. In the commands, `...` stands for other, correct options; bert, roberta, distilbert, albert and deberta
 are encoders; trained, tuned, adapted and other are results of train.py.
 """
 
@@ -40,7 +40,7 @@ are encoders; trained, tuned, adapted and other are results of train.py.
 def desk(tmp_path_factory, tiny, train_txt, train_csv, sts_data, sentences) -> Path:
     """A folder with everything that the cases name."""
     desk = tmp_path_factory.mktemp("desk")
-    for kind in ("bert", "roberta", "distilbert", "deberta-v2", "mpnet"):
+    for kind in ("bert", "roberta", "distilbert", "albert", "deberta"):
         shutil.copytree(tiny(kind), desk / kind)
     shutil.copytree(sts_data, desk / "sts")
     shutil.copyfile(train_txt, desk / "train.txt")

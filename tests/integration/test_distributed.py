@@ -59,6 +59,7 @@ CASES = {
     "one row in one process": {"shares": (1, 2)},
     "mlm": {"arguments": {"do_mlm": True, "train_lm_head": True}},
     "batchnorm": {"arguments": {"batchnorm": True}},
+    **{kind: {"encoder": kind} for kind in ("mpnet", "deberta-v2")},
     "scpcse": {"columns": ROLES[:1], "arguments": {"method": "scpcse"}},
     "scpcse, prototypes": {"arguments": {"method": "scpcse", "prototypes": "both"}},
     "promptbert": {"columns": ROLES[:1], "arguments": {"method": "promptbert"}},
@@ -165,7 +166,7 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
     """Case → (step of one process, its joined batch, its outcome, [outcomes of rank 0, of rank 1])."""
     folder = tmp_path_factory.mktemp("ddp")
     encoder = tiny("bert", **NO_DROPOUT)
-    job, whole = {"encoder": encoder, "cases": {}}, {}
+    job, whole = {"cases": {}}, {}
     # The first process gets the short sentences: it pads to another length than the second.
     texts = sorted(sentences, key=len)
     for name, case in CASES.items():
@@ -179,7 +180,8 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
         job["cases"][name] = {"columns": columns, "arguments": arguments, "rows": rows, "lm_head": lm_head}
         job["cases"][name]["before"] = case.get("before", 0)
         job["cases"][name] |= {"guide": tiny("bert", seed=5, **NO_DROPOUT)} if "guide" in case else {}
-        step, collate = build(encoder, job["cases"][name])  # of all rows at once
+        job["cases"][name]["encoder"] = tiny(case["encoder"], **NO_DROPOUT) if "encoder" in case else encoder
+        step, collate = build(job["cases"][name])  # of all rows at once
         job["cases"][name]["row_chunk"] = case.get("row_chunk")
         batch = collate([*rows[0], *rows[1]])
         go_before(step, batch, case)

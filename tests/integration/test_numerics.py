@@ -187,7 +187,7 @@ def training(request, tiny, sentences):
     arguments = with_encoder(arguments, encoder)
     lm_head = "checkpoint" if "do_mlm" in arguments else None
     columns = columns_of(request.param)
-    step, collate = build(encoder, {"columns": columns, "arguments": arguments, "lm_head": lm_head})
+    step, collate = build({"encoder": encoder, "columns": columns, "arguments": arguments, "lm_head": lm_head})
     examples = rows_of(sentences, request.param, 6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dcpcse.losses.token_masking.TokenMasking.forward", masked_by_place)

@@ -532,7 +532,7 @@ def test_workers_that_tokenise_ahead_train_the_same(method, tiny, train, train_t
     [
         ("bert", {}, "batches packed, without padding tokens\n"),
         ("bert", {"packing": "False"}, "batches padded\n"),
-        ("mpnet", {"method": "simcse"}, "batches padded: mpnet does not support packing\n"),
+        ("deberta", {"method": "simcse"}, "batches padded: deberta does not support packing\n"),
     ],
     ids=["packed", "off", "another type"],
 )

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -81,12 +82,12 @@ VARIANTS = {
     "lora in a template": {**LORA, "method": "conpvp", **DENOISED},
 }
 GRAPHS = {
-    "dcpcse": ("bert", {**DEEP, **HEAD, "position_offset": 1}),
-    "dcpcse, vectors": ("roberta", {**DEEP, "prompt_form": "vectors"}),
-    "scpcse": ("roberta", {"method": "scpcse", "mlp_only_train": False}),
+    "dcpcse": ("mpnet", {**DEEP, **HEAD, "position_offset": 1}),
+    "dcpcse, vectors": ("deberta-v2", {**DEEP, "prompt_form": "vectors"}),
+    "scpcse": ("bert", {"method": "scpcse", "mlp_only_train": False}),
     "simcse and diffcse": ("roberta", {"method": "diffcse", "pooler_type": "avg_layer1_last"}),
     "promptbert": ("roberta", {"method": "promptbert", "final_period": True, **DENOISED}),
-    "lora": ("bert", {**LORA, "lora_target_modules": ["all-linear"]}),
+    "lora": ("albert", {**LORA, "lora_target_modules": ["all-linear"]}),
 }
 """One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
 
@@ -190,8 +191,10 @@ def test_an_encoder_without_a_pooler_cannot_hold_the_mlp(saved, tmp_path):
 # transformers
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-@pytest.mark.parametrize("name", PLAIN)
+FURTHER = ("distilbert", "albert", "mpnet", "deberta-v2")
+
+
+@pytest.mark.parametrize(("name", "kind"), [*product(PLAIN, ["bert", "roberta"]), *product(["avg"], FURTHER)])
 def test_auto_model_gives_the_vectors_of_an_exported_encoder(name, kind, saved, texts, tmp_path):
     folder, model = saved(kind, **PLAIN[name])
     export(folder, "huggingface", tmp_path / "out")
@@ -216,9 +219,10 @@ def opened(folder: Path, **options):
     return library.SentenceTransformer(str(folder), device="cpu", **options)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_sentence_transformers_gives_the_vectors_of_every_method(name, saved, texts, tmp_path):
-    kind = ("bert", "roberta")[list(VARIANTS).index(name) % 2]
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(VARIANTS, cycle(["bert", "roberta"]), strict=False), *product(["dcpcse"], FURTHER)]
+)
+def test_sentence_transformers_gives_the_vectors_of_every_method(name, kind, saved, texts, tmp_path):
     folder, model = saved(kind, **VARIANTS[name])
     export(folder, "sentence-transformers", tmp_path / "out")
     ours, plain = model.encode(texts), not model.plain_obstacles()
