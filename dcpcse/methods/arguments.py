@@ -158,12 +158,13 @@ class RepresentationOptions:
         require(math.isfinite(weight), "--hard_negative_weight", weight, "finite")
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
         falling = dims is None or all(one > other for one, other in pairwise([*dims, 0]))
-        require(falling, "--matryoshka_dims", dims, "whole numbers above 0, largest first, such as 384,256,128,64")
+        shown = ",".join(map(str, dims or ()))
+        require(falling, "--matryoshka_dims", shown, "whole numbers above 0, largest first, such as 384,256,128,64")
         require(
             weights is None or (min(weights) > 0 and len(weights) == len(dims or weights)),
             "--matryoshka_weights",
-            weights,
-            f"numbers above 0, one for each of --matryoshka_dims {dims}",
+            ",".join(f"{weight:g}" for weight in weights or ()),
+            f"numbers above 0, one for each of --matryoshka_dims {shown}",
         )
 
 

@@ -3,6 +3,7 @@
 import pandas
 import pytest
 import torch
+from method_models import with_encoder
 from runs import assert_a_compiled_run_trains_the_same, assert_same_weights, refused
 
 import dcpcse
@@ -67,14 +68,15 @@ def test_classes_guide_and_cache_in_a_compiled_step(tiny, train, class_csv):
 @pytest.mark.parametrize("method", ["sbert", "consert"])
 def test_methods_that_contrast_no_pairs_name_those_that_do(method, tiny, train, tool, class_csv, tmp_path):
     words = train.argv(tiny("bert"), class_csv, tmp_path / "out", method=method)
-    users = "conpvp, d2cse, dcpcse, diffcse, esimcse, promptbert, scpcse, simcse"
+    users = "conpvp, d2cse, dcpcse, diffcse, esimcse, promptbert, rankcse, scpcse, simcse"
     refused(tool, train_command, words, f"--method {method} does not use the column class", users)
 
 
-@pytest.mark.parametrize("method", ["simcse", "scpcse", "promptbert", "conpvp", "d2cse", "diffcse", "esimcse"])
+@pytest.mark.parametrize(
+    "method", ["simcse", "scpcse", "promptbert", "conpvp", "d2cse", "diffcse", "esimcse", "rankcse"]
+)
 def test_every_method_that_contrasts_pairs_takes_classes(method, tiny, train, class_csv):
-    options = {"neg_size": 0} if method == "esimcse" else {}
-    if method in ("d2cse", "diffcse"):
-        options = {"generator_name": tiny("bert", seed=3)}
-    run = train(tiny("bert"), class_csv, method=method, max_steps=1, learning_rate=1e-3, **options)
+    options = with_encoder({"method": method}, tiny("bert", seed=3))
+    options |= {"neg_size": 0} if method == "esimcse" else {}
+    run = train(tiny("bert"), class_csv, max_steps=1, learning_rate=1e-3, **options)
     assert torch.isfinite(torch.tensor(run.logged("loss"))).all()

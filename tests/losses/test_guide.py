@@ -169,8 +169,8 @@ def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny
     step(**batch)["contrastive"].backward()
     assert all(parameter.grad is None for parameter in step.guides["guide"].parameters())
     short = ViewCollator(step.model.tokenizer, sentence_pair_views(COLUMNS[:2]), 3, guides={"guide": guide})
-    ids = short(rows)[f"{GUIDE_PREFIX}input_ids"]
-    assert torch.equal(ids, batch[f"{GUIDE_PREFIX}input_ids"])  # --max_seq_length is that of the trained encoder
+    ids = short(rows)[f"{GUIDE_PREFIX}guide_input_ids"]
+    assert torch.equal(ids, batch[f"{GUIDE_PREFIX}guide_input_ids"])  # --max_seq_length is that of the trained encoder
     with torch.autocast("cpu", dtype=torch.bfloat16):
         copied = {name: t.clone() if isinstance(t, torch.Tensor) else t for name, t in batch.items()}
         half = step.guides["guide"].vectors({name: t for name, t in copied.items() if name.startswith(GUIDE_PREFIX)})

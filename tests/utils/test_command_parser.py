@@ -87,7 +87,7 @@ def test_the_help_text_names_defaults_and_types(parsers):
     assert "--temp FLOAT Temperature of the contrastive loss. (default: 0.05)" in lines
     assert "--eval_tasks VALUE [VALUE ...]" in lines and "(default: STSBenchmark SICKRelatedness)" in lines
     assert "--packing [BOOL]" in lines and "--no_packing" not in lines and "--pre-seq-len" not in lines
-    assert "Training method: conpvp, consert, d2cse, dcpcse," in lines
+    assert "Training method: angle, conpvp, consert, cosent," in lines
     assert "512. (default" not in lines
 
 
@@ -153,7 +153,8 @@ def test_every_whole_number_has_a_lower_bound():
                 continue
             try:
                 STRICT_TYPES.get(action.type, action.type)("-1")
-                build_dataclass(of_kind[action.dest], {**enough, action.dest: -1})
+                value = [-1] if action.nargs == "+" else -1
+                build_dataclass(of_kind[action.dest], {**enough, action.dest: value})
             except ValueError as error:
                 if isinstance(error, UserError):
                     assert str(error).startswith(f"--{action.dest} -1: must be "), parser.prog
