@@ -1,5 +1,6 @@
 """The architectures that support prompts, and checks that prompts affect the output of an encoder."""
 
+import contextlib
 import weakref
 from collections.abc import MutableMapping
 from dataclasses import replace
@@ -152,15 +153,14 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
     It is the embeddings, or their projection in ELECTRA and ALBERT. Raises UserError if the backbone has no such
     module.
     """
-    names = ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings")
-    modules = dict(backbone.named_modules())
-    module = next((modules[name] for name in names if name in modules), None)
-    if not isinstance(module, nn.Module):
-        raise UserError(
-            f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "
-            f"supported encoders: {', '.join(PROMPTABLE)}"
-        )
-    return module
+    # Looked up by name, since this runs in every forward pass: listing all modules of a backbone takes longer.
+    for name in ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings"):
+        with contextlib.suppress(AttributeError):  # of a backbone that has no such module
+            return backbone.get_submodule(name)
+    raise UserError(
+        f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "
+        f"supported encoders: {', '.join(PROMPTABLE)}"
+    )
 
 
 def _one_change_per_row(shape: PromptShape, device: torch.device) -> Prefix:

@@ -59,7 +59,8 @@ class ServerOptions:
         model = load_model(self.encoder, self.encoder_args)
         _require_transformer(self.encoder, model)
         registry = ModelRegistry(model, args.name or _name_of(self.encoder), metrics, args.max_adapters)
-        identities = {registry.encoder_name: current_identity(model)}
+        # An identity reads all weights; only indexes are compared with it.
+        identities = {registry.encoder_name: current_identity(model)} if args.index else {}
         for name, folder in folders_by_name(args.adapters, "--adapters").items():
             adapter = registry.add(name, Path(folder))
             if args.index:  # only now is each of them in memory
