@@ -22,6 +22,8 @@ BACKBONES = {
     "roberta-base": "RoBERTa-base",
     "roberta-large": "RoBERTa-large",
 }
+KINDS = {"xlm-r": "xlm-roberta", "roberta": "roberta"}
+"""Part of a preset's name → the kind of its encoder; others have BERT."""
 
 
 @functools.cache
@@ -42,7 +44,7 @@ def test_each_column_of_the_two_tables_has_a_preset():
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if "large" not in name])  # they differ in numbers
 def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_csv, tmp_path):
-    kind = "roberta" if "roberta" in name else "bert"
+    kind = next((kind for mark, kind in KINDS.items() if mark in name), "bert")
     data = train_txt if "unsup" in name else train_csv
     argv = ["--preset", name, "--model_name_or_path", tiny(kind), "--train_file", data, "--use_cpu"]
     argv += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"]
