@@ -12,8 +12,8 @@ from prettytable import PrettyTable
 from senteval.names import FAMILY_OF
 
 from dcpcse.evaluation import significance
-from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.evaluation.outcomes import ARRAY_OF_STATISTIC, MTEB, ExampleOutcomes, RunOutcomes
+from dcpcse.utils.errors import UserError, first_names, plural
 
 if TYPE_CHECKING:
     import pandas
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 ALL_PAIRS = 3
 """Number of models up to which each one is compared with each other one; more models are compared with the first."""
 
-FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels"}
+FAMILY_OF_STATISTIC = {
+    "spearman": "pairs",
+    "average_precision": "binary-pairs",
+    "accuracy": "labels",
+    "mean": "retrieval",
+}
 """Statistic → family of tasks that are in none of senteval's, as in results."""
 
 UNDECIDED = "cannot be told apart"
@@ -222,11 +227,18 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
             tasks["main_scores"].append(task)
         else:
             missing.setdefault(tuple(lacking), []).append(task)
+    # The score of an MTEB task with several languages is the average of those that all runs have.
+    parts = {name for task in tasks["examples"] for name in _families(task, runs[0][1])}
+    tasks["main_scores"] = [task for task in tasks["main_scores"] if task not in parts]
     if not any(tasks.values()):
         lists = "; ".join(f"{name}: {', '.join(run.names) or 'none'}" for name, run in runs)
         raise UserError(f"the models have no task in common ({lists}); evaluate them on the same tasks")
-    for names, left in missing.items():
-        notes.append(f"left out, since there is no result of {', '.join(names)}: {', '.join(left)}")
+    for names, lacked in missing.items():
+        # Languages are not named if their task is compared by its main score.
+        left = [task for task in lacked if task.rpartition("/")[0] not in tasks["main_scores"]]
+        if not left:
+            continue
+        notes.append(f"left out, since there is no result of {', '.join(names)}: {first_names(left, 12)}")
     return tasks, notes
 
 
@@ -252,7 +264,7 @@ def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> Non
     for name, runs in models.items():
         for first, second in combinations(range(len(runs)), 2):
             shared = set(runs[first].tasks) & set(runs[second].tasks)
-            cosines = [task for task in shared if runs[first].tasks[task].statistic != "accuracy"]
+            cosines = [task for task in shared if runs[first].tasks[task].statistic not in ARRAY_OF_STATISTIC]
             if cosines and all(
                 np.array_equal(runs[first].tasks[task].values, runs[second].tasks[task].values) for task in shared
             ):
@@ -272,6 +284,16 @@ class _Row:
     resampled: significance.ResampledScores | None
     main_scores: Sequence[np.ndarray] = ()
     is_average: bool = False
+
+    @property
+    def has_examples(self) -> bool:
+        """Whether examples, and not tasks, are resampled."""
+        return self.resampled is not None and self.examples != "tasks"
+
+    @property
+    def points(self) -> Sequence[np.ndarray]:
+        """The scores × 100 (R,) of each model."""
+        return self.main_scores if self.resampled is None else [100 * one for one in self.resampled.observed]
 
     def scores(self, models: Mapping[str, Sequence[RunOutcomes]], level: float) -> Iterator[ModelScore]:
         for number, (name, runs) in enumerate(models.items()):
@@ -294,35 +316,58 @@ class _Row:
 def _resample(
     models: Mapping[str, Sequence[RunOutcomes]], tasks: Mapping[str, Sequence[str]], samples: int, seed: int
 ) -> list[_Row]:
-    """Return a row for each task, and an average for each family of at least two tasks."""
-    rows: list[_Row] = []
-    families: dict[str, list[_Row]] = {}
+    """Return a row for each task, and an average for each family of at least two tasks.
+
+    The examples of an average are resampled if all of its tasks have outcomes, else the tasks themselves, of which
+    three are needed.
+    """
+    rows: dict[str, _Row] = {}
     for number, task in enumerate(tasks["examples"]):
         runs = [[run.tasks[task] for run in of_model] for of_model in models.values()]
         resampled = _resample_task(task, runs, samples, [seed, number])
-        rows.append(_Row(task, len(runs[0][0].values), f"test {runs[0][0].examples}", resampled))
-        families.setdefault(_family(task, models), []).append(rows[-1])
-    averages = {
-        name: _Row(name, None, of_family[0].examples, significance.average([one.resampled for one in of_family]))
-        for name, of_family in families.items()
-        if len(of_family) > 1
-    }
-    main: dict[str, list[_Row]] = {}
+        rows[task] = _Row(task, len(runs[0][0].values), f"test {runs[0][0].examples}", resampled)
     for task in tasks["main_scores"]:
         scores = [np.array([run.main_scores[task] for run in of_model]) for of_model in models.values()]
-        rows.append(_Row(task, None, "tasks", None, scores))
-        main.setdefault(_family(task, models), []).append(rows[-1])
-    for name, of_family in main.items():
-        label = f"{name}, main scores" if name in averages else name
-        scores = [np.stack(one, axis=1) for one in zip(*(row.main_scores for row in of_family), strict=True)]
-        if len(of_family) >= significance.STATISTICS["mean"].least:
-            outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples="tasks")
-            resampled = significance.resample(outcomes, samples, [seed, len(tasks["examples"])])
-            averages[label] = _Row(label, len(of_family), "tasks", resampled)
-        elif len(of_family) > 1:
-            averages[label] = _Row(label, None, "tasks", None, [one.mean(axis=1) for one in scores])
-    named = [replace(row, task="Avg." if len(averages) == 1 else f"Avg. {name}") for name, row in averages.items()]
-    return [*rows, *(replace(row, is_average=True) for row in named)]
+        rows[task] = _Row(task, None, "tasks", None, scores)
+    members: dict[str, dict[str, None]] = {}  # family → its tasks, of which some may be families of languages
+    for task in rows:
+        _add_to_families(task, next(iter(models.values()))[0], members)
+    averages: dict[str, _Row] = {}
+
+    def average(family: str) -> _Row:
+        if family not in averages:
+            of_family = [rows[name] if name in rows else average(name) for name in members[family]]
+            averages[family] = _average(family, of_family, samples, [seed, len(rows)])
+        return averages[family]
+
+    for family in members:
+        average(family)
+    several = {name: row for name, row in averages.items() if len(members[name]) > 1}
+    # Two families of the same tasks, such as the only type of MTEB tasks and all of them, have one row.
+    distinct = dict({tuple(members[name]): (name, row) for name, row in several.items()}.values())
+    ordered = sorted(distinct, key=lambda name: name == MTEB)  # the types of its tasks come first
+    named = [replace(distinct[name], task="Avg." if len(ordered) == 1 else f"Avg. {name}") for name in ordered]
+    return [*rows.values(), *(replace(row, is_average=True) for row in named)]
+
+
+def _add_to_families(name: str, run: RunOutcomes, members: dict[str, dict[str, None]]) -> None:
+    """Add a task to the members of its families, and these families to those of which they are members."""
+    for family in _families(name, run):
+        members.setdefault(family, {})[name] = None
+        if family.startswith(f"{MTEB}/"):
+            _add_to_families(family, run, members)
+
+
+def _average(name: str, of_family: Sequence[_Row], samples: int, seed: Sequence[int]) -> _Row:
+    if len(of_family) == 1:
+        return of_family[0]
+    if all(one.has_examples for one in of_family):
+        return _Row(name, None, of_family[0].examples, significance.average([one.resampled for one in of_family]))
+    scores = [np.stack(one, axis=1) for one in zip(*(row.points for row in of_family), strict=True)]
+    if len(of_family) < significance.STATISTICS["mean"].least:
+        return _Row(name, None, "tasks", None, [one.mean(axis=1) for one in scores])
+    outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples="tasks")
+    return _Row(name, len(of_family), "tasks", significance.resample(outcomes, samples, seed))
 
 
 def _resample_task(
@@ -338,12 +383,11 @@ def _resample_task(
         raise UserError(f"{task}: {error}") from error
 
 
-def _family(task: str, models: Mapping[str, Sequence[RunOutcomes]]) -> str:
-    """Return the family of a task, as a results file or senteval names it."""
-    first = next(iter(models.values()))[0]
-    if found := first.families.get(task) or FAMILY_OF.get(task):
+def _families(task: str, run: RunOutcomes) -> tuple[str, ...]:
+    """Return the families of a task, as a results file or senteval names them."""
+    if found := tuple(filter(None, run.families.get(task, (FAMILY_OF.get(task),)))):
         return found
-    return FAMILY_OF_STATISTIC[first.tasks[task].statistic] if task in first.tasks else "other"
+    return (FAMILY_OF_STATISTIC[run.tasks[task].statistic] if task in run.tasks else "other",)
 
 
 def _differences(
@@ -382,7 +426,7 @@ def _notes(
         for one in scores:
             if one.covers and (one.covers not in owners or len(owners) > 1):
                 owners.setdefault(one.covers, {})[one.model] = None
-    notes = [line if len(owners) == 1 else f"{', '.join(of)}: {line}" for line, of in owners.items()]
+    notes = [line if len(owners) == 1 else f"{first_names(list(of))}: {line}" for line, of in owners.items()]
     counts = {name: len(runs) for name, runs in models.items()}
     if len(set(counts.values())) > 1:
         given = ", ".join(f"{name} {count}" for name, count in counts.items())

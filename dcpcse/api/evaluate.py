@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from senteval.names import FAMILY_OF, TASK_SETS, find_by_name, tasks_of_set
 
 from dcpcse.api.words import python_words
-from dcpcse.evaluation.arguments import EvaluationArguments
+from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
 from dcpcse.utils.arguments import known_arguments, strings, truth_value
 from dcpcse.utils.errors import UserError
 
@@ -44,6 +44,7 @@ def evaluate(
     mteb: str | Sequence[str] | None = None,
     mteb_benchmark: str | None = None,
     mteb_data_dir: str | Path | None = None,
+    mteb_languages: str | Sequence[str] | None = None,
     mteb_prompts: str | Path | None = None,
     mteb_results: str | Path | None = None,
     batch_size: int | None = None,
@@ -77,15 +78,16 @@ def evaluate(
     measures only the embeddings, and frequent is refused.
 
     tasks: a task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such as
-    "STSBenchmark", or a list of these. The default is sts, or only your own data and mteb if these are given. Scored
-    pairs of your own may be given here too, as for `pairs`.
+    "STSBenchmark", or a list of these; or the task set multilingual alone. The default is sts, or only your own data
+    and mteb if these are given. Scored pairs of your own may be given here too, as for `pairs`.
 
     mode: test, the published protocol; fasttest, with faster classifiers; dev, on the dev sets. data_dir: the folder
     that contains downstream/. official: require the official sizes of its files; False for data of your own in this
     format. pairs: two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or
     a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
     logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. mteb_benchmark: all tasks of
-    one of mteb's benchmarks, such as "MTEB(eng, v2)". mteb_prompts: a file of the texts before each text of a task.
+    one of mteb's benchmarks, such as "MTEB(eng, v2)". mteb_languages: evaluate them only in these languages, by codes
+    of ISO 639-3. mteb_prompts: a file of the texts before each text of a task.
     mteb_results: a folder for results in mteb's format. cache_dir: a folder for embeddings (and downloads), from which
     a later evaluation of the same model reads them; not for encoders of other code, which nothing identifies.
     truncate_dim: score only this number of first values of the embeddings; with a list, sentences are encoded once,
@@ -112,8 +114,8 @@ def evaluate(
     is_listed = fit_on is not None and not isinstance(fit_on, str | os.PathLike)
     args = EvaluationArguments(
         model_name_or_path=os.fspath(model) if is_name else getattr(encoder, "name", type(model).__name__),
-        task_set="na" if names else None,
-        tasks=list(names) or None,
+        task_set=MULTILINGUAL if names == (MULTILINGUAL,) else "na" if names else None,
+        tasks=list(names) if names and names != (MULTILINGUAL,) else None,
         mode=mode,
         data_dir=data_dir,
         pairs=None if pairs is None else "pairs",
@@ -121,6 +123,7 @@ def evaluate(
         mteb=[mteb] if isinstance(mteb, str) else mteb,
         mteb_benchmark=mteb_benchmark,
         mteb_data_dir=mteb_data_dir,
+        mteb_languages=[mteb_languages] if isinstance(mteb_languages, str) else mteb_languages,
         mteb_prompts=mteb_prompts,
         mteb_results=mteb_results,
         batch_size=batch_size,
@@ -157,9 +160,14 @@ def evaluate(
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
-    """Return the names of tasks and None, or no names and the pairs that the second argument contains instead."""
+    """Return the names of tasks and None, or no names and the pairs that the second argument contains instead.
+
+    The task set multilingual, whose tasks are mteb's, is returned by its own name.
+    """
     if tasks is None:
         return (), None
+    if tasks == MULTILINGUAL:
+        return (MULTILINGUAL,), None
     if isinstance(tasks, str) and tasks not in TASK_SETS and tasks not in FAMILY_OF and Path(tasks).is_file():
         return (), tasks
     given = [tasks] if isinstance(tasks, str) else tasks

@@ -11,6 +11,9 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require, require_seed
 
+MULTILINGUAL = "multilingual"
+"""The task set of MTEB tasks in many languages."""
+
 OPTIONS_OF_FAMILY = {
     "classifier": "transfer",
     "nhid": "transfer",
@@ -50,9 +53,10 @@ class EvaluationArguments(EncoderArguments):
     task_set: str | None = option(
         None,
         "sts (default): the seven STS tasks; transfer: MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; full: both; fewshot, "
-        "clustering, retrieval, geometry; all: all of these; frequent: STS without the most frequent tokens; na: the "
-        "tasks of --tasks. In dev mode, the tasks that have a dev set.",
-        choices=[*TASK_SETS, "na"],
+        "clustering, retrieval, geometry; all: all of these; frequent: STS without the most frequent tokens; "
+        "multilingual: STS17, STS22.v2 and Tatoeba (both ways) of mteb, with a score for each language; na: the tasks "
+        "of --tasks. In dev mode, the tasks that have a dev set.",
+        choices=[*TASK_SETS, MULTILINGUAL, "na"],
     )
     tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(FAMILY_OF)}.")
     pairs: str | None = option(
@@ -78,8 +82,13 @@ class EvaluationArguments(EncoderArguments):
     )
     mteb_data_dir: str | None = option(
         None,
-        "Folder with a copy of each data set of --mteb or --mteb_benchmark, named by the last part of its hub id. "
-        "Default: the cache of datasets, or for --mteb the hub.",
+        "Folder with a copy of each data set of the MTEB tasks, named by the last part of its hub id. Default: the "
+        "cache of datasets, or for --mteb the hub.",
+    )
+    mteb_languages: list[str] | None = option(
+        None,
+        "Evaluate MTEB tasks only in these languages and in pairs with one of them. Codes of ISO 639-3, such as deu "
+        "ara.",
     )
     mteb_prompts: str | None = option(
         None,
@@ -177,6 +186,8 @@ class EvaluationArguments(EncoderArguments):
     @property
     def mteb_option(self) -> str | None:
         """The option that chooses tasks of MTEB, or None."""
+        if self.task_set == MULTILINGUAL:
+            return f"--task_set {MULTILINGUAL}"
         return next((f"--{name}" for name in ("mteb", "mteb_benchmark") if getattr(self, name)), None)
 
     @property
@@ -196,7 +207,7 @@ class EvaluationArguments(EncoderArguments):
             return tuple(self.tasks or ())
         if self.tasks:
             raise UserError(f"--tasks {' '.join(self.tasks)} needs --task_set na; add it")
-        if self._others and not self.task_set:
+        if self.task_set == MULTILINGUAL or (self._others and not self.task_set):
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
 
@@ -207,10 +218,10 @@ class EvaluationArguments(EncoderArguments):
         for name, family in OPTIONS_OF_FAMILY.items():
             if name in changed and family not in families:
                 raise UserError(f"--{name} has no effect without a {family} task; leave it out")
-        if self.similarities_file and not families & {"sts", "transfer"} and not (self.pairs or self.labels):
+        if self.similarities_file and not (families & {"sts", "transfer"} or self._others):
             raise UserError(
-                "--similarities_file has no effect without an STS task, a transfer task, --pairs or --labels; leave "
-                "it out"
+                "--similarities_file has no effect without an STS task, a transfer task, a task of MTEB, --pairs or "
+                "--labels; leave it out"
             )
         if self.overwrite and not (self.output_file or self.similarities_file):
             raise UserError("--overwrite has no effect without --output_file or --similarities_file; leave it out")
@@ -221,12 +232,13 @@ class EvaluationArguments(EncoderArguments):
         """Raise UserError for options that cannot be combined with tasks of MTEB or that need them."""
         option = self.mteb_option
         if option is None:
-            for name in ("mteb_data_dir", "mteb_prompts", "mteb_results"):
+            for name in ("mteb_data_dir", "mteb_languages", "mteb_prompts", "mteb_results"):
                 if getattr(self, name):
                     raise UserError(f"--{name} has no effect without --mteb or --mteb_benchmark; leave it out")
             return
-        if self.mteb and self.mteb_benchmark:
-            raise UserError("--mteb and --mteb_benchmark are given; leave one of them out, since their means differ")
+        for name in ("mteb", "mteb_benchmark"):
+            if getattr(self, name) and option != f"--{name}":
+                raise UserError(f"{option} and --{name} are given; leave one of them out, since their means differ")
         if self.mode == "dev":
             raise UserError(f"{option}: MTEB tasks have their own splits; leave --mode dev out")
         if self.postprocess:
@@ -249,7 +261,8 @@ class EvaluationArguments(EncoderArguments):
         inside = [task for task in self.chosen_tasks() if FAMILY_OF[task] in ("geometry", "frequent")]
         for name in (
             *inside,
-            *(f"--{one}" for one in ("mteb", "mteb_benchmark", "similarities_file") if getattr(self, one)),
+            *([self.mteb_option] if self.mteb_option else []),
+            *(["--similarities_file"] if self.similarities_file else []),
         ):
             raise UserError(f"{name} is evaluated for one size at a time; give one number to --truncate_dim")
 

@@ -6,10 +6,11 @@ import math
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,27 +20,35 @@ import huggingface_hub.constants
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.arguments import MULTILINGUAL
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
+from dcpcse.evaluation.mteb_outcomes import OutcomeRecorder
 from dcpcse.evaluation.mteb_prompts import without_prefix
+from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes
+from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_main_process
-from dcpcse.utils.errors import UserError, did_you_mean, first_line, plural
+from dcpcse.utils.errors import UserError, did_you_mean, first_line, first_names, plural
 
-PREFIX = "mteb/"
+PREFIX = f"{MTEB}/"
 """Prefix of a task's name in results, since mteb and SentEval both have an STSBenchmark."""
-
-NAMED = 3
-"""Number of tasks that a message about several tasks names."""
 
 
 @dataclass(frozen=True)
 class MtebTasks:
-    """Loaded tasks, as `mteb/NAME` → task. benchmark: the benchmark that consists of these tasks, or None."""
+    """Tasks, as `mteb/NAME` → task.
+
+    benchmark: the name of the whole, which is the title of its tables; None for single tasks. option: the option that
+    chose the tasks, as messages name it. expression: Python code whose value are the tasks, for the command that
+    downloads their data; None if the data are downloaded when they are loaded.
+    """
 
     tasks: Mapping[str, Any]
     benchmark: str | None = None
+    option: str = "--mteb"
+    expression: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,8 @@ class MtebResult:
     """The result of an MTEB task.
 
     task_type: mteb's type of the task, such as STS. scores: split → the scores of each subset as returned by mteb, as
-    fractions. benchmark: the benchmark whose tasks were evaluated, or None.
+    fractions. benchmark: the benchmark whose tasks were evaluated, or None. examples: name of the task, followed by
+    /SUBSET if there are several subsets → the outcomes of its examples, as far as mteb gives them.
     """
 
     task: str
@@ -57,7 +67,8 @@ class MtebResult:
     dataset_revision: str | None
     mteb_version: str
     benchmark: str | None = None
-    family: str = "mteb"
+    examples: Mapping[str, ExampleOutcomes] = field(default_factory=dict)
+    family: str = MTEB
 
     @property
     def split(self) -> str:
@@ -68,6 +79,15 @@ class MtebResult:
     def points(self) -> float:
         """The main score × 100, averaged over all splits and subsets with equal weight, as in mteb."""
         return 100 * float(np.mean([subset["main_score"] for subsets in self.scores.values() for subset in subsets]))
+
+    @property
+    def subset_points(self) -> dict[str, float]:
+        """The main scores × 100 of the subsets, averaged over splits; empty if there is only one subset."""
+        by_subset: dict[str, list[float]] = {}
+        for subsets in self.scores.values():
+            for subset in subsets:
+                by_subset.setdefault(subset["hf_subset"], []).append(subset["main_score"])
+        return {name: 100 * float(np.mean(found)) for name, found in by_subset.items()} if len(by_subset) > 1 else {}
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable record, with the scores as returned by mteb."""
@@ -109,19 +129,80 @@ def find_benchmark(name: str) -> MtebTasks:
     if other:
         raise UserError(
             f"--mteb_benchmark {benchmark.name!r}: {plural(len(other), 'task')} of {len(tasks)} need more than text "
-            f"({_some(other)}); choose a benchmark of texts, or give the text tasks to --mteb"
+            f"({first_names(other)}); choose a benchmark of texts, or give the text tasks to --mteb"
         )
-    return MtebTasks(tasks, benchmark.name)
+    name = benchmark.name
+    return MtebTasks(tasks, name, f"--mteb_benchmark {name!r}", f"mteb.get_benchmark('{name}').tasks")
+
+
+def multilingual_tasks() -> MtebTasks:
+    """Return the tasks of `--task_set multilingual`, whose data are not loaded yet.
+
+    STS17 and STS22.v2 are scored for each language or pair of languages. Tatoeba looks for the English translation of
+    each sentence; the last task, which mteb does not have, looks for the translation of each English sentence.
+    """
+    mteb = import_mteb()
+    names = ("STS17", "STS22.v2", "Tatoeba")
+    tasks = [mteb.get_task(name) for name in names]
+    tasks.append(_from_english(type(tasks[-1])))
+    return MtebTasks(
+        _by_name(tasks), MULTILINGUAL, f"--task_set {MULTILINGUAL}", f"mteb.get_tasks(tasks={list(names)})"
+    )
+
+
+def _from_english(forward: type) -> Any:
+    """Return the task of a bitext-mining task's class with both sides exchanged."""
+
+    class FromEnglish(forward):
+        metadata = forward.metadata.model_copy(update={"name": f"{forward.metadata.name}FromEnglish"})
+
+        def dataset_transform(self, **options: Any) -> None:
+            super().dataset_transform(**options)
+            exchanged = {"sentence1": "sentence2", "sentence2": "sentence1"}
+            self.dataset = {subset: data.rename_columns(exchanged) for subset, data in self.dataset.items()}
+
+    return FromEnglish()
+
+
+def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
+    """Return the tasks with the subsets that are, at least on one side, in one of these languages.
+
+    languages: codes of ISO 639-3, such as deu, with or without a script (deu-Latn). Tasks in other languages are left
+    out, with a log line. Raises UserError for a language that none of the tasks has.
+    """
+    spoken = {name: _languages(task) for name, task in tasks.tasks.items()}
+    known = set().union(*spoken.values())
+    for code in languages:
+        if code not in known:
+            hint = did_you_mean(code, known)
+            choices = ", ".join(sorted(one for one in known if "-" not in one))
+            raise UserError(
+                f"--mteb_languages {code}: no task of {tasks.option} has this language; "
+                f"{hint + ' Choose' if hint else 'choose'} from {choices} (ISO 639-3)"
+            )
+    if left := [name.removeprefix(PREFIX) for name, own in spoken.items() if not own & set(languages)]:
+        notify(f"--mteb_languages {' '.join(languages)}: left out, since they have none of these: {first_names(left)}")
+    # Copies, because tasks may be shared by all users of the process.
+    kept = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
+    for task in kept.values():
+        task.filter_languages(list(languages))
+    return replace(tasks, tasks=kept)
+
+
+def _languages(task: Any) -> set[str]:
+    """Return the codes of a task's languages, with and without their scripts."""
+    codes = {code for subset in task.metadata.hf_subsets_to_langscripts.values() for code in subset}
+    return codes | {code.partition("-")[0] for code in codes}
 
 
 def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
-    """Load the data of tasks; those of a benchmark are not downloaded.
+    """Load the data of tasks; those of a benchmark and of a task set are not downloaded.
 
     data_dir: a folder that contains a copy of each data set, named after the last part of its hub id (default: the
     cache of `datasets`, or the hub). Raises UserError if the data of a task are missing or incomplete.
     """
-    if tasks.benchmark is not None:
-        _load_benchmark(tasks, data_dir)
+    if tasks.expression is not None:
+        _load_offline(tasks, data_dir)
         return
     for name, task in tasks.tasks.items():
         if (problem := _load_task(task, data_dir)) is not None:
@@ -131,7 +212,7 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
             )
 
 
-def _load_benchmark(tasks: MtebTasks, data_dir: str | Path | None) -> None:
+def _load_offline(tasks: MtebTasks, data_dir: str | Path | None) -> None:
     with _offline():
         problems = {
             name.removeprefix(PREFIX): problem
@@ -142,13 +223,13 @@ def _load_benchmark(tasks: MtebTasks, data_dir: str | Path | None) -> None:
         return
     first, reason = next(iter(problems.items()))
     if data_dir is None:
-        command = f"import mteb; [task.load_data() for task in mteb.get_benchmark('{tasks.benchmark}').tasks]"
+        command = f"import mteb; [task.load_data() for task in {tasks.expression}]"
         how = f'download them with python -c "{command}", or give --mteb_data_dir with copies'
     else:
         how = f"put complete copies into {data_dir}"
     raise UserError(
-        f"--mteb_benchmark {tasks.benchmark!r}: the data of {len(problems)} of {plural(len(tasks.tasks), 'task')} are "
-        f"missing or incomplete ({_some(list(problems))}; {first}: {reason}); {how}"
+        f"{tasks.option}: the data of {len(problems)} of {plural(len(tasks.tasks), 'task')} are "
+        f"missing or incomplete ({first_names(list(problems))}; {first}: {reason}); {how}"
     )
 
 
@@ -201,7 +282,11 @@ def _evaluate_task(
     encoder: MTEBEncoder, name: str, task: Any, benchmark: str | None, results_dir: str | Path | None
 ) -> MtebResult:
     # mteb's cache is not used, because its results would be outdated when the data of a local task change.
-    results = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
+    recorder = OutcomeRecorder(task)
+    options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+    with recorder.recording() as folder, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "To copy construct from a tensor")  # mteb copies our similarities
+        results = import_mteb().evaluate(encoder, task, prediction_folder=folder, **options)
     (result,) = results.task_results
     for split, subsets in result.scores.items():
         for subset in subsets:
@@ -220,17 +305,12 @@ def _evaluate_task(
         dataset_revision=result.dataset_revision,
         mteb_version=import_mteb().__version__,
         benchmark=benchmark,
+        examples={f"{name}/{place}".rstrip("/"): found for place, found in recorder.outcomes(result.scores).items()},
     )
 
 
 def _by_name(tasks: Sequence[Any]) -> dict[str, Any]:
     return {PREFIX + task.metadata.name: task for task in tasks}
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _find_benchmark(name: str) -> Any:
@@ -333,7 +413,7 @@ def _missing_split(task: Any) -> str | None:
 
     mteb would raise KeyError after the texts of the other splits have been encoded.
     """
-    if not task.dataset:  # tasks of mteb's first version keep their data elsewhere
+    if task.dataset is None or hasattr(task, "corpus"):  # tasks of mteb's first version keep their data elsewhere
         return None
     training = [task.train_split] if hasattr(task, "train_split") else []
     for subset in task.hf_subsets:

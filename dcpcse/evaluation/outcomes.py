@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ MTEB = "mteb"
 class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
-    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values: cosines (n,), or whether each
-    example is classified correctly. gold: gold scores or classes (n,), None if they are unknown.
+    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values (n,): cosines, whether each
+    example is classified correctly, or values whose mean is the score. gold: gold scores or classes (n,), None if they
+    are unknown.
     """
 
     statistic: str
@@ -39,7 +40,7 @@ class ExampleOutcomes:
     @property
     def examples(self) -> str:
         """What the examples are called."""
-        return "examples" if self.statistic == "accuracy" else "pairs"
+        return "examples" if self.statistic in ("accuracy", "mean") else "pairs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +48,16 @@ class RunOutcomes:
     """The outcomes of one run by task.
 
     source: where they come from, for messages. mode: test, fasttest or dev; None if it is unknown. tasks: task → its
-    outcomes, for tasks that have them. main_scores: task → main score × 100; empty for an .npz file alone. families:
-    task → the family whose tasks are averaged.
+    outcomes, for tasks that have them; the languages of an MTEB task are tasks of their own, as TASK/LANGUAGE.
+    main_scores: task → main score × 100; empty for an .npz file alone. families: task → the families whose tasks are
+    averaged; a family may itself be a task, such as an MTEB task with several languages.
     """
 
     source: str
     mode: str | None
     tasks: Mapping[str, ExampleOutcomes]
     main_scores: Mapping[str, float] = field(default_factory=dict)
-    families: Mapping[str, str] = field(default_factory=dict)
+    families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,8 +65,11 @@ class RunOutcomes:
         return tuple(dict.fromkeys([*self.tasks, *self.main_scores]))
 
 
-ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct"}
+ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "values"}
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
+
+ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
+"""Statistic → the name of the array that contains its values; cosine for others."""
 
 
 def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
@@ -72,8 +77,11 @@ def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for task, result in results.items():
         found = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
-        if found["cosine"] is not None or found["correct"] is not None:
+        if any(found[name] is not None for name in ARRAYS if name != "gold"):
             arrays |= {f"{task}/{name}": array for name, array in found.items() if array is not None}
+        for part, outcomes in getattr(result, "examples", {}).items():
+            arrays[f"{part}/{ARRAY_OF_STATISTIC.get(outcomes.statistic, 'cosine')}"] = outcomes.values
+            arrays |= {} if outcomes.gold is None else {f"{part}/gold": outcomes.gold}
     return arrays
 
 
@@ -87,10 +95,22 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -> RunOutcomes:
     """Return the outcomes that the results of an evaluation contain."""
     tasks = _tasks(example_arrays(results), source)
-    others = {
-        task: result.points for task, result in results.items() if task not in tasks and hasattr(result, "points")
-    }
-    return RunOutcomes(source, mode, tasks, others, {task: result.family for task, result in results.items()})
+    main_scores = {task: result.points for task, result in results.items() if hasattr(result, "points")}
+    families = {task: (result.family,) for task, result in results.items()}
+    types = {task: result.task_type for task, result in results.items() if result.family == MTEB}
+    return RunOutcomes(source, mode, tasks, main_scores, families | mteb_families(tasks, types))
+
+
+def mteb_families(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
+    """Return the families of MTEB tasks and of their languages.
+
+    names: names of tasks with outcomes, of which those that start with mteb/ count: mteb/TASK or mteb/TASK/LANGUAGE.
+    types: mteb/TASK → mteb's type of the task, if it is known.
+    """
+    parents = {name: "/".join(name.split("/")[:2]) for name in names if name.startswith(f"{MTEB}/")}
+    kinds = dict.fromkeys(parents.values()) | dict(types)
+    of_tasks = {task: (f"{MTEB} {kind}", MTEB) if kind else (MTEB,) for task, kind in kinds.items()}
+    return of_tasks | {name: (parent,) for name, parent in parents.items() if name != parent}
 
 
 def is_results(path: Path) -> bool:
@@ -114,18 +134,20 @@ def read_outcomes(path: Path) -> RunOutcomes:
     if path.is_dir():
         return _of_mteb(path, _mteb_files(path))
     if path.suffix == ".npz":
-        return RunOutcomes(str(path), None, _tasks(_read_arrays(path), str(path)))
+        tasks = _tasks(_read_arrays(path), str(path))
+        return RunOutcomes(str(path), None, tasks, families=mteb_families(tasks, {}))
     scores = read_scores(path)
     if scores is None:
         return _of_mteb(path, [path])
-    families = {
-        task: content.get("family") or FAMILY_OF.get(task, "") for task, content in scores.get("tasks", {}).items()
-    }
+    recorded = scores.get("tasks", {})
+    families = {task: (content.get("family") or FAMILY_OF.get(task, ""),) for task, content in recorded.items()}
     beside = [other for other in (path.with_suffix(".npz"), path.with_name("similarities.npz")) if other.is_file()]
     tasks = _tasks(_read_arrays(beside[0]), str(beside[0])) if beside else {}
-    tasks = {task: found for task, found in tasks.items() if task in scores["scores_x100"]}
+    tasks = {task: found for task, found in tasks.items() if "/".join(task.split("/")[:2]) in scores["scores_x100"]}
+    types = {task: content.get("type") for task, content in recorded.items() if content.get("family") == MTEB}
+    families |= mteb_families(tasks, types)
     for task, found in tasks.items():
-        if found.gold is not None and found.statistic == "spearman":
+        if task in scores["scores_x100"] and found.gold is not None and found.statistic == "spearman":
             _require_score(found, scores["scores_x100"][task], task, path, beside[0])
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
@@ -145,18 +167,21 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
     """Return task → outcomes, from arrays by `TASK/NAME`. Raises UserError for arrays that do not fit together."""
     tasks = {}
     for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
-        gold, cosines, correct = (arrays.get(f"{task}/{name}") for name in ARRAYS)
-        values = cosines if correct is None else correct
-        usable = values is not None and values.ndim == 1 and (gold is not None or correct is not None)
+        gold, cosines, correct, means = (arrays.get(f"{task}/{name}") for name in ARRAYS)
+        values = next((one for one in (correct, means, cosines) if one is not None), None)
+        usable = values is not None and values.ndim == 1 and (gold is not None or values is not cosines)
         if not usable or (gold is not None and gold.shape != values.shape):
-            raise UserError(f"{source} is damaged: {task} needs gold and cosine, or correct, of one length")
+            raise UserError(f"{source} is damaged: {task} needs gold and cosine, correct, or value, of one length")
         if not all(np.isfinite(one).all() for one in (values, *([] if gold is None else [gold]))):
             raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
         if correct is not None:
             tasks[task] = ExampleOutcomes("accuracy", values.astype(bool), gold)
+        elif means is not None:
+            tasks[task] = ExampleOutcomes("mean", values, gold)
         else:
             # As for own pairs: pairs with the scores 0 and 1 are evaluated by average precision.
-            is_binary = task not in FAMILY_OF and set(np.unique(gold)) == {0, 1}
+            is_own = task not in FAMILY_OF and not task.startswith(f"{MTEB}/")
+            is_binary = is_own and set(np.unique(gold)) == {0, 1}
             tasks[task] = ExampleOutcomes("average_precision" if is_binary else "spearman", values, gold)
     return tasks
 
@@ -205,7 +230,7 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
                 raise UserError(f"{path}: neither a file of evaluation.py --output_file nor a result of mteb")
             schema.check(MtebRecord, content)
         scores[f"{MTEB}/{content['task_name']}"] = 100 * _main_score(content["scores"], path)
-    return RunOutcomes(str(source), None, {}, scores, dict.fromkeys(scores, MTEB))
+    return RunOutcomes(str(source), None, {}, scores, mteb_families(scores, {}))
 
 
 def _main_score(scores: Mapping[str, Any], path: Path) -> float:

@@ -13,7 +13,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from dcpcse.data.training_file import distinct_sentences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.advice import OF_EVALUATION, advice
-from dcpcse.evaluation.arguments import EvaluationArguments
+from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult
 from dcpcse.evaluation.evaluator import evaluate_sizes
@@ -25,7 +25,9 @@ from dcpcse.evaluation.mteb_tasks import (
     evaluate_mteb_tasks,
     find_benchmark,
     find_tasks,
+    in_languages,
     load_data,
+    multilingual_tasks,
 )
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
@@ -113,8 +115,12 @@ def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[s
     with advice(OF_EVALUATION, "--task_set na --tasks STSBenchmark"):
         suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
     mteb = None
-    if args.mteb_option:
+    if args.task_set == MULTILINGUAL:
+        mteb = multilingual_tasks()
+    elif args.mteb_option:
         mteb = find_benchmark(args.mteb_benchmark) if args.mteb_benchmark else find_tasks(args.mteb)
+    if args.mteb_languages:
+        mteb = in_languages(mteb, args.mteb_languages)
     prompts = read_prompts(args.mteb_prompts) if args.mteb_prompts else None
     if mteb:
         load_data(mteb, args.mteb_data_dir)

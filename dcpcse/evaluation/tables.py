@@ -143,12 +143,26 @@ def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     points = [result.points for result in results]
     rows.append(["Avg.", "", "", "", f"{np.mean(points):.2f}"])
     parts = _table(["task", "type", "split", "main score", "x 100"], *rows, title=title)
+    parts += [part for result in results for part in _by_language(result)]
     if len(types) == 1:
         return parts
     means = [[kind, len(own), f"{np.mean(own):.2f}"] for kind, own in types.items()]
     means.append(["mean over tasks", len(points), f"{np.mean(points):.2f}"])
     means.append(["mean over types", len(types), f"{np.mean([np.mean(own) for own in types.values()]):.2f}"])
     return parts + _table(["type", "number", "x 100"], *means, title=f"{title} by type")
+
+
+def _by_language(result: Result) -> list[PrettyTable]:
+    """Return a table of the subsets of an MTEB task, which are its languages or pairs of languages."""
+    subsets = [(split, subset) for split, subsets in result.scores.items() for subset in subsets]
+    if len(subsets) == 1:
+        return []
+    rows = [
+        [subset["hf_subset"], " ".join(subset["languages"]), split, f"{100 * subset['main_score']:.2f}"]
+        for split, subset in subsets
+    ]
+    title = f"{result.task.partition('/')[2]} by language"
+    return _table(["subset", "languages", "split", f"{result.metric} x 100"], *rows, title=title)
 
 
 def _finetune(results: Sequence[Result], mode: str) -> list[PrettyTable]:
@@ -321,6 +335,9 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
     "frequent": lambda one: [
         (f"mean Spearman without {count} tokens", score, None) for count, score in one.average_without.items()
     ],
-    "mteb": lambda one: [(one.metric, one.points, None)],
+    "mteb": lambda one: [
+        (one.metric, one.points, None),
+        *((f"{one.metric} {name}", points, None) for name, points in one.subset_points.items()),
+    ],
 }
 """Family → its scores; see `measures`."""

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -16,6 +16,12 @@ class UserError(ValueError):
 def plural(number: int, noun: str) -> str:
     """Return a number with its noun: `1 row`, `2 rows`, `2 processes`."""
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def first_names(names: Sequence[str], count: int = 3) -> str:
+    """Return the first names of a list, and how many more there are: `a, b, c and 9 more`."""
+    more = len(names) - count
+    return ", ".join(names[:count]) + (f" and {more} more" if more > 0 else "")
 
 
 _SYNONYMS = {

@@ -26,7 +26,7 @@ from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
 from dcpcse.evaluation.mteb_model_meta import TRAINING_DATA
 from dcpcse.evaluation.mteb_prompts import prompt_of
-from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks
+from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
 from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.presets import load_preset, names
@@ -63,7 +63,8 @@ def test_mteb_gets_shortened_vectors_and_keeps_their_results_apart(tiny):
     expected = spearmanr(cosines, [p[2] for p in PAIRS]).statistic
     score = mteb.evaluate(short, TinySTS(), cache=None).task_results[0].scores["test"][0]["main_score"]
     assert score == pytest.approx(expected)
-    (found,) = evaluate_mteb_tasks(model, MtebTasks({"mteb/TinySTS": TinySTS()}), truncate_dim=4)[0].values()
+    load_data(tasks := MtebTasks({"mteb/TinySTS": TinySTS()}))
+    (found,) = evaluate_mteb_tasks(model, tasks, truncate_dim=4)[0].values()
     assert found.points == pytest.approx(100 * expected)
     with pytest.raises(UserError, match="truncate_dim 33: must be between 1 and 32"):
         MTEBEncoder(model, truncate_dim=33)
@@ -95,7 +96,7 @@ def test_the_most_specific_prompt_precedes_each_text(tiny, tmp_path):
         "mteb/TinySTS": 100 * spearmanr((same[0] * same[1]).sum(1), [gold for *_, gold in PAIRS]).statistic,
         "mteb/TinyRetrieval": 100 * ndcg(queries, corpus),
     }
-    tasks = MtebTasks({"mteb/TinySTS": TinySTS(), "mteb/TinyRetrieval": TinyRetrieval()})
+    load_data(tasks := MtebTasks({"mteb/TinySTS": TinySTS(), "mteb/TinyRetrieval": TinyRetrieval()}))
     for _ in range(2):  # the second time from the cache
         found, _ = evaluate_mteb_tasks(model, tasks, prompts=PROMPTS, cache_dir=tmp_path)
         assert {name: one.points for name, one in found.items()} == pytest.approx(expected, abs=1e-3)

@@ -174,6 +174,14 @@ _LOCKS: list[int] = []
 """Descriptors that stay open as long as this process."""
 
 
+def _german_copies(desk: Path) -> None:
+    """Copies of the data of the task set multilingual that are in German only."""
+    for name in ("sts17-crosslingual-sts", "sts22-crosslingual-sts", "tatoeba-bitext-mining"):
+        (desk / "multilingual" / name).mkdir(parents=True)
+        row = '{"sentence1": "a", "sentence2": "b", "score": 1, "lang": "de"}\n'
+        (desk / "multilingual" / name / "test.jsonl").write_text(row, encoding="utf-8")
+
+
 def _held(desk: Path) -> None:
     """A folder that another process writes into, as far as its lock tells."""
     (desk / "held").mkdir()
@@ -1075,6 +1083,17 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "a benchmark without its data",
             "evaluate ... --mode test --mteb_benchmark 'BuiltBench(eng)' --mteb_data_dir sts",
             "into sts",
+        ),
+        Case(
+            "a language that no task has",
+            "evaluate ... --mode test --task_set multilingual --mteb_languages de",
+            "--mteb_languages de",
+        ),
+        Case(
+            "a language that the data lack",
+            "evaluate ... --mode test --task_set multilingual --mteb_languages kor --mteb_data_dir multilingual",
+            "ko-ko",
+            prepare=_german_copies,
         ),
         Case(
             "a prompt for a task that does not exist",

@@ -22,7 +22,7 @@ OF_THIS_MACHINE = r"(?<=is )[0-9a-f]{12}(?=…)|(?<=not )[0-9a-f]{12}(?=…)| \(
 """Digests of trained numbers, and places in files that hold paths."""
 OF_THIS_PROCESS = r"(?<=gives only )\d+(?= tokens)|(?<=to at most )\d+(?=, or give more text)"
 """Sizes of vocabularies: the library tokenizers breaks ties differently in every process."""
-PROGRESS = re.compile(r"(encode|score|index|mine): +\d+%")
+PROGRESS = re.compile(r"(encode|score|index|mine): +\d+%|Generating \w+ split: ")  # the last one is of datasets
 WRITES = bool(os.environ.get("DCPCSE_WRITE_TABLE"))
 CASES = {f"{group}: {case.name}": (group, case) for group, cases in GROUPS.items() for case in cases}
 

@@ -124,6 +124,63 @@ def test_mteb_reads_the_results_and_says_what_the_model_was_trained_on(benchmark
     assert row["STS"] == pytest.approx(correlation, abs=1e-5)
 
 
+@pytest.fixture
+def in_two_languages(tmp_path) -> Path:
+    """Copies of the data of the task set multilingual that have no other languages than German and Arabic."""
+    for name in ("STS17", "STS22.v2", "Tatoeba"):
+        task = mteb.get_task(name).filter_languages(["deu", "ara"])
+        path = tmp_path / "data" / Path(task.metadata.dataset["path"]).name
+        path.mkdir(parents=True)
+        rows = [
+            {"sentence1": f"{one} {i}", "sentence2": f"{other} {i}", "score": gold, "lang": subset}
+            for i, subset in enumerate(task.hf_subsets)
+            for one, other, gold in PAIRS
+        ]
+        (path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return tmp_path / "data"
+
+
+def test_the_multilingual_set_has_a_score_for_each_language(words, in_two_languages, tool, tmp_path):
+    argv = [*words, "--task_set", "multilingual", "--mteb_data_dir", str(in_two_languages)]
+    chosen = [*argv, "--mteb_languages", "deu", "ara", "--output_file", str(tmp_path / "s.json")]
+    outcome = tool(evaluate_command, [*chosen, "--similarities_file", str(tmp_path / "s.npz")])
+    assert outcome.code == 0, outcome.err
+    written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    names = ["STS17", "STS22.v2", "Tatoeba", "TatoebaFromEnglish"]
+    assert list(written["scores_x100"]) == [f"mteb/{name}" for name in names]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in outcome.out.splitlines() if "|" in line]
+    for name in names:
+        subsets = written["tasks"][f"mteb/{name}"]["scores"]["test"]
+        assert len(subsets) == {"STS17": 3, "STS22.v2": 5}.get(name, 2)
+        for one in subsets:
+            score = f"{100 * one['main_score']:.2f}"
+            assert [one["hf_subset"], " ".join(one["languages"]), "test", score] in rows
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert {name.rpartition("/")[0] for name in arrays if "STS17" in name} == {
+            f"mteb/STS17/{subset}" for subset in ("ar-ar", "en-ar", "en-de")
+        }
+    encoder = plain_encoder(load_backbone(words[1]), "avg")
+    german, english = (encoder.encode([f"{pair[side]} 0" for pair in PAIRS], normalize=True) for side in (0, 1))
+    cosines = german @ english.T
+    for name, nearest in (("Tatoeba", cosines.argmax(1)), ("TatoebaFromEnglish", cosines.argmax(0))):
+        (scores,) = (s for s in written["tasks"][f"mteb/{name}"]["scores"]["test"] if s["hf_subset"] == "deu-eng")
+        assert scores["accuracy"] == pytest.approx(np.mean(nearest == np.arange(len(PAIRS))))
+    options = {"mteb_languages": ["deu", "ara"], "mteb_data_dir": in_two_languages, "show_progress": False}
+    found = dcpcse.evaluate(encoder, "multilingual", **options)
+    assert found.scores == pytest.approx(written["scores_x100"])
+    assert "cosine_spearman en-de" in found.to_pandas().metric.tolist()
+    # The data lack a language, or the tasks do.
+    refused(tool, evaluate_command, argv, "the data of 4 of 4 tasks", "of ko-ko is missing", "complete copies")
+    refused(tool, evaluate_command, [*argv, "--mteb_languages", "deu", "de"], "--mteb_languages de: no task", "deu")
+
+
+def test_tasks_without_the_languages_are_left_out_with_a_line(words, tool, in_two_languages):
+    argv = [*words, "--mteb", "STS17", f"{TASKS}:TinySTS", "--mteb_data_dir", str(in_two_languages)]
+    outcome = tool(evaluate_command, [*argv, "--mteb_languages", "deu"])
+    assert outcome.code == 0, outcome.err
+    assert "left out, since they have none of these: TinySTS" in outcome.said
+
+
 def test_a_benchmark_without_its_data_stops_before_the_encoder_is_loaded(benchmark, tool, tmp_path):
     nowhere = ["--model_name_or_path", "/no/such/encoder", "--mteb_benchmark"]
     names = ("TinySTS", "STS13", "STS14", "STS15", "STS16", "BIOSSES")
@@ -213,6 +270,9 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
         (["--mteb_data_dir", "data"], "--mteb_data_dir"),
         (["--mteb_prompts", "prompts.yaml"], "--mteb_prompts has no effect"),
         (["--mteb_results", "results"], "--mteb_results has no effect"),
+        (["--mteb_languages", "deu"], "--mteb_languages has no effect"),
+        (["--task_set", "multilingual", "--mteb", "STS17"], "--task_set multilingual and --mteb are given"),
+        (["--task_set", "multilingual", "--mode", "dev"], "--task_set multilingual: MTEB tasks have their own splits"),
         (["--mteb_benchmark", "MTEB(eng, 2)"], "did you mean 'MTEB(eng, v2)'?"),
         (["--mteb_benchmark", "MIEB(eng)"], "need more than text"),
         (["--mteb_benchmark", "BEIR", "--mteb", "STS13"], "leave one of them out"),

@@ -1,0 +1,159 @@
+"""The outcomes of MTEB tasks on single examples: their scores are mteb's, and comparisons have intervals."""
+
+import datasets
+import numpy as np
+import pytest
+from method_models import model_of
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.text.bitext_mining import AbsTaskBitextMining
+from mteb_tiny import TinySTS, metadata
+from scipy.stats import spearmanr
+from sklearn.metrics import f1_score
+
+import dcpcse
+from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
+from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes
+from dcpcse.evaluation.results_file import write_similarities
+
+LANGUAGES = {"de-en": ["deu-Latn", "eng-Latn"], "ar": ["ara-Arab"]}
+
+
+def texts(count: int, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(["dogs", "run", "rain", "fell", "old", "bridge", "cat"], 4)) for _ in range(count)]
+
+
+def in_languages(task: type) -> type:
+    """Return a task class with the subsets de-en and ar."""
+    return type(task.__name__, (task,), {"metadata": task.metadata.model_copy(update={"eval_langs": LANGUAGES})})
+
+
+@in_languages
+class Similarity(TinySTS):
+    """Pairs with random scores."""
+
+    def load_data(self, **kwargs):
+        self.dataset, self.data_loaded = {}, True
+        for seed, subset in enumerate(self.hf_subsets):
+            scores = np.random.default_rng(seed).integers(0, 6, 40).astype(float).tolist()
+            columns = {"sentence1": texts(40, seed), "sentence2": texts(40, seed + 9), "score": scores}
+            self.dataset[subset] = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns))
+
+
+@in_languages
+class Bitext(AbsTaskBitextMining):
+    """Sentences that are found by several others, by one, and by none."""
+
+    metadata = metadata("Bitext", "BitextMining", "f1")
+
+    def load_data(self, **kwargs):
+        self.dataset, self.data_loaded = {}, True
+        for seed, subset in enumerate(self.hf_subsets):
+            first, second = texts(40, seed), texts(40, seed + 9)
+            columns = {"sentence1": first, "sentence2": first[:12] + second[12:]}
+            self.dataset[subset] = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns))
+
+
+class Ranking(AbsTaskRetrieval):
+    """Graded relevance, and queries with several relevant documents."""
+
+    metadata = metadata("Ranking", "Retrieval", "ndcg_at_10")
+
+    def load_data(self, **kwargs):
+        random = np.random.default_rng(0)
+        corpus = [{"id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts(50, 1))]
+        queries = [{"id": f"q{i}", "text": text} for i, text in enumerate(texts(30, 2))]
+        chosen = {f"q{i}": {f"d{j}": int(random.integers(1, 4)) for j in random.choice(50, 5)} for i in range(30)}
+        data = {"corpus": datasets.Dataset.from_list(corpus), "queries": datasets.Dataset.from_list(queries)}
+        self.dataset = {"default": {"test": {**data, "relevant_docs": chosen, "top_ranked": None}}}
+        self.data_loaded = True
+
+
+def measured(kind: str, tiny):
+    load_data(tasks := MtebTasks({f"mteb/{task.__name__}": task() for task in (Similarity, Bitext, Ranking)}))
+    return evaluate_mteb_tasks(model_of(kind, tiny), tasks)[0]
+
+
+@pytest.fixture(scope="module")
+def results(tiny):
+    return {kind: measured(kind, tiny) for kind in ("dcpcse", "simcse")}
+
+
+def test_the_outcomes_have_the_scores_of_mteb(results):
+    found = results["dcpcse"]
+    by_subset = {s["hf_subset"]: s["main_score"] for s in found["mteb/Similarity"].scores["test"]}
+    examples = found["mteb/Similarity"].examples
+    assert set(examples) == {"mteb/Similarity/de-en", "mteb/Similarity/ar"}
+    for subset, score in by_subset.items():
+        one = examples[f"mteb/Similarity/{subset}"]
+        assert spearmanr(one.values, one.gold).statistic == pytest.approx(score, abs=1e-9)
+    for scores in found["mteb/Bitext"].scores["test"]:
+        values = found["mteb/Bitext"].examples[f"mteb/Bitext/{scores['hf_subset']}"].values
+        assert 0 < np.sum(values > 0) < 40 and len(set(values)) > 2
+        assert values.mean() == pytest.approx(scores["f1"], abs=1e-9)
+    (queries,) = found["mteb/Ranking"].examples.values()
+    assert queries.values.mean() == pytest.approx(found["mteb/Ranking"].points / 100, abs=1e-5)
+    assert len(queries.values) == 30 and list(found["mteb/Ranking"].examples) == ["mteb/Ranking"]
+
+
+def test_the_parts_of_f1_are_those_of_scikit_learn():
+    from dcpcse.evaluation.mteb_outcomes import _parts_of_f1
+
+    predicted = np.random.default_rng(0).integers(0, 60, 60)
+    predicted[:30] = np.arange(30)
+    expected = f1_score(np.arange(60), predicted, average="weighted", zero_division=0)
+    assert _parts_of_f1(predicted.tolist()).mean() == pytest.approx(expected)
+
+
+def test_a_comparison_has_a_row_for_each_language_task_and_type(results, tmp_path):
+    runs = {kind: outcomes_of_results(found, "test", kind) for kind, found in results.items()}
+    paths = []
+    for kind, found in results.items():
+        write_similarities(tmp_path / f"{kind}.npz", found)
+        read = read_outcomes(tmp_path / f"{kind}.npz")
+        assert set(read.tasks) == set(runs[kind].tasks)
+        paths.append(tmp_path / f"{kind}.npz")
+    compared = dcpcse.compare(paths, samples=200)
+    rows = {score.task: score for score in compared.scores if score.model == "dcpcse"}
+    languages = {f"mteb/{task}/{name}" for task in ("Similarity", "Bitext") for name in LANGUAGES}
+    averages = {"Avg. mteb/Similarity", "Avg. mteb/Bitext", "Avg. mteb"}
+    assert set(rows) == languages | {"mteb/Ranking"} | averages
+    for task in ("Similarity", "Bitext"):
+        row = rows[f"Avg. mteb/{task}"]
+        assert row.value == pytest.approx(results["dcpcse"][f"mteb/{task}"].points, abs=1e-6)
+        assert row.low < row.value < row.high
+    points = [found.points for found in results["dcpcse"].values()]
+    assert rows["Avg. mteb"].value == pytest.approx(np.mean(points), abs=1e-3)
+    assert all(one.p is not None for one in compared.differences)
+
+
+def test_types_have_a_mean_and_tasks_without_outcomes_are_resampled(results):
+    from dcpcse.analysis.model_comparison import compare_runs
+
+    runs = {}
+    for kind, found in results.items():
+        run = outcomes_of_results(found, "test", kind)
+        run.main_scores["mteb/Classes"] = 50.0 + len(kind) % 2
+        run.families["mteb/Classes"] = ("mteb Classification", "mteb")
+        other = {"mteb/Ranking2": run.tasks["mteb/Ranking"]}
+        run.tasks.update(other)
+        run.families["mteb/Ranking2"] = ("mteb Retrieval", "mteb")
+        runs[kind] = [run]
+    compared = compare_runs(runs, samples=200)
+    rows = {score.task: score for score in compared.scores if score.model == "dcpcse"}
+    assert rows["Avg. mteb Retrieval"].covers == "this interval covers test examples, not seeds"
+    assert rows["Avg. mteb"].covers == "this interval covers tasks, not seeds" and rows["Avg. mteb"].size == 5
+    assert rows["mteb/Classes"].low is None
+    expected = [*(found.points for found in results["dcpcse"].values()), rows["mteb/Ranking"].value, 50]
+    assert rows["Avg. mteb"].value == pytest.approx(np.mean(expected), abs=1e-3)
+
+
+def test_files_without_outcomes_are_compared_by_main_scores(results):
+    from dcpcse.analysis.model_comparison import compare_runs
+
+    runs = {kind: [outcomes_of_results(found, "test", kind)] for kind, found in results.items()}
+    runs["simcse"][0].tasks.clear()
+    compared = compare_runs(runs, samples=200)
+    rows = {score.task for score in compared.scores}
+    assert rows == {"mteb/Similarity", "mteb/Bitext", "mteb/Ranking", "Avg."}
+    assert not any("left out" in note for note in compared.notes)
