@@ -9,9 +9,9 @@ import time
 import httpx
 import numpy as np
 import pytest
-from conftest import ADMIN, ENCODER, served
 from model_folders import edit_record
 from servers import save_adapter
+from thread_server import ADMIN, ENCODER, served
 
 import dcpcse
 from dcpcse.cli.main import main
