@@ -103,6 +103,15 @@ def test_every_name_that_is_offered_comes_from_the_module_that_defines_it():
     assert {*dcpcse._LAZY_IMPORTS, "UserError", "__version__", "load"} == set(dcpcse.__all__)
 
 
+def test_files_of_tests_have_different_names_and_import_none_that_does_not():
+    """pytest puts every folder of tests first in the path, so of two files of a name the last folder's is found."""
+    paths = sorted((ROOT / "tests").rglob("*.py"))
+    names = [path.stem for path in paths if path.stem != "conftest"]
+    assert len(names) == len(set(names))
+    imported = {path.name: imported_modules(tree_of(path)) for path in paths}
+    assert not {name for name, found in imported.items() if any(one.split(".")[0] == "conftest" for one in found)}
+
+
 @pytest.mark.parametrize("path", sorted(SENTEVAL.rglob("*.py")), ids=lambda path: str(path.relative_to(SENTEVAL)))
 def test_senteval_imports_nothing_but_numbers_and_never_dcpcse(path):
     outside = {name.split(".")[0] for name in imported_modules(tree_of(path)) if name} - sys.stdlib_module_names

@@ -4,10 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.utils.parsing import parse_yaml, read_text
 from dcpcse.utils.run_files import RUN_FILE, read_options
 
 STS_TASKS = frozenset({"STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R"})
@@ -27,8 +28,8 @@ def model_meta(
 ) -> Any:
     """Return mteb's ModelMeta of a model; what is unknown is None.
 
-    mteb: the module. folder: the model's folder, whose run says on which data it was trained. prompts: by name.
-    prefix: the model's default prompt. size: that of shortened embeddings, or None.
+    mteb: the module. folder: the model's folder, whose run says on which data it was trained, and whose README.md what
+    its license is. prompts: by name. prefix: the model's default prompt. size: that of shortened embeddings, or None.
 
     The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
     """
@@ -53,6 +54,7 @@ def model_meta(
         "training_datasets": data,
         "public_training_data": None if data is None else True,
         "adapted_from": base,
+        "license": _license(folder, get_args(mteb.types.Licenses)),
     }
     return mteb.models.ModelMeta.create_empty(overwrites=known)
 
@@ -68,3 +70,17 @@ def training_datasets(folder: Path | None) -> set[str] | None:
     file = read_options(folder).get("train_file")
     found = TRAINING_DATA.get(Path(file).name) if isinstance(file, str) else None
     return None if found is None else set(found)
+
+
+def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
+    """Return the license in the metadata of the folder's README.md; None if there is none that is known to mteb.
+
+    A README.md that cannot be read has no license: it says nothing about the vectors, which mteb evaluates anyway.
+    """
+    try:
+        text = read_text(folder / "README.md") if folder else ""
+        metadata = parse_yaml(text.partition("\n---")[0]) if text.startswith("---") else None
+    except (OSError, ValueError):
+        return None
+    found = metadata.get("license") if isinstance(metadata, dict) else None
+    return found.lower() if isinstance(found, str) and found.lower() in known else None

@@ -10,7 +10,7 @@ from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
 from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
-from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean
 
 
 class Contrastive(Loss):
@@ -39,7 +39,7 @@ class Contrastive(Loss):
         temperature: divides the cosines. hard_negative_weight: logarithm of the weight of an anchor's own hard
         negatives; 0 means weight 1. positive: name of the view with the positives. others: names of views whose rows
         are negatives of every anchor, including the anchor's own row. gather_gradient: `exact`, or `published` for
-        the gradient of the public code with several processes (see `dcpcse.utils.distributed.published_gradient`).
+        the gradient of the public code with several processes (see `dcpcse.utils.distributed.global_mean`).
         """
         super().__init__()
         self.temperature = temperature
@@ -80,8 +80,7 @@ class Contrastive(Loss):
         candidates = gather_own_first([views[name] for name in (self.positive, *hard, *self.others)], batch.counts)
         candidates = [*candidates, *self.extra_negatives()]
         loss, self.metrics = mean_over_anchors(of_rows, [views["anchor"]], candidates, self.row_chunk, self.widths)
-        loss = global_mean(loss, count)
-        return loss if self.gather_gradient == "exact" else published_gradient(loss)
+        return global_mean(loss, count, self.gather_gradient)
 
     def extra_negatives(self) -> Sequence[Tensor]:
         """Return negatives (E, H) from outside the batch, the same in all processes; none by default."""

@@ -10,7 +10,7 @@ from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, own_pairs
 from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
-from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean
 
 
 class EnergyHinge(Loss):
@@ -51,8 +51,7 @@ class EnergyHinge(Loss):
             return hinge.mean(), _metrics(hardest, hinge)
 
         loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk, self.widths)
-        loss = global_mean(loss, len(anchors))
-        return loss if self.gather_gradient == "exact" else published_gradient(loss)
+        return global_mean(loss, len(anchors), self.gather_gradient)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.contrastive import cosine_metrics
 from dcpcse.losses.functional import cosines, own_pairs
 from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
-from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean
 
 
 class NTXent(Loss):
@@ -52,8 +52,7 @@ class NTXent(Loss):
 
         candidates = gather_own_first(copies, batch.counts)
         loss, self.metrics = mean_over_anchors(of_rows, copies, candidates, self.row_chunk, self.widths)
-        loss = global_mean(loss, count)
-        return loss if self.gather_gradient == "exact" else published_gradient(loss)
+        return global_mean(loss, count, self.gather_gradient)
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
         """Return the number of negatives of each copy: all copies of the other sentences."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, own_pairs, unit
 from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
-from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean
 
 FARTHEST = -1e30
 """A similarity that no candidate is below. With minus infinity, the gradient of logcumsumexp would be NaN."""
@@ -132,8 +132,7 @@ class RankDistillation(Loss):
 
         candidates = gather_own_first([positives], batch.counts)
         loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk, self.widths)
-        loss = global_mean(loss, len(anchors))
-        return loss if self.gather_gradient == "exact" else published_gradient(loss)
+        return global_mean(loss, len(anchors), self.gather_gradient)
 
 
 @torch.no_grad()
@@ -169,8 +168,7 @@ class RankConsistency(Loss):
 
         candidates = gather_own_first(views, batch.counts)
         loss, self.metrics = mean_over_anchors(of_rows, views, candidates, self.row_chunk, self.widths)
-        loss = global_mean(loss, len(views[0]))
-        return loss if self.gather_gradient == "exact" else published_gradient(loss)
+        return global_mean(loss, len(views[0]), self.gather_gradient)
 
 
 def jensen_shannon(logits: Tensor, others: Tensor) -> Tensor:

@@ -16,9 +16,12 @@ from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import Need, option, require
 
 WEIGHTS = ("cosine_weight", "in_batch_weight", "angle_weight")
+
+IN_BATCH = Need("--in_batch_weight above 0", lambda args: args.in_batch_weight != 0, voids="in_batch_weight")
+ANGLES = Need("--angle_weight above 0", lambda args: args.angle_weight != 0, voids="angle_weight")
 
 
 @dataclass
@@ -32,11 +35,12 @@ class AngleOptions:
         None, "AnglE: weight of in-batch negatives for similar pairs; 0 leaves them out. Default: 1."
     )
     angle_weight: float | None = option(None, "AnglE: weight of the order by angles; 0 leaves it out. Default: 1.")
-    angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.")
+    angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.", needs=ANGLES)
     similar_from: float | None = option(
         None,
         "AnglE: least score of a pair for which in-batch negatives are used. Default: the middle of the scores.",
         column=SCORE,
+        needs=IN_BATCH,
     )
 
     def __post_init__(self) -> None:
@@ -50,12 +54,26 @@ class AngleOptions:
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if all(getattr(args, name) == 0 for name in WEIGHTS):
         raise UserError(f"{', '.join(f'--{name}' for name in WEIGHTS)} are all 0; give at least one above 0")
-    if odd := [size for size in args.matryoshka_dims or () if size % 2 and args.angle_weight != 0]:
+    if odd := [size for size in args.matryoshka_dims or () if size % 2 and ANGLES.holds(args)]:
         raise UserError(f"--matryoshka_dims {odd[0]}: an angle needs two halves; give even sizes, or --angle_weight 0")
-    if (scores := Columns.of(columns).scores) and (args.similar_from or 0) > scores[1]:
+    if args.cosine_weight == args.in_batch_weight == 0:  # only angles are left, which have a temperature of their own
+        refuse_contrastive_options(args, data=" with --cosine_weight 0 and --in_batch_weight 0")
+    else:
+        refuse_contrastive_options(args, "temp")
+    similar = _similar_from(args, Columns.of(columns)) if IN_BATCH.holds(args) else {}
+    return {**similar, **({"angle_temp": 1.0} if ANGLES.holds(args) else {})}
+
+
+def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
+    """Return the default of --similar_from. Raises UserError if no pair of the data has in-batch negatives."""
+    if (scores := columns.scores) and (args.similar_from or 0) > scores[1]:
         raise UserError(f"--similar_from {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}")
-    middle = {"similar_from": sum(scores) / 2} if scores else {}
-    return {**refuse_contrastive_options(args, "temp"), **middle}
+    if columns.label == LABEL and columns.classes and "entailment" not in columns.classes:
+        raise UserError(
+            "--train_file: no row has the label entailment, and --method angle uses in-batch negatives for such rows "
+            "only; add some, or give --in_batch_weight 0"
+        )
+    return {"similar_from": sum(scores) / 2} if scores else {}
 
 
 CITATION = "Li and Li, *AoE: Angle-optimized Embeddings for Semantic Textual Similarity* (AnglE), ACL 2024."
@@ -70,18 +88,20 @@ CITATION = "Li and Li, *AoE: Angle-optimized Embeddings for Semantic Textual Sim
     recipes={"full": Recipe(2e-5, batch_size=32)},
     tuning="full",
     pooler_type="cls_before_pooler",
-    **dict.fromkeys((*WEIGHTS, "angle_temp"), 1.0),
+    **dict.fromkeys(WEIGHTS, 1.0),
 )
 def angle(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build AnglE: the sum of the order by cosines, in-batch negatives, and the order by angles."""
     pairs = pairs_with_targets("angle", Columns.of(columns))
-    if args.similar_from is not None and args.in_batch_weight:
-        notify(f"in-batch negatives are used for pairs with a score of {args.similar_from:g} or more (--similar_from)")
-    least = TARGETS["entailment"] if args.similar_from is None else args.similar_from
-    losses = {
-        "cosine": (PairRanking(pairs, args.temp), args.cosine_weight),
-        "in_batch": (PairsInBatch(pairs, args.temp, least), args.in_batch_weight),
-        "angle": (PairRanking(pairs, args.angle_temp, angle_of_pairs), args.angle_weight),
-    }
-    terms = {name: Term(loss_fn, weight) for name, (loss_fn, weight) in losses.items() if weight}
+    terms: dict[str, Term] = {}
+    if args.cosine_weight:
+        terms["cosine"] = Term(PairRanking(pairs, args.temp), args.cosine_weight)
+    if args.in_batch_weight:
+        least = TARGETS["entailment"]
+        if args.similar_from is not None:
+            least = args.similar_from
+            notify(f"in-batch negatives are used for pairs with a score of {least:g} or more (--similar_from)")
+        terms["in_batch"] = Term(PairsInBatch(pairs, args.temp, least), args.in_batch_weight)
+    if args.angle_weight:
+        terms["angle"] = Term(PairRanking(pairs, args.angle_temp, angle_of_pairs), args.angle_weight)
     return pair_method(backbone, args, columns, terms)

@@ -50,6 +50,7 @@ INIT_FROM = Need("--init_from", lambda args: args.init_from is not None)
 MATRYOSHKA = Need("--matryoshka_dims", lambda args: args.matryoshka_dims is not None)
 CROPS = Need("--positive crop", lambda args: args.positive == "crop", voids="positive")
 MLM = Need("--do_mlm", lambda args: args.do_mlm)
+MLM_WEIGHT = Need("--mlm_weight above 0", lambda args: args.mlm_weight != 0, voids="mlm_weight")
 LM_HEAD = Need("--do_mlm or --org_mlp", lambda args: args.do_mlm or args.org_mlp)
 
 
@@ -350,10 +351,12 @@ class MaskedLMOptions:
     mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.", needs=MLM)
     mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.", needs=MLM)
     mlm_decay_rate: float = option(
-        0.95, "Factor by which the weight of the MLM loss falls every --mlm_decay_steps steps.", needs=MLM
+        0.95,
+        "Factor by which the weight of the MLM loss falls every --mlm_decay_steps steps.",
+        needs=(MLM, MLM_WEIGHT),
     )
     mlm_decay_steps: float = option(
-        100.0, "Steps in which the weight of the MLM loss falls by --mlm_decay_rate.", needs=MLM
+        100.0, "Steps in which the weight of the MLM loss falls by --mlm_decay_rate.", needs=(MLM, MLM_WEIGHT)
     )
     lm_head: str = option(
         "checkpoint",

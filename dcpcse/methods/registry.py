@@ -22,7 +22,7 @@ from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
-from dcpcse.losses.guide import Guide, GuideSource
+from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.methods.tunings import TUNINGS
@@ -68,7 +68,8 @@ class Method:
     """A training method: the model, the views of an example, and the weighted loss terms by name.
 
     groups: the parameters that have a learning rate or a warm-up of their own. guides: frozen encoders that the losses
-    look at, by name, such as `teacher`; training loads those that are given by their source, and adds that of --guide.
+    look at, by name, such as `teacher`; training loads those that are given by their source, and adds that of --guide,
+    whose name is `guide`.
     """
 
     model: SentenceEncoder
@@ -389,6 +390,11 @@ def build_resolved(
     columns, entry = Columns.of(columns), entry or find_method(args.method)[1]
     method = entry.build(backbone, args, columns)
     require_complete(method, args.method, columns)
+    if args.guide and FALSE_NEGATIVES in method.guides:
+        raise UserError(
+            f"--guide: --method {args.method} has a guide of its own with this name, {FALSE_NEGATIVES}; leave "
+            "--guide out, or rename that of the method"
+        )
     if args.positive == "crop":
         method = _with_crops(method, args)
     if args.no_blank_in_training:

@@ -171,6 +171,7 @@ def build_application(
     for POST /adapters and DELETE /adapters/NAME, which do not exist without them. mount: a function that adds the
     demo page. while_serving: a context in which the application runs.
     """
+    absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
     endpoints = _Endpoints(service, admin_token, adapter_root)
     routes = [
         Route("/v1/embeddings", endpoints.embeddings, methods=["POST"]),
@@ -183,6 +184,7 @@ def build_application(
         Route("/metrics", endpoints.metrics, methods=["GET"]),
     ]
     if admin_token is not None:
+        del absent["/adapters"]
         routes.append(Route("/adapters", endpoints.add_adapter, methods=["POST"]))
         routes.append(Route("/adapters/{name}", endpoints.remove_adapter, methods=["DELETE"]))
 
@@ -208,6 +210,8 @@ def build_application(
             error = _gone()
         elif isinstance(error, HTTPException):
             wrong = "has no such path" if error.status_code == 404 else "does not take this method at this path"
+            if remedy := absent.get("/" + request.url.path.split("/")[1]):
+                wrong = f"was started without this path, which needs {remedy}"
             error = ApiError(error.status_code, f"the server {wrong}", headers=error.headers)
         return (error if isinstance(error, ApiError) else _failed()).response()
 
@@ -215,6 +219,7 @@ def build_application(
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False  # such an answer would name the host that the request claims to want
     if mount is not None:
+        del absent[DEMO]
         app.add_route(DEMO, _to_demo, methods=["GET"])
         mount(app)
     return Gate(app, service, keys)

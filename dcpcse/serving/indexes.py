@@ -51,5 +51,5 @@ def find_index(indexes: Mapping[str, ServedIndex], name: str) -> ServedIndex:
     if name in indexes:
         return indexes[name]
     hint = did_you_mean(name[:200], indexes)
-    known = hint or (f"the indexes are: {', '.join(indexes)}" if indexes else "the server has no index")
+    known = hint or (f"the indexes are: {', '.join(indexes)}" if indexes else "the server was started without --index")
     raise ApiError(404, f"The index {shown(name)} does not exist; {known}", param="index", code="index_not_found")

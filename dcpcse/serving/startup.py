@@ -127,7 +127,7 @@ def require_usable(options: ServerOptions) -> None:
 def folders_by_name(words: Sequence[str] | None, option: str) -> Mapping[str, str]:
     """Return name → folder of the values of an option. Raises UserError if two have the same name."""
     try:
-        return labelled(words or ())
+        return labelled(words or (), "name")
     except UserError as error:
         raise UserError(f"{option}: {error}") from error
 

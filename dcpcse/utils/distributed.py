@@ -196,15 +196,22 @@ def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
     return _AllGather.apply(rows, all_gather_int(len(rows)) if counts is None else list(counts))
 
 
-def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
+def global_mean(mean: Tensor, count: int | Tensor, gradient: str = "exact") -> Tensor:
     """Scale a mean over `count` items of this process so that the average over processes is the mean over all items.
 
-    With one process or equal counts, the mean is unchanged.
+    With one process or equal counts, the mean is unchanged. gradient: `exact`, or `published` for the gradient of the
+    public SimCSE and DCPCSE code. In that code, every process computes the loss of the joined batch and backpropagates
+    to its own rows only; the average over processes is then the exact gradient divided by the number of processes.
     """
-    if world_size() == 1:
-        return mean
-    own = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
-    return mean * (own / mean_count(own))
+    if world_size() > 1:
+        own = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
+        mean = mean * (own / mean_count(own))
+    return mean if gradient == "exact" else _published_gradient(mean)
+
+
+def _published_gradient(loss: Tensor) -> Tensor:
+    own = loss / world_size()
+    return own + (loss - own).detach()
 
 
 def mean_count(count: Tensor) -> Tensor:
@@ -218,16 +225,6 @@ def mean_count(count: Tensor) -> Tensor:
 def all_reduce_sum(tensor: Tensor) -> Tensor:
     """Sum tensors of the same shape over all processes; gradients are also summed over all processes."""
     return tensor if world_size() == 1 else _AllReduce.apply(tensor)
-
-
-def published_gradient(loss: Tensor) -> Tensor:
-    """Return the same loss with the gradient of the public SimCSE and DCPCSE code.
-
-    In that code, every process computes the loss of the joined batch and backpropagates to its own rows only. The
-    average over processes is then the exact gradient divided by the number of processes.
-    """
-    own = loss / world_size()
-    return own + (loss - own).detach()
 
 
 def all_gather_int(number: int) -> list[int]:

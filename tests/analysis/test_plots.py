@@ -498,7 +498,9 @@ def test_labels_are_given_or_the_names_of_the_places(tmp_path):
     words = [f"{run}/", f"{run}/checkpoint-5", f"ours={run}", f"{tmp_path}/a=b", "org/model-1.5", "x/scores.json"]
     assert list(inputs.labelled(words)) == ["run", "run/checkpoint-5", "ours", "a=b", "model-1.5", "scores"]
     assert inputs.labelled(words)["ours"] == str(run)
-    with pytest.raises(UserError, match=r"x/m and y/m have the same label 'm'; give LABEL=y/m"):
+    with pytest.raises(UserError, match="have the same label 'm'; give one of them another label, as in m-2=y/m"):
         inputs.labelled(["x/m", "y/m"])
     with pytest.raises(UserError, match="must be LABEL=PLACE"):
         inputs.labelled(["label="])
+    with pytest.raises(UserError, match="m and m have the same name 'a'; give one of them another name, as in a-2=m"):
+        inputs.labelled(["a=m", "a=m"], "name")

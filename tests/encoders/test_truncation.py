@@ -4,7 +4,7 @@ import copy
 import functools
 
 import pytest
-from conftest import SENTENCES, make_tokenizer
+from tiny_encoders import SENTENCES, make_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import CanineTokenizer, PreTrainedTokenizerFast
 

@@ -150,6 +150,30 @@ def test_the_description_of_a_trained_model(tiny, tmp_path):
     assert MTEBEncoder(model).mteb_model_meta.training_datasets is None
 
 
+@pytest.mark.parametrize(
+    ("card", "license"),
+    [
+        ("---\nlibrary_name: dcpcse\nlicense: apache-2.0\n---\n\n# A model\n\n---\n", "apache-2.0"),
+        ("---\r\nlicense: MIT\r\n---", "mit"),
+        ("---\nlicense: other\nlicense_name: mine\n---\n", None),
+        ("---\nlicense: [mit, apache-2.0]\n---\n", None),
+        ("---\nlicense: [\n---\n", None),
+        ("---\n- license\n---\n", None),
+        ("# A model\n\nlicense: mit\n", None),
+        (b"---\nlicense: \xff\n---\n", None),
+        (None, None),
+    ],
+)
+def test_the_license_is_that_of_the_card_if_mteb_knows_it(card, license, tiny, tmp_path):
+    if card is not None:
+        (tmp_path / "README.md").write_bytes(card if isinstance(card, bytes) else card.encode())
+    meta = MTEBEncoder(model_of("dcpcse", tiny), folder=tmp_path).mteb_model_meta
+    assert meta.license == license
+    assert mteb.models.ModelMeta.model_validate_json(json.dumps(meta.to_dict(), default=str)).license == license
+    unknown = {name for name, value in meta if value is None}
+    assert {"release_date", "reference", "open_weights", "public_training_code", "citation"} <= unknown
+
+
 def test_the_data_of_all_presets_are_known():
     files = {Path(load_preset(name).options["train_file"]).name for name in names()}
     assert files == set(TRAINING_DATA)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import make_encoder
 from scipy.stats import spearmanr
 from senteval_tiny import write_tiny_data
+from tiny_encoders import make_encoder
 
 from dcpcse.cli import miniature
 from dcpcse.cli.commands.reproduce import reproduce_command

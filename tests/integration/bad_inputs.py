@@ -522,6 +522,30 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "train ... --method angle --cosine_weight 0 --in_batch_weight 0 --angle_weight 0",
             "all 0",
         ),
+        Case(
+            "a temperature of angles that have no weight",
+            "train ... --train_file triples.csv --method angle --angle_weight 0 --angle_temp 2",
+            "without --angle_weight above 0",
+            files={"triples.csv": "a,b,c\nx,y,z\nu,v,w\n"},
+        ),
+        Case(
+            "a least score of in-batch negatives that have no weight",
+            "train ... --train_file scores.csv --method angle --in_batch_weight 0 --similar_from 3",
+            "without --in_batch_weight above 0",
+            files={"scores.csv": "a,b,score\nx,y,5\nz,w,1\n"},
+        ),
+        Case(
+            "a temperature of cosines that have no weight",
+            "train ... --train_file triples.csv --method angle --cosine_weight 0 --in_batch_weight 0 --temp 0.1",
+            "--temp has no effect",
+            files={"triples.csv": "a,b,c\nx,y,z\nu,v,w\n"},
+        ),
+        Case(
+            "labels without an entailment",
+            "train ... --train_file labelled.csv --method angle",
+            "no row has the label entailment",
+            files={"labelled.csv": "a,b,label\nx,y,contradiction\nz,w,neutral\n"},
+        ),
         Case("sizes in another order", "train ... --matryoshka_dims 8,32", "largest first"),
         Case("sizes without that of the embeddings", "train ... --matryoshka_dims 16,8", "size of the embeddings, 32"),
         Case(
@@ -545,6 +569,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
         Case("a weight that grows", "train ... --method d2cse --lambda_decay_rate 1.1", "--lambda_decay_rate 1.1"),
+        Case(
+            "a weight of 0 that falls",
+            "train ... --method d2cse --lambda_weight 0 --lambda_decay_rate 0.9",
+            "without --lambda_weight above 0",
+        ),
+        Case(
+            "an MLM weight of 0 that falls",
+            "train ... --do_mlm --mlm_weight 0 --mlm_decay_rate 0.5",
+            "without --mlm_weight above 0",
+        ),
     ),
     "Training: words": (
         Case(

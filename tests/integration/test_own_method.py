@@ -192,6 +192,15 @@ def test_the_fourth_file_learns_the_cosines_of_a_second_encoder(options, desk, s
         assert step(**batch)["same_cosine"].item() == pytest.approx(np.square(gaps).mean(), abs=1e-6)
 
 
+def test_a_guide_of_the_method_does_not_replace_that_of_the_option(desk, tiny, tool):
+    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[3]
+    (desk / name).write_text(code.replace('"other"', '"guide"'), encoding="utf-8")
+    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "distil", "--use_cpu", "--max_steps", "1"]
+    outcome = tool(train_command, [*words, "--cosines_of", tiny("roberta"), "--guide", tiny("roberta")])
+    assert outcome.code == 2
+    assert "--guide: --method distil has a guide of its own with this name, guide; leave" in outcome.err
+
+
 def cosine(first, second, i):
     return first[i] @ second[i] / np.linalg.norm(first[i]) / np.linalg.norm(second[i])
 

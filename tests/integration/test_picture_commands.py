@@ -284,7 +284,7 @@ MISTAKES = {
     "nothing to draw": (["plane"], ["nothing to draw"]),
     "no checkpoints": (["plane", "--over_training", "{tmp}"], ["contains no checkpoint-* folder"]),
     "no run": (["plane", "--over_training", "{tmp}/none"], ["none: is not a folder"]),
-    "same label": (["plane", "{geometry}", "--over_training", "geometry={run}"], ["same label 'geometry'", "LABEL="]),
+    "same label": (["plane", "{geometry}", "--over_training", "geometry={run}"], ["same label", "geometry-2="]),
     "no data": (["cosines", "{model}", "--data_dir", "{tmp}/none"], ["STSBenchmark"]),
     "unknown task": (["cosines", "{model}", "--task", "stsb"], ["did you mean STSBenchmark?"]),
     "no encoder": (["cosines", "{tmp}/none", *STS], ["none"]),

@@ -9,7 +9,6 @@ from torch.nn import MarginRankingLoss
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import energy_hinge
 from dcpcse.losses.energy_hinge import EnergyHinge, own_and_hardest
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
@@ -129,7 +128,7 @@ def test_the_gradient_of_the_public_code_is_taken_where_it_is_asked_for_and_only
     """In one process both are the same, so this one's is marked."""
     views = vectors(VIEWS["triplets"])
     assert loss_of(views, gather_gradient="published")[0] == loss_of(views)[0]
-    monkeypatch.setattr(energy_hinge, "published_gradient", lambda loss: -loss)
+    monkeypatch.setattr("dcpcse.utils.distributed._published_gradient", lambda loss: -loss)
     assert loss_of(views, gather_gradient="published")[0] == -loss_of(views)[0] < 0
 
 

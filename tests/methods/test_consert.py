@@ -83,7 +83,7 @@ def test_half_precision_costs_the_loss_nothing_and_the_log_no_graph():
 @pytest.mark.parametrize("gradient", ["exact", "published"])
 def test_the_gradient_over_processes_is_the_one_that_is_asked_for(gradient, monkeypatch):
     """What it is of two processes, `tests/integration/test_distributed.py` measures for the objective beside it."""
-    monkeypatch.setattr("dcpcse.losses.nt_xent.published_gradient", lambda loss: "published")
+    monkeypatch.setattr("dcpcse.utils.distributed._published_gradient", lambda loss: "published")
     views = {name: torch.randn(5, 8) for name in "ab"}
     found = NTXent([("a", "b")], 0.05, gradient)(EncodedBatch(None, None, None, views))
     assert (found == "published") == (gradient == "published")

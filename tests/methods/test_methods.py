@@ -9,6 +9,7 @@ from method_models import with_encoder
 from transformers import AutoModel
 
 from dcpcse.data.collator import ViewCollator
+from dcpcse.data.columns import Columns
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.losses import Contrastive
@@ -167,11 +168,37 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
         ({"method": "conpvp", "prototypes": "none", "instance_weight": 0.5}, "0.5 has no effect with --proto"),
         ({"method": "d2cse", "before_mlp": True, "pooler_type": "avg"}, "--before_mlp has no effect without a head"),
         ({"method": "sbert", "largest_score": 5.0}, "--largest_score has no effect without a column score"),
+        ({"method": "angle", "angle_weight": 0.0, "angle_temp": 1.0}, "no effect without --angle_weight above 0"),
+        ({"method": "angle", "in_batch_weight": 0.0, "similar_from": 3.0}, "without --in_batch_weight above 0"),
+        ({"method": "angle", "cosine_weight": 0.0, "in_batch_weight": 0.0, "temp": 0.1},
+         "--temp has no effect: --method angle has no contrastive loss with --cosine_weight 0 and"),
+        ({"method": "d2cse", "lambda_weight": 0.0, "lambda_decay_rate": 0.9}, "without --lambda_weight above 0"),
+        ({"method": "diffcse", "lambda_weight": 0.0, "discriminator_warmup_steps": 5.0}, "--lambda_weight above 0"),
+        ({"method": "dcpcse", "do_mlm": True, "mlm_weight": 0.0, "mlm_decay_rate": 0.5}, "--mlm_weight above 0"),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         fill_defaults(model_arguments(**options), ["anchor"])
+
+
+@pytest.mark.parametrize("left_out", ["cosine", "in_batch", "angle"])
+def test_a_loss_of_angle_of_weight_0_is_left_out_with_the_defaults_of_its_options(left_out, tiny):
+    scored = Columns(["anchor", "positive", "score"], scores=(0, 5))
+    args = model_arguments(method="angle", **{f"{left_out}_weight": 0.0})
+    filled = fill_defaults(args, scored)
+    assert filled.angle_temp == (None if left_out == "angle" else 1.0)
+    assert filled.similar_from == (None if left_out == "in_batch" else 2.5)
+    assert fill_defaults(filled, scored) == filled
+    terms = build_method(load_backbone(tiny("bert")), args, scored).terms
+    assert set(terms) == {"cosine", "in_batch", "angle"} - {left_out}
+
+
+def test_in_batch_negatives_of_angle_need_pairs_that_are_similar():
+    labelled = Columns(["anchor", "positive", "label"], classes=("contradiction", "neutral"))
+    with pytest.raises(UserError, match="no row has the label entailment"):
+        fill_defaults(model_arguments(method="angle"), labelled)
+    assert fill_defaults(model_arguments(method="angle", in_batch_weight=0.0), labelled).in_batch_weight == 0
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import device
 import numpy as np
-from conftest import SENTENCES, make_encoder
 from method_models import stir_adapter
+from tiny_encoders import SENTENCES, make_encoder
 
 from dcpcse.encoders import sentence_encoder
 from dcpcse.encoders.backbones import load_backbone

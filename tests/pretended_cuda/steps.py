@@ -23,9 +23,9 @@ import device
 import torch
 from accelerate.utils import send_to_device
 from checks import checks
-from conftest import SENTENCES, make_encoder
 from encoding import encodings
 from method_models import Collator, with_encoder, with_guides
+from tiny_encoders import SENTENCES, make_encoder
 from torch.utils.data._utils.pin_memory import pin_memory
 from transformers import TrainerCallback
 from transformers.utils import logging

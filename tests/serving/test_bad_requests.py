@@ -9,7 +9,7 @@ import time
 
 import httpx
 import pytest
-from conftest import served
+from thread_server import served
 
 WELL = {"model": "reviews", "input": "Rain fell."}
 DEEP = "[" * 100_000

@@ -9,9 +9,9 @@ import time
 import httpx
 import numpy as np
 import pytest
-from conftest import ADMIN, ENCODER, served
 from model_folders import edit_record
 from servers import save_adapter
+from thread_server import ADMIN, ENCODER, served
 
 import dcpcse
 from dcpcse.cli.main import main
@@ -264,6 +264,22 @@ def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, s
     assert server.client.delete("/adapters/extra", headers=ADMIN_HEADER).status_code == 404
     assert server.client.delete("/adapters/base", headers=ADMIN_HEADER).status_code == 400
     assert "extra" not in names(server)
+
+
+def test_a_path_that_needs_an_option_names_it(encoder):
+    with served(encoder) as server:
+        for method, path, option in (
+            ("POST", "/adapters", "--admin_token_file and --adapter_root"),
+            ("DELETE", "/adapters/reviews", "--admin_token_file and --adapter_root"),
+            ("GET", "/demo", "--demo_sentences"),
+            ("GET", "/demo/", "--demo_sentences"),
+        ):
+            answer = server.client.request(method, path)
+            assert answer.status_code == 404
+            assert answer.json()["error"]["message"].endswith(f"without this path, which needs {option}")
+        answer = server.post("/search", index="sample", query="Rain fell.")
+        assert answer.status_code == 404 and "was started without --index" in answer.text
+        assert "no such path" in server.client.get("/demos").text
 
 
 # The demo page

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-from conftest import served
 from servers import running, save_adapter
+from thread_server import served
 from uvicorn.supervisors import Multiprocess
 
 import dcpcse

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import ENCODER
+from thread_server import ENCODER
 
 from dcpcse.inference.loading import load_model
 from dcpcse.serving.errors import ApiError

@@ -39,11 +39,11 @@ import numpy as np
 import senteval.data as eval_data
 import senteval.labelled as labelled
 import torch
-from conftest import SENTENCES, make_encoder
 from model_folders import earlier_record
 from past_runs import make_run
 from records import RUN_FILES, make_records
 from senteval.errors import DataError
+from tiny_encoders import SENTENCES, make_encoder
 
 import dcpcse
 from dcpcse.cli.commands.info import format_facts

@@ -101,7 +101,7 @@ def gather(args: argparse.Namespace) -> list[Point]:
         raise UserError("nothing to draw: give score files, encoders, or --over_training RUN")
     places, runs = inputs.labelled(args.sources), inputs.labelled(args.over_training)
     if shared := next((label for label in places if label in runs), None):
-        raise UserError(f"two have the same label {shared!r}; give LABEL=PLACE for one of them")
+        raise UserError(f"two have the same label {shared!r}; give one of them another label, as in {shared}-2=PLACE")
     points = [_read_point(label, Path(place), args.split) for label, place in places.items() if _is_scores(place)]
     steps = {label: checkpoints(Path(place)) for label, place in runs.items()}
     encoders = {label: place for label, place in places.items() if not _is_scores(place)}

@@ -26,10 +26,11 @@ DATA_DIR = "SentEval/data"
 STS_TASK = "STSBenchmark"
 
 
-def labelled(words: Sequence[str]) -> dict[str, str]:
+def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
     """Return label → path or hub id for arguments of the form `LABEL=PLACE` or `PLACE`.
 
-    Without a label, the name of the place is the label. Raises UserError if two arguments have the same label.
+    Without a label, the name of the place is the label. called: what messages call a label. Raises UserError if two
+    arguments have the same label.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -37,9 +38,12 @@ def labelled(words: Sequence[str]) -> dict[str, str]:
         if not equals or Path(word).exists():
             label, place = _name(word), word
         elif not (label and place):
-            raise UserError(f"{word!r}: must be LABEL=PLACE or PLACE")
+            raise UserError(f"{word!r}: must be {called.upper()}=PLACE or PLACE")
         if label in found:
-            raise UserError(f"{found[label]} and {place} have the same label {label!r}; give LABEL={place}")
+            raise UserError(
+                f"{found[label]} and {place} have the same {called} {label!r}; give one of them another {called}, as "
+                f"in {label}-2={place}"
+            )
         found[label] = place
     return found
 

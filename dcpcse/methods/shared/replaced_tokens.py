@@ -40,6 +40,7 @@ GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_
 """Options of the generator, which have no effect with --corrupted_corpus."""
 
 TRAINED = Need("--discriminator trained", lambda args: args.discriminator == "trained", voids="discriminator")
+WEIGHT = Need("--lambda_weight above 0", lambda args: args.lambda_weight != 0, voids="lambda_weight")
 DECAY = Need("--lambda_decay_rate below 1", lambda args: args.lambda_decay_rate not in (None, 1))
 CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
 
@@ -76,7 +77,9 @@ class CrtdOptions:
     )
     lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.")
     lambda_decay_rate: float | None = option(
-        None, "CRTD: factor by which the weight falls every --lambda_decay_steps steps. Default: 1, no decay."
+        None,
+        "CRTD: factor by which the weight falls every --lambda_decay_steps steps. Default: 1, no decay.",
+        needs=WEIGHT,
     )
     lambda_decay_steps: float | None = option(
         None, "CRTD: steps in which the weight falls by --lambda_decay_rate. Default: 100.", needs=DECAY
@@ -103,13 +106,13 @@ class CrtdOptions:
     discriminator_learning_rate: float | None = option(
         None,
         "CRTD: learning rate of a trained discriminator and its detection head. Default: --learning_rate.",
-        needs=TRAINED,
+        needs=(TRAINED, WEIGHT),
     )
     discriminator_warmup_steps: float | None = option(
         None,
         "CRTD: steps of the linear warm-up of a trained discriminator (below 1: their share of the run), after which "
         "it follows the schedule of the run. Default: --warmup_steps.",
-        needs=TRAINED,
+        needs=(TRAINED, WEIGHT),
     )
     crtd_condition: bool | None = flag(
         "CRTD: give the discriminator the sentence embedding in place of [CLS]. False: D2CSE, Table 6, c."
