@@ -1,6 +1,10 @@
 """Tasks of one's own for mteb, with data in memory; a file as `evaluation.py --mteb FILE.py` takes it."""
 
+import json
+from pathlib import Path
+
 import datasets
+import mteb
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
@@ -64,3 +68,19 @@ class TinyRetrieval(AbsTaskRetrieval):
         }
         self.dataset = {"default": {"test": split}}
         self.data_loaded = True
+
+
+def write_multilingual(folder: Path, languages: list[str]) -> Path:
+    """Write copies of the data of the task set multilingual, with `PAIRS` twice per language; return the folder."""
+    for name in ("STS17", "STS22.v2", "Tatoeba"):
+        task = mteb.get_task(name).filter_languages(languages)
+        path = folder / Path(task.metadata.dataset["path"]).name
+        path.mkdir(parents=True)
+        rows = [
+            {"sentence1": f"{first} {i} {mark}", "sentence2": f"{second} {i} {mark}", "score": gold, "lang": subset}
+            for i, subset in enumerate(task.hf_subsets)
+            for mark in "ab"
+            for first, second, gold in PAIRS
+        ]
+        (path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return folder

@@ -14,6 +14,9 @@ from dcpcse.utils.option_fields import option, require, require_seed
 MULTILINGUAL = "multilingual"
 """The task set of MTEB tasks in many languages."""
 
+MULTILINGUAL_TASKS = ("STS17", "STS22.v2", "Tatoeba", "TatoebaFromEnglish")
+"""Its tasks. mteb has all but the last one, which looks for the translations of the English sentences of Tatoeba."""
+
 OPTIONS_OF_FAMILY = {
     "classifier": "transfer",
     "nhid": "transfer",

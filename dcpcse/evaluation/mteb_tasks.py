@@ -20,7 +20,7 @@ import huggingface_hub.constants
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.evaluation.arguments import MULTILINGUAL
+from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
@@ -142,26 +142,24 @@ def multilingual_tasks() -> MtebTasks:
     each sentence; the last task, which mteb does not have, looks for the translation of each English sentence.
     """
     mteb = import_mteb()
-    names = ("STS17", "STS22.v2", "Tatoeba")
+    *names, reverse = MULTILINGUAL_TASKS
     tasks = [mteb.get_task(name) for name in names]
-    tasks.append(_from_english(type(tasks[-1])))
-    return MtebTasks(
-        _by_name(tasks), MULTILINGUAL, f"--task_set {MULTILINGUAL}", f"mteb.get_tasks(tasks={list(names)})"
-    )
+    tasks.append(_reverse(type(tasks[-1]), reverse))
+    return MtebTasks(_by_name(tasks), MULTILINGUAL, f"--task_set {MULTILINGUAL}", f"mteb.get_tasks(tasks={names})")
 
 
-def _from_english(forward: type) -> Any:
-    """Return the task of a bitext-mining task's class with both sides exchanged."""
+def _reverse(forward: type, name: str) -> Any:
+    """Return the task of this name that is a bitext-mining task of the given class with both sides exchanged."""
 
-    class FromEnglish(forward):
-        metadata = forward.metadata.model_copy(update={"name": f"{forward.metadata.name}FromEnglish"})
+    class Reverse(forward):
+        metadata = forward.metadata.model_copy(update={"name": name})
 
         def dataset_transform(self, **options: Any) -> None:
             super().dataset_transform(**options)
             exchanged = {"sentence1": "sentence2", "sentence2": "sentence1"}
             self.dataset = {subset: data.rename_columns(exchanged) for subset, data in self.dataset.items()}
 
-    return FromEnglish()
+    return Reverse()
 
 
 def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:

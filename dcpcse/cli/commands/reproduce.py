@@ -40,11 +40,16 @@ from dcpcse.utils.files import require_writable, write_files
 from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
+    from dcpcse.analysis.model_comparison import Comparison
     from dcpcse.data.columns import Columns
+    from dcpcse.evaluation.outcomes import RunOutcomes
     from dcpcse.experiments.reproduction.results import RowResult
 
 DESCRIPTION = """Train and evaluate rows of the papers' tables and compare the results with the published figures.
 Finished runs are not repeated: run the same command again after an interruption."""
+
+
+OPTIONS_OF_MTEB = ("mteb_data_dir", "mteb_languages")
 
 
 def reproduce_command(argv: Sequence[str]) -> None:
@@ -146,6 +151,8 @@ def reproduce_parser() -> CommandParser:
         "--data_dir", type=Path, default=Path("SentEval/data"), help="folder that contains downstream/ (%(default)s)"
     )
     parser.add_argument("--custom_data", action="store_true", help="the evaluation files are your own")
+    parser.add_argument("--mteb_data_dir", help="copies of mteb's data sets, for the rows of other languages")
+    parser.add_argument("--mteb_languages", nargs="+", help="test only these languages (ISO 639-3), such as deu ara")
     parser.add_argument("--output_dir", type=Path, default=Path("result/reproduction"), help="default: %(default)s")
     parser.add_argument(
         "--baseline",
@@ -165,24 +172,24 @@ def _config(args: argparse.Namespace) -> ReproductionConfig:
         if given and not Path(given).is_file():
             raise UserError(f"--{option} {given} does not exist; check the path")
         setattr(args, option, given and str(Path(given).resolve()))
-    for option in ("base", "generator"):
+    for option in ("base", "generator", "mteb_data_dir"):
         given = getattr(args, option)
         if given and Path(given).is_dir():
             setattr(args, option, str(Path(given).resolve()))
-        elif given and given.startswith((".", "/", "~")):
+        elif given and (option == "mteb_data_dir" or given.startswith((".", "/", "~"))):
             raise UserError(f"--{option} {given} does not exist; check the path")
     taken = {"seed": "--seeds", "output_dir": "--output_dir", "model_name_or_path": "--base", "max_steps": "--limit"}
     for name, _ in args.set:
         if name.lstrip("-") in taken:
             raise UserError(f"--set {name}: use {taken[name.lstrip('-')]} instead")
     changes = {name.lstrip("-"): value for name, value in args.set}
-    given = ("data_dir", "base", "generator", *files, "limit", "custom_data")
+    given = ("data_dir", "base", "generator", *files, "limit", "custom_data", "mteb_data_dir", "mteb_languages")
     return ReproductionConfig(**{name: getattr(args, name) for name in given}, changes=changes)
 
 
 def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None:
     """Raise UserError for an option that affects none of the rows. The message says why rows cannot be run."""
-    options = ("base", "generator", *REPLACEABLE_FILES.values(), "vectors", "limit", "set", "seeds")
+    options = ("base", "generator", *REPLACEABLE_FILES.values(), "vectors", "limit", "set", "seeds", *OPTIONS_OF_MTEB)
     used = set().union(*map(relevant_options, rows))
     replaceable = sorted({option for row in rows for option in relevant_options(row)} & {*REPLACEABLE_FILES.values()})
     if replaceable and any(name.lstrip("-") == "train_file" for name, _ in args.set):
@@ -203,17 +210,22 @@ def _no_data(config: ReproductionConfig) -> str | None:
 
 
 def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
-    """Read the evaluation data of all units once, so that a DataError is raised before the first unit runs."""
+    """Read the evaluation data of all units once, so that an error is raised before the first unit runs."""
     from senteval import load_suite, settings_of_mode
 
     official = not config.custom_data
     modes: dict[str, list[str]] = {}
     if any(_trainings(unit) for unit in units):
         modes["dev"] = ["STSBenchmark", "SICKRelatedness"]
-    for row in (unit.row for unit in units if unit.row.measured):
+    for row in (unit.row for unit in units if unit.row.measured and not unit.row.is_multilingual):
         modes.setdefault(row.mode, []).extend(row.measured)
     for mode, tasks in modes.items():
         load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings_of_mode(mode, official=official))
+    if any(unit.row.is_multilingual for unit in units):
+        from dcpcse.evaluation.mteb_tasks import in_languages, load_data, multilingual_tasks
+
+        mteb = multilingual_tasks()
+        load_data(in_languages(mteb, config.mteb_languages) if config.mteb_languages else mteb, config.mteb_data_dir)
 
 
 def _unusable_data(units: Sequence[RunUnit], config: ReproductionConfig) -> str | None:
@@ -226,7 +238,7 @@ def _unusable_data(units: Sequence[RunUnit], config: ReproductionConfig) -> str 
 
     try:
         _require_data(units, config)
-    except DataError as error:
+    except (DataError, UserError) as error:
         return str(error)
     return None
 
@@ -350,9 +362,35 @@ def _write_results(
         "answer.csv": result_tables.as_csv(results),
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
+    compared = _comparisons(rows, done)
+    for table, comparison in compared.items():
+        files |= {f"{table}/comparison.txt": f"{comparison}\n", f"{table}/comparison.json": comparison.to_json()}
     write_files({args.output_dir / name: written for name, written in files.items()})
     print_result(text)
+    for table, comparison in compared.items():
+        print_result(f"\n{comparison}")
+        notify(f"the comparison of the rows of {table} is saved to {args.output_dir / table}/comparison.txt and .json")
     notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .csv and .json")
+
+
+def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUnit]]) -> dict[str, "Comparison"]:
+    """Return the comparison of the rows of each table that asks for one, if at least two of them have results."""
+    from dcpcse.analysis.model_comparison import compare_runs
+    from dcpcse.evaluation.outcomes import read_outcomes
+
+    tables: dict[str, dict[str, list[RunOutcomes]]] = {}
+    for row in rows:
+        if row.compared and done[row.name]:
+            runs = [read_outcomes(unit.folder / UNIT_SCORES) for unit in done[row.name]]
+            tables.setdefault(row.table, {})[row.label] = runs
+    compared = {}
+    for table, models in tables.items():
+        if len(models) > 1:
+            try:
+                compared[table] = compare_runs(models)
+            except UserError as error:  # the results themselves are there
+                notify(f"{table}: its rows are not compared: {error}")
+    return compared
 
 
 def _result_of(

@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 from senteval.names import TASK_SETS
 
+from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
+from dcpcse.evaluation.outcomes import MTEB
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.parsing import read_text
 
@@ -35,8 +37,8 @@ class PublishedRow:
     published, deviation, best, worst: column → figure, × 100 as printed; empty if none is printed. deviation: standard
     deviation over runs. best, worst: maximum and minimum over runs. reported: what `published` is of the runs:
     `mean` or `best`.
-    shows: title of the table. tasks: the task sets or tasks of the table. columns: the columns of the table. mode: the
-    mode of evaluation.py.
+    shows: title of the table. tasks: the task sets or tasks of the table, or multilingual alone. columns: the columns
+    of the table. mode: the mode of evaluation.py.
     One of four fields defines how the row is reproduced: preset, a preset of train.py, to which options are added;
     plain, the options of evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited,
     the reason why the row is not reproduced.
@@ -48,7 +50,8 @@ class PublishedRow:
     answer: a query and its answer, whose rank is the column `rank`. similarity: a sentence and others, whose cosines
     with it are the columns of that name. predict: a sentence and, per column, the published tokens at its [MASK]; the
     figures are the numbers of these tokens that are predicted. picture: options of the figure that is drawn from all
-    rows of the table.
+    rows of the table. compared: whether the rows of the table are compared with each other on each task, as by
+    `dcpcse compare`.
     """
 
     name: str
@@ -77,6 +80,7 @@ class PublishedRow:
     similarity: tuple[str, ...] = ()
     predict: Mapping[str, Any] = field(default_factory=dict)
     picture: Mapping[str, Any] = field(default_factory=dict)
+    compared: bool = False
 
     @property
     def table(self) -> str:
@@ -90,8 +94,15 @@ class PublishedRow:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of all tasks that the table contains."""
+        """Names of all tasks that the table contains, as in scores files."""
+        if self.is_multilingual:
+            return tuple(f"{MTEB}/{name}" for name in MULTILINGUAL_TASKS)
         return tuple(task for one in self.tasks for task in TASK_SETS.get(one, (one,)))
+
+    @property
+    def is_multilingual(self) -> bool:
+        """Whether the tasks are those of the task set multilingual, which are mteb's."""
+        return self.tasks == (MULTILINGUAL,)
 
     @property
     def family(self) -> str:

@@ -58,12 +58,15 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
     columns = results[0].row.columns
     last = columns[-1]
     head = ["row", "n", *columns, f"best {last}", f"worst {last}", f"published {last}", "difference"]
+    if not any(result.row.published for result in results):
+        head = head[:-4]
     compared = any(result.over_baseline for result in results)
     view = PrettyTable([*head, *([f"over {baseline}"] if compared else [])], align="r")
     view.align["row"] = "l"
     view.set_style(style)
     for result in results:
-        view.add_row([result.row.label, *_words(result, last), *([_gain(result)] if compared else [])])
+        cells = [result.row.label, *_words(result, last)]
+        view.add_row([*cells[: len(head)], *([_gain(result)] if compared else [])])
     seeds = sorted({seed for result in results for seed in result.seeds if seed is not None})
     title = f"{name}: {results[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
     reasons = [f"{result.row.name}: {result.obstacle}" for result in results if result.obstacle]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dcpcse.evaluation.arguments import MULTILINGUAL
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
@@ -27,6 +28,7 @@ class ReproductionConfig:
     base: encoder that replaces those of the rows. unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: training
     data that replaces the presets' paths.
     generator: generator of replaced tokens. vectors: file of word vectors. limit: maximum number of optimiser steps.
+    mteb_data_dir: folder with copies of mteb's data sets. mteb_languages: the languages that are tested.
     changes: options of train.py that override all others. custom_data: the evaluation files are the user's own.
     """
 
@@ -42,6 +44,8 @@ class ReproductionConfig:
     limit: int | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     custom_data: bool = False
+    mteb_data_dir: str | None = None
+    mteb_languages: Sequence[str] | None = None
 
     def comparable(self, row: PublishedRow) -> bool:
         """Return whether the results of a row can be compared with its published figures."""
@@ -129,6 +133,8 @@ def relevant_options(row: PublishedRow) -> set[str]:
         found.add("seeds")
     if row.preset:
         found |= {"limit", "set"}
+    if row.is_multilingual:
+        found |= {"mteb_data_dir", "mteb_languages"}
     if any("generator_name" in presets.load_preset(name).options for name in _presets(row)):
         found.add("generator")
     return found
@@ -252,13 +258,19 @@ def _training(
 def _evaluation(
     row: PublishedRow, model: Mapping[str, Any], config: ReproductionConfig, folder: Path
 ) -> tuple[str, ...]:
-    options = {**model, "mode": row.mode, "task_set": "na", "tasks": row.measured, "data_dir": config.data_dir}
+    options = {**model, "mode": row.mode}
+    if row.is_multilingual:
+        options["task_set"] = MULTILINGUAL
+        given = {"mteb_data_dir": config.mteb_data_dir, "mteb_languages": config.mteb_languages}
+        options |= {name: value for name, value in given.items() if value}
+    else:
+        options |= {"task_set": "na", "tasks": row.measured, "data_dir": config.data_dir}
     if row.sentences:
         options[row.sentences] = Path(_given_text(UNLABELLED, config)).resolve()
     options["output_file"] = folder / UNIT_SCORES
-    if config.custom_data:
+    if config.custom_data and not row.is_multilingual:
         options["custom_data"] = True
-    if "sts" in row.tasks:
+    if "sts" in row.tasks or row.is_multilingual:
         options["similarities_file"] = folder / UNIT_SIMILARITIES
     return tuple(command_words(options))
 
