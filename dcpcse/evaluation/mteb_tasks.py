@@ -17,6 +17,7 @@ from typing import Any
 
 import huggingface_hub.constants
 import numpy as np
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
@@ -129,6 +130,28 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
                 f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); run once with a network "
                 "connection to download them, or give --mteb_data_dir with a copy"
             )
+
+
+def load_downloaded(tasks: MtebTasks) -> list[str]:
+    """Load the data of tasks from the cache of the hub, without a download. Returns the data sets that are not there.
+
+    `datasets` does not know the configurations of a data set on the hub without a network connection, which mteb's
+    retrieval tasks need, so mteb gets the folder of the cache as a copy. Raises UserError if data are incomplete.
+    """
+    missing = []
+    with _offline():
+        for name, task in tasks.tasks.items():
+            path, revision = (task.metadata.dataset[key] for key in ("path", "revision"))
+            try:
+                folder = huggingface_hub.snapshot_download(
+                    path, repo_type="dataset", revision=revision, local_files_only=True
+                )
+            except LocalEntryNotFoundError:
+                missing.append(path)
+                continue
+            if (problem := _load_copy(task, Path(folder))) is not None:
+                raise UserError(f"{name.removeprefix(PREFIX)}: the data in {folder} are incomplete ({problem})")
+    return missing
 
 
 def _load_benchmark(tasks: MtebTasks, data_dir: str | Path | None) -> None:
@@ -316,11 +339,19 @@ def _load_data(task: Any, data_dir: Path | None) -> str | None:
         )
     if data_dir is not None:
         folder = data_dir / Path(task.metadata.dataset["path"]).name
-        if not folder.is_dir():
-            return f"the folder {folder} does not exist"
-        # The metadata are copied, because the object is shared by all instances of the task's class.
-        dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": "local"}
-        task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+        return _load_copy(task, folder) if folder.is_dir() else f"the folder {folder} does not exist"
+    return _load(task)
+
+
+def _load_copy(task: Any, folder: Path) -> str | None:
+    """Load the data of a task from a copy of its data set. Return the reason if this is not possible."""
+    # The metadata are copied, because the object is shared by all instances of the task's class.
+    dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": "local"}
+    task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+    return _load(task)
+
+
+def _load(task: Any) -> str | None:
     try:
         task.load_data()
     except Exception as error:  # incomplete files raise errors of many kinds, from datasets, pyarrow and the task

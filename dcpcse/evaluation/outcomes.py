@@ -28,8 +28,9 @@ MTEB = "mteb"
 class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
-    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values: cosines (n,), or whether each
-    example is classified correctly. gold: gold scores or classes (n,), None if they are unknown.
+    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values: cosines (n,), whether each example
+    is classified correctly, or nDCG@10 of each query (statistic mean). gold: gold scores, classes or numbers of
+    relevant documents (n,), None if they are unknown.
     """
 
     statistic: str
@@ -39,7 +40,17 @@ class ExampleOutcomes:
     @property
     def examples(self) -> str:
         """What the examples are called."""
-        return "examples" if self.statistic == "accuracy" else "pairs"
+        return {"accuracy": "examples", "mean": "queries"}.get(self.statistic, "pairs")
+
+    @property
+    def scored_gold(self) -> np.ndarray | None:
+        """The gold scores, if the statistic depends on them: `gold` of `dcpcse.evaluation.significance.Outcomes`."""
+        return self.gold if self.has_cosines else None
+
+    @property
+    def has_cosines(self) -> bool:
+        """Whether the values are cosines, which different models do not have in common."""
+        return self.statistic in ("spearman", "average_precision")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +74,7 @@ class RunOutcomes:
         return tuple(dict.fromkeys([*self.tasks, *self.main_scores]))
 
 
-ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct"}
+ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "ndcg_at_10": "query_ndcg"}
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
 
 
@@ -72,7 +83,7 @@ def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for task, result in results.items():
         found = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
-        if found["cosine"] is not None or found["correct"] is not None:
+        if any(found[name] is not None for name in ARRAYS if name != "gold"):
             arrays |= {f"{task}/{name}": array for name, array in found.items() if array is not None}
     return arrays
 
@@ -125,17 +136,21 @@ def read_outcomes(path: Path) -> RunOutcomes:
     tasks = _tasks(_read_arrays(beside[0]), str(beside[0])) if beside else {}
     tasks = {task: found for task, found in tasks.items() if task in scores["scores_x100"]}
     for task, found in tasks.items():
-        if found.gold is not None and found.statistic == "spearman":
+        if found.gold is not None:
             _require_score(found, scores["scores_x100"][task], task, path, beside[0])
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
 
 
 def _require_score(found: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
-    """Raise UserError unless the cosines give the recorded score × 100: the files are of one evaluation then."""
+    """Raise UserError unless the outcomes give the recorded score × 100: the files are of one evaluation then.
+
+    Accuracies are not compared, since those of the folds are rounded, and average precisions neither.
+    """
     from scipy import stats  # imported here because it is slow
 
-    if abs(100 * stats.spearmanr(found.values, found.gold).statistic - score) > 0.01:
+    scores = {"spearman": lambda: stats.spearmanr(found.values, found.gold).statistic, "mean": found.values.mean}
+    if found.statistic in scores and abs(100 * scores[found.statistic]() - score) > 0.01:
         raise UserError(
             f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one file"
         )
@@ -145,15 +160,19 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
     """Return task → outcomes, from arrays by `TASK/NAME`. Raises UserError for arrays that do not fit together."""
     tasks = {}
     for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
-        gold, cosines, correct = (arrays.get(f"{task}/{name}") for name in ARRAYS)
-        values = cosines if correct is None else correct
-        usable = values is not None and values.ndim == 1 and (gold is not None or correct is not None)
+        gold, cosines, correct, ndcg = (arrays.get(f"{task}/{name}") for name in ARRAYS)
+        values = next((one for one in (correct, ndcg, cosines) if one is not None), None)
+        usable = values is not None and values.ndim == 1 and (gold is not None or values is not cosines)
         if not usable or (gold is not None and gold.shape != values.shape):
-            raise UserError(f"{source} is damaged: {task} needs gold and cosine, or correct, of one length")
+            raise UserError(
+                f"{source} is damaged: {task} needs gold and cosine, or correct, or ndcg_at_10, of one length"
+            )
         if not all(np.isfinite(one).all() for one in (values, *([] if gold is None else [gold]))):
             raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
         if correct is not None:
             tasks[task] = ExampleOutcomes("accuracy", values.astype(bool), gold)
+        elif ndcg is not None:
+            tasks[task] = ExampleOutcomes("mean", values, gold)
         else:
             # As for own pairs: pairs with the scores 0 and 1 are evaluated by average precision.
             is_binary = task not in FAMILY_OF and set(np.unique(gold)) == {0, 1}

@@ -81,7 +81,8 @@ def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     """Write the outcomes of examples (N,) to an .npz file.
 
-    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
+    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`,
+    queries `TASK/ndcg_at_10` and, as `TASK/gold`, the number of their relevant documents.
     """
     write_atomic(Path(path), packed(example_arrays(results)))
 

@@ -279,7 +279,7 @@ def test_files_that_do_not_belong_together_are_refused(files):
         (b"PK nothing", "is damaged or not an .npz file"),
         ({"STS12/other": np.zeros(3)}, "contains no outcomes"),
         ({"STS12/gold": np.zeros(3)}, "needs gold and cosine, or correct"),
-        ({"STS12/gold": np.zeros(3), "STS12/cosine": np.zeros(4)}, "needs gold and cosine, or correct, of one length"),
+        ({"STS12/gold": np.zeros(3), "STS12/cosine": np.zeros(4)}, "or correct, or ndcg_at_10, of one length"),
         ({"STS12/gold": np.zeros(30), "STS12/cosine": np.full(30, np.nan)}, "contain NaN or infinity"),
         ({"STS12/gold": np.array(["a"]), "STS12/cosine": np.zeros(1)}, "contains no outcomes"),
         ({"x/gold": np.arange(9.0), "x/cosine": np.arange(9.0)}, r"x: there are too few pairs \(9\); at least 10"),
