@@ -5,7 +5,8 @@ All correlations are fractions between -1 and 1, not × 100 as in papers.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +16,15 @@ from senteval.lines import Line
 
 ROUNDING = 1e-12
 """Cosines whose difference is not larger than this are considered equal."""
+
+
+class Numbered(Protocol):
+    """Rows of data in messages: the name of the data, their file, the numbers of their lines, and what is counted."""
+
+    name: str
+    source: Path
+    lines: Sequence[int]
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,11 @@ def similarities(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.nd
     return cosine(first, second)
 
 
-def check_rows(task: str, pairs: ScoredPairs, sentences: Sequence[str], rows: np.ndarray) -> None:
-    """Raise DataError for the first sentence whose embedding, a row of (N, H), is zero or not finite."""
+def check_rows(task: str, data: Numbered, sentences: Sequence[str], rows: np.ndarray) -> None:
+    """Raise DataError for the first sentence whose embedding, a row of (N, H), is zero or not finite.
+
+    data: the rows of data that contain the sentences, such as `ScoredPairs`.
+    """
     finite = np.isfinite(rows).all(axis=1)
     usable = finite & rows.any(axis=1)
     if usable.all():
@@ -108,7 +121,7 @@ def check_rows(task: str, pairs: ScoredPairs, sentences: Sequence[str], rows: np
     worst = int(np.argmin(usable))
     fault = "all zeros" if finite[worst] else "not finite (NaN or infinite)"
     raise DataError(
-        f"{Line(pairs.source, pairs.lines[worst], '', unit=pairs.unit).place}: {task} {pairs.name}: the embedding of "
+        f"{Line(data.source, data.lines[worst], '', unit=data.unit).place}: {task} {data.name}: the embedding of "
         f"{quote(sentences[worst])} is {fault}, so no cosine is defined; check the encoder (did training "
         f"diverge, or half precision overflow?)"
     )

@@ -108,7 +108,7 @@ def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, e
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
     names = [task.name for task in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"your own data have the same name as another task, {twice}; rename their file")
+        raise DataError(f"your own data have the same name as another task, {twice}; rename their file or folder")
     with recorded() as read:
         loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
     paths = chain.from_iterable(task.files() for task in loaded.values())

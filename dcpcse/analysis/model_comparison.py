@@ -12,7 +12,7 @@ from prettytable import PrettyTable
 from senteval.names import FAMILY_OF
 
 from dcpcse.evaluation import significance
-from dcpcse.evaluation.outcomes import ARRAY_OF_STATISTIC, MTEB, ExampleOutcomes, RunOutcomes
+from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
 
 if TYPE_CHECKING:
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 ALL_PAIRS = 3
 """Number of models up to which each one is compared with each other one; more models are compared with the first."""
 
-FAMILY_OF_STATISTIC = {
-    "spearman": "pairs",
-    "average_precision": "binary-pairs",
-    "accuracy": "labels",
-    "mean": "retrieval",
-}
+FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels", "mean": "beir"}
 """Statistic → family of tasks that are in none of senteval's, as in results."""
 
 UNDECIDED = "cannot be told apart"
@@ -252,7 +247,8 @@ def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> No
         elif len(found.values) != len(base.values):
             problem = f"{len(found.values):,} and {len(base.values):,} {base.examples}"
         elif found.gold is not None and base.gold is not None and not np.array_equal(found.gold, base.gold):
-            problem = f"{int(np.sum(found.gold != base.gold)):,} gold scores differ"
+            kind = "numbers of relevant documents" if base.statistic == "mean" else "gold scores"
+            problem = f"{int(np.sum(found.gold != base.gold)):,} {kind} differ"
         if problem:
             raise UserError(
                 f"{task}: {name} and {first} were evaluated on different data ({problem}); evaluate both on the same"
@@ -264,7 +260,7 @@ def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> Non
     for name, runs in models.items():
         for first, second in combinations(range(len(runs)), 2):
             shared = set(runs[first].tasks) & set(runs[second].tasks)
-            cosines = [task for task in shared if runs[first].tasks[task].statistic not in ARRAY_OF_STATISTIC]
+            cosines = [task for task in shared if runs[first].tasks[task].has_cosines]
             if cosines and all(
                 np.array_equal(runs[first].tasks[task].values, runs[second].tasks[task].values) for task in shared
             ):
@@ -374,10 +370,9 @@ def _resample_task(
     task: str, runs: Sequence[Sequence[ExampleOutcomes]], samples: int, seed: Sequence[int]
 ) -> significance.ResampledScores:
     first = runs[0][0]
-    gold = None if first.statistic == "accuracy" else first.gold
     values = [np.stack([run.values for run in of_model]) for of_model in runs]
     try:
-        outcomes = significance.Outcomes(first.statistic, values, gold, first.examples)
+        outcomes = significance.Outcomes(first.statistic, values, first.scored_gold, first.examples)
         return significance.resample(outcomes, samples, seed)
     except ValueError as error:
         raise UserError(f"{task}: {error}") from error

@@ -32,6 +32,7 @@ def compare(
     names: Sequence[str | None] | None = None,
     pairs: Any = None,
     labels: Any = None,
+    retrieval: str | Path | Sequence[str | Path] | None = None,
     mode: str = "test",
     data_dir: str | Path = "SentEval/data",
     official: bool = True,
@@ -49,9 +50,9 @@ def compare(
     of a task, or the folder of all). A list in place of a model contains its runs (seeds). names: names of
     the models, in place of those of their folders; None keeps one.
 
-    tasks, pairs, labels, mode, data_dir, official, batch_size, cache_dir, show_progress: as in `dcpcse.evaluate`. By
-    default, tasks are those of the given results if there are any. Only tasks that all runs have are compared. Of
-    results with main scores only, such as mteb's, the tasks of the average are resampled.
+    tasks, pairs, labels, retrieval, mode, data_dir, official, batch_size, cache_dir, show_progress: as in
+    `dcpcse.evaluate`. By default, tasks are those of the given results if there are any. Only tasks that all runs have
+    are compared. Of results with main scores only, such as mteb's, the tasks of the average are resampled.
 
     level: coverage of the intervals. samples, seed: number of resamples and their seed. Printed, the result shows the
     scores of each model with its interval, and for each difference its interval, p-value, the p-value adjusted for the
@@ -67,6 +68,7 @@ def compare(
         tasks=tasks,
         pairs=pairs,
         labels=labels,
+        retrieval=retrieval,
         mode=mode,
         evaluate=partial(evaluate, **options, show_progress=show_progress),
         level=level,
@@ -82,13 +84,14 @@ def compare_models(
     tasks: Any,
     pairs: Any,
     labels: Any,
+    retrieval: Any,
     mode: str,
     evaluate: "Callable[..., EvaluationResult]",
     level: float,
     samples: int,
     seed: int,
 ) -> "Comparison":
-    """See `compare`. evaluate: called with a model and the keywords tasks, pairs, labels and mode."""
+    """See `compare`. evaluate: called with a model and the keywords tasks, pairs, labels, retrieval and mode."""
     from dcpcse.analysis.model_comparison import compare_runs
 
     number("level", level, 0.5, 0.999)
@@ -100,7 +103,7 @@ def compare_models(
     if len(groups) < 2:
         raise UserError("one model is given; give at least two to compare, or a list inside the list for its seeds")
     # Data that can be read only once are kept for all models.
-    data = {"tasks": tasks, "pairs": pairs, "labels": labels}
+    data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
     data = {name: list(one) if isinstance(one, Iterator) else one for name, one in data.items()}
     chosen, _ = tasks_or_pairs(data["tasks"], mode)
     given = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}
@@ -110,7 +113,7 @@ def compare_models(
         if not data["tasks"] and any(found is None for of_model in given.values() for found in of_model):
             raise UserError(
                 f"the given results are of {', '.join(results[0].names) or 'no tasks'}; give the data on which the "
-                "other models are evaluated as tasks, pairs or labels"
+                "other models are evaluated as tasks, pairs, labels or retrieval"
             )
     runs: dict[str, list[RunOutcomes]] = {}
     for name, entries in groups.items():

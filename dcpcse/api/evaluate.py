@@ -10,7 +10,7 @@ from senteval.names import FAMILY_OF, TASK_SETS, find_by_name, tasks_of_set
 
 from dcpcse.api.words import python_words
 from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
-from dcpcse.utils.arguments import known_arguments, strings, truth_value
+from dcpcse.utils.arguments import known_arguments, list_of_strings, strings, truth_value
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def evaluate(
     data_dir: str | Path = "SentEval/data",
     pairs: Any = None,
     labels: Any = None,
+    retrieval: str | Path | Sequence[str | Path] | None = None,
     mteb: str | Sequence[str] | None = None,
     mteb_benchmark: str | None = None,
     mteb_data_dir: str | Path | None = None,
@@ -85,11 +86,12 @@ def evaluate(
     that contains downstream/. official: require the official sizes of its files; False for data of your own in this
     format. pairs: two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or
     a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
-    logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. mteb_benchmark: all tasks of
-    one of mteb's benchmarks, such as "MTEB(eng, v2)". mteb_languages: evaluate them only in these languages, by codes
-    of ISO 639-3. mteb_prompts: a file of the texts before each text of a task.
-    mteb_results: a folder for results in mteb's format. cache_dir: a folder for embeddings (and downloads), from which
-    a later evaluation of the same model reads them; not for encoders of other code, which nothing identifies.
+    logistic regression, cross-validated. retrieval: folders with documents, queries and judgements in the layout of
+    BEIR, and NanoBEIR or its sets by name: nDCG@10. mteb: MTEB tasks by name, or FILE.py[:CLASS]. mteb_benchmark: all
+    tasks of one of mteb's benchmarks, such as "MTEB(eng, v2)". mteb_languages: evaluate them only in these languages,
+    by codes of ISO 639-3. mteb_prompts: a file of the texts before each text of a task. mteb_results: a folder for
+    results in mteb's format. cache_dir: a folder for embeddings (and downloads), from which a later evaluation of the
+    same model reads them; not for encoders of other code, which nothing identifies.
     truncate_dim: score only this number of first values of the embeddings; with a list, sentences are encoded once,
     the tables have a row for each size, and `at_size` contains all results.
     postprocess: whitening or flow, fitted to the sentences of each task, or to fit_on: a list or file of sentences.
@@ -99,8 +101,7 @@ def evaluate(
     """
     from dcpcse.api.load import load
     from dcpcse.evaluation.foreign_encoder import as_encoder
-    from dcpcse.evaluation.own_data import own_labels, own_pairs
-    from dcpcse.evaluation.run import evaluate_plan, load_plan
+    from dcpcse.evaluation.run import evaluate_plan, load_plan, own_tasks
     from dcpcse.inference.loading import local_folder
     from dcpcse.utils.distributed import local_device
 
@@ -120,6 +121,7 @@ def evaluate(
         data_dir=data_dir,
         pairs=None if pairs is None else "pairs",
         labels=None if labels is None else "labels",
+        retrieval=None if retrieval is None else _listed(retrieval),
         mteb=[mteb] if isinstance(mteb, str) else mteb,
         mteb_benchmark=mteb_benchmark,
         mteb_data_dir=mteb_data_dir,
@@ -151,12 +153,16 @@ def evaluate(
         if is_listed
         else None
     )
-    own = [*([] if pairs is None else [own_pairs(pairs)]), *([] if labels is None else [own_labels(labels)])]
-    plan = load_plan(args, own, listed)
+    plan = load_plan(args, own_tasks(args, pairs, labels), listed)
     with _processes(plan):
         encoder = load(model, device=local_device(None), cache_dir=args.cache_dir) if encoder is None else encoder
         folder = local_folder(args.model_name_or_path, args) if is_name and plan.mteb else None
         return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress, folder=folder)
+
+
+def _listed(retrieval: Any) -> list[str]:
+    """Return one folder or name, or several of them, as a list."""
+    return list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
@@ -166,8 +172,6 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
     """
     if tasks is None:
         return (), None
-    if tasks == MULTILINGUAL:
-        return (MULTILINGUAL,), None
     if isinstance(tasks, str) and tasks not in TASK_SETS and tasks not in FAMILY_OF and Path(tasks).is_file():
         return (), tasks
     given = [tasks] if isinstance(tasks, str) else tasks
@@ -175,6 +179,8 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
         return (), tasks
     if not given:
         raise UserError("tasks is empty; give a task set such as 'sts', names of tasks, or pairs with scores")
+    if list(given) == [MULTILINGUAL]:
+        return (MULTILINGUAL,), None
     names: dict[str, None] = {}
     for name in given:
         if name in TASK_SETS:

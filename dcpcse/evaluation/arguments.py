@@ -73,6 +73,13 @@ class EvaluationArguments(EncoderArguments):
         "File of your own with a text and its class per row, in the formats of --pairs: accuracy of a logistic "
         "regression on the embeddings in cross-validation.",
     )
+    retrieval: list[str] | None = option(
+        None,
+        "Folders of your own with documents, queries and judgements in the layout of BEIR (corpus.jsonl, "
+        "queries.jsonl, qrels/SPLIT.tsv), of which --mode test uses the split test and --mode dev the split dev, or "
+        "FOLDER:SPLIT; and NanoBEIR or some of its sets by name (NanoNFCorpus, ...), whose data must be in the cache "
+        "of the hub already. The score is nDCG@10.",
+    )
     mteb: list[str] | None = option(
         None,
         "MTEB tasks by name (STSBenchmark, ...), or FILE.py[:CLASS] with your own tasks, whose code is run. Without "
@@ -110,7 +117,7 @@ class EvaluationArguments(EncoderArguments):
     similarities_file: str | None = option(
         None,
         "File (.npz) for the outcomes of each test example, which dcpcse compare reads: gold scores and cosines of "
-        "pairs, and whether the examples of transfer tasks are classified correctly.",
+        "pairs, whether the examples of transfer tasks are classified correctly, and nDCG@10 of each query.",
     )
     overwrite: bool = option(False, "Replace --output_file and --similarities_file if they exist.")
     postprocess: str | None = option(
@@ -196,7 +203,7 @@ class EvaluationArguments(EncoderArguments):
     @property
     def _others(self) -> bool:
         """Whether there are data of the user's own or tasks of MTEB, which are evaluated without SentEval's tasks."""
-        return bool(self.pairs or self.labels or self.mteb_option)
+        return bool(self.pairs or self.labels or self.retrieval or self.mteb_option)
 
     def chosen_tasks(self) -> tuple[str, ...]:
         """Return the names of the tasks of `--task_set` or `--tasks`.
@@ -206,7 +213,9 @@ class EvaluationArguments(EncoderArguments):
         """
         if self.task_set == "na":
             if not (self.tasks or self._others):
-                raise UserError("--task_set na needs --tasks, --pairs, --labels, --mteb or --mteb_benchmark; add one")
+                raise UserError(
+                    "--task_set na needs --tasks, --pairs, --labels, --retrieval, --mteb or --mteb_benchmark; add one"
+                )
             return tuple(self.tasks or ())
         if self.tasks:
             raise UserError(f"--tasks {' '.join(self.tasks)} needs --task_set na; add it")
@@ -223,8 +232,8 @@ class EvaluationArguments(EncoderArguments):
                 raise UserError(f"--{name} has no effect without a {family} task; leave it out")
         if self.similarities_file and not (families & {"sts", "transfer"} or self._others):
             raise UserError(
-                "--similarities_file has no effect without an STS task, a transfer task, a task of MTEB, --pairs or "
-                "--labels; leave it out"
+                "--similarities_file has no effect without an STS task, a transfer task, a task of MTEB, --pairs, "
+                "--labels or --retrieval; leave it out"
             )
         if self.overwrite and not (self.output_file or self.similarities_file):
             raise UserError("--overwrite has no effect without --output_file or --similarities_file; leave it out")

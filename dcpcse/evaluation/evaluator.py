@@ -32,8 +32,13 @@ GPU_CHUNK = 16 * CHUNK
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
 """Similarity task with a dev set → name of its metric in the papers' training scripts."""
 
-OWN_METRICS = {"pairs": "pairs_spearman", "binary-pairs": "pairs_ap", "labels": "labels_accuracy"}
-"""Family of own evaluation data (`dcpcse.evaluation.own_data`) → name of their metric."""
+OWN_METRICS = {
+    "pairs": "pairs_spearman",
+    "binary-pairs": "pairs_ap",
+    "labels": "labels_accuracy",
+    "beir": "retrieval_ndcg_at_10",
+}
+"""Family of own evaluation data (`own_data` and `retrieval_data`) → name of their metric."""
 
 
 def evaluate_suite(
@@ -113,10 +118,10 @@ def shortening(model: SentenceEncoder | ForeignEncoder, size: int | None) -> Cal
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
     """Return the dev metrics by their names in the papers, and those of own data by the names in `OWN_METRICS`.
 
-    Spearman correlations and average precisions are fractions, accuracies are × 100. The mean `avg_sts` or
-    `avg_transfer` is included if the results contain all tasks that it averages.
+    Accuracies are × 100, all other scores are fractions. The mean `avg_sts` or `avg_transfer` is included if the
+    results contain all tasks that it averages. The metric of several own data of one family is their mean, and each of
+    them has a metric of its own, such as `retrieval_FOLDER_ndcg_at_10`.
     """
-    own = {result.family: result for result in results.values() if result.family in OWN_METRICS}
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
     averages = {}
@@ -124,10 +129,23 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
         averages["avg_sts"] = sum(sts.values()) / len(sts)
     if len(transfer) == len(senteval.TRANSFER_TASKS):
         averages["avg_transfer"] = sum(transfer.values()) / len(transfer)
-    own_scores = {
-        OWN_METRICS[family]: result.points if family == "labels" else result.score for family, result in own.items()
-    }
-    return own_scores | sts | transfer | averages
+    return _own_scores(results) | sts | transfer | averages
+
+
+def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
+    """Return the metric of each family of own data and, if it has several tasks, that of each of them."""
+    families: dict[str, dict[str, float]] = {}
+    for task, result in results.items():
+        if result.family in OWN_METRICS:
+            score = result.points if result.family == "labels" else result.score
+            families.setdefault(result.family, {})[task] = score
+    scores = {}
+    for family, of_tasks in families.items():
+        kind, _, measure = OWN_METRICS[family].partition("_")
+        scores[OWN_METRICS[family]] = sum(of_tasks.values()) / len(of_tasks)
+        if len(of_tasks) > 1:
+            scores |= {f"{kind}_{task}_{measure}": score for task, score in of_tasks.items()}
+    return scores
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 
 import huggingface_hub.constants
 import numpy as np
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
@@ -210,6 +211,21 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
             )
 
 
+def load_downloaded(tasks: MtebTasks) -> list[str]:
+    """Load the data of tasks from the cache of the hub, without a download. Returns the data sets that are not there.
+
+    Raises UserError if data are incomplete.
+    """
+    missing = []
+    with _offline():
+        for name, task in tasks.tasks.items():
+            if (folder := _snapshot(task)) is None:
+                missing.append(task.metadata.dataset["path"])
+            elif (problem := _load_copy(task, folder, task.metadata.revision)) is not None:
+                raise UserError(f"{name.removeprefix(PREFIX)}: the data in {folder} are incomplete ({problem})")
+    return missing
+
+
 def _load_offline(tasks: MtebTasks, data_dir: str | Path | None) -> None:
     with _offline():
         problems = {
@@ -394,11 +410,34 @@ def _load_data(task: Any, data_dir: Path | None) -> str | None:
         )
     if data_dir is not None:
         folder = data_dir / Path(task.metadata.dataset["path"]).name
-        if not folder.is_dir():
-            return f"the folder {folder} does not exist"
-        # The metadata are copied, because the object is shared by all instances of the task's class.
-        dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": "local"}
-        task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+        return _load_copy(task, folder, "local") if folder.is_dir() else f"the folder {folder} does not exist"
+    problem = _load(task)
+    if problem is None or not huggingface_hub.constants.HF_HUB_OFFLINE or (cached := _snapshot(task)) is None:
+        return problem
+    # mteb asks for the configurations of retrieval data, which `datasets` knows of a folder, but offline of no hub id.
+    return _load_copy(task, cached, task.metadata.revision)
+
+
+def _snapshot(task: Any) -> Path | None:
+    """Return the folder of a task's data set in the cache of the hub; None if it was not downloaded."""
+    path, revision = (task.metadata.dataset[key] for key in ("path", "revision"))
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(path, repo_type="dataset", revision=revision, local_files_only=True)
+        )
+    except (LocalEntryNotFoundError, HFValidationError):  # the path of a user's own task may be no hub id
+        return None
+
+
+def _load_copy(task: Any, folder: Path, revision: str) -> str | None:
+    """Load the data of a task from a copy of this revision of its data set. Return the reason if this fails."""
+    # The metadata are copied, because the object is shared by all instances of the task's class.
+    dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": revision}
+    task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+    return _load(task)
+
+
+def _load(task: Any) -> str | None:
     try:
         task.load_data()
     except Exception as error:  # incomplete files raise errors of many kinds, from datasets, pyarrow and the task

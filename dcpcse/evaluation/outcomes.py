@@ -29,8 +29,8 @@ class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
     statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values (n,): cosines, whether each
-    example is classified correctly, or values whose mean is the score. gold: gold scores or classes (n,), None if they
-    are unknown.
+    example is classified correctly, or, with the statistic mean, the score of each query. gold (n,): gold scores,
+    classes or numbers of relevant documents, None if they are unknown.
     """
 
     statistic: str
@@ -40,7 +40,17 @@ class ExampleOutcomes:
     @property
     def examples(self) -> str:
         """What the examples are called."""
-        return "examples" if self.statistic in ("accuracy", "mean") else "pairs"
+        return {"accuracy": "examples", "mean": "queries"}.get(self.statistic, "pairs")
+
+    @property
+    def scored_gold(self) -> np.ndarray | None:
+        """The gold scores, if the statistic depends on them: `gold` of `dcpcse.evaluation.significance.Outcomes`."""
+        return self.gold if self.has_cosines else None
+
+    @property
+    def has_cosines(self) -> bool:
+        """Whether the values are cosines, which different models do not have in common."""
+        return self.statistic in ("spearman", "average_precision")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +75,7 @@ class RunOutcomes:
         return tuple(dict.fromkeys([*self.tasks, *self.main_scores]))
 
 
-ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "values"}
+ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "query_ndcg"}
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
 
 ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
@@ -147,17 +157,21 @@ def read_outcomes(path: Path) -> RunOutcomes:
     types = {task: content.get("type") for task, content in recorded.items() if content.get("family") == MTEB}
     families |= mteb_families(tasks, types)
     for task, found in tasks.items():
-        if task in scores["scores_x100"] and found.gold is not None and found.statistic == "spearman":
+        if found.gold is not None and task in scores["scores_x100"]:
             _require_score(found, scores["scores_x100"][task], task, path, beside[0])
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
 
 
 def _require_score(found: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
-    """Raise UserError unless the cosines give the recorded score × 100: the files are of one evaluation then."""
+    """Raise UserError unless the outcomes give the recorded score × 100: the files are of one evaluation then.
+
+    Accuracies are not compared, since those of the folds are rounded, and average precisions neither.
+    """
     from scipy import stats  # imported here because it is slow
 
-    if abs(100 * stats.spearmanr(found.values, found.gold).statistic - score) > 0.01:
+    scores = {"spearman": lambda: stats.spearmanr(found.values, found.gold).statistic, "mean": found.values.mean}
+    if found.statistic in scores and abs(100 * scores[found.statistic]() - score) > 0.01:
         raise UserError(
             f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one file"
         )

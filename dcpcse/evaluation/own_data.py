@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from numbers import Integral, Real
@@ -96,7 +96,9 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
             unit = line.unit
     remedy = _remedy(data, PAIRS)
     found = collect("pairs", pairs, table.source, table.source, remedy, unit)
-    content = contents.get(table.source) or _content(zip(found.first, found.second, found.gold.tolist(), strict=True))
+    content = contents.get(table.source) or content_of(
+        zip(found.first, found.second, found.gold.tolist(), strict=True)
+    )
     return PairsTask(table.source.name, found, content)
 
 
@@ -127,7 +129,7 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     classes = sorted({label for *_, label in rows})
     index = {label: i for i, label in enumerate(classes)}
     examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
-    content = contents.get(table.source) or _content((text, label) for _, text, label in rows)
+    content = contents.get(table.source) or content_of((text, label) for _, text, label in rows)
     return LabelsTask(table.source.name, examples, tuple(classes), table.source, content)
 
 
@@ -267,6 +269,6 @@ def _remedy(data: Any, kind: _Kind) -> str:
     return kind.file_remedy if isinstance(data, (str, os.PathLike)) else kind.object_remedy
 
 
-def _content(rows: Any) -> Content:
+def content_of(rows: Iterable[Any]) -> Content:
     """Return the content that identifies rows without a file: that of their JSON lines."""
     return Content.of("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())

@@ -81,8 +81,9 @@ def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     """Write the outcomes of examples (N,) to an .npz file.
 
-    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`, and
-    examples whose mean is the score `TASK/value`.
+    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
+    Queries have their scores as `TASK/value` and, if it is known, the number of their relevant documents as
+    `TASK/gold`.
     """
     write_atomic(Path(path), packed(example_arrays(results)))
 

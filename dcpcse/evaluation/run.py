@@ -32,6 +32,7 @@ from dcpcse.evaluation.mteb_tasks import (
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
 from dcpcse.evaluation.results_file import Report, head_of, write_similarities
+from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.evaluation.tables import headline
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.inference.loading import load_model, local_folder
@@ -78,8 +79,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
             notify(f"--{name} is a training option and has no effect on the evaluation")
-    own = [*([own_pairs(args.pairs)] if args.pairs else []), *([own_labels(args.labels)] if args.labels else [])]
-    plan = load_plan(args, own)
+    plan = load_plan(args, own_tasks(args, args.pairs, args.labels))
     join_processes(plan)
     args = replace(args, device=local_device(args.device))
     model = load_model(args.model_name_or_path, args, published)
@@ -103,6 +103,13 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     if report:
         report.write(evaluation.at_size, evaluation)
     destroy_process_group()
+
+
+def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
+    """Read and check the user's own data. pairs, labels: files or Python objects; None if there are none."""
+    own: list[Task] = [] if pairs is None else [own_pairs(pairs)]
+    own += [] if labels is None else [own_labels(labels)]
+    return own + retrieval_tasks(args.retrieval or [], "dev" if args.mode == "dev" else "test")
 
 
 def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:

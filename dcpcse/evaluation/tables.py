@@ -131,6 +131,18 @@ def _labels(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     return _table(names, *rows, title=f"your own labelled texts, {results[0].folds} folds")
 
 
+def _beir(results: Sequence[Result], mode: str) -> list[PrettyTable]:
+    scores = [[score for _, score, _ in measures(result)] for result in results]
+    rows = [
+        [result.task, result.split, result.queries, result.documents, *_rounded(own)]
+        for result, own in zip(results, scores, strict=True)
+    ]
+    if len(rows) > 1:
+        rows.append(["Avg.", "", "", "", *_rounded(np.mean(scores, axis=0))])
+    names = [metric for metric, _, _ in measures(results[0])]
+    return _table(["data", "split", "queries", "documents", *names], *rows, title="retrieval of documents, x 100")
+
+
 def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     """Return a table of tasks ordered by type, and one of the means by type if there are several types."""
     title, types = results[0].benchmark or "MTEB", mteb_types(results)
@@ -284,6 +296,7 @@ FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], list[PrettyTable]]
     "pairs": _pairs,
     "binary-pairs": _binary_pairs,
     "labels": _labels,
+    "beir": _beir,
     "transfer": _points,
     "finetune": _finetune,
     "fewshot": _fewshot,
@@ -323,6 +336,16 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
         ("best accuracy", 100 * one.best_accuracy, one.nsamples),
     ],
     "labels": lambda one: [("accuracy", one.points, one.n_texts), ("macro F1", one.macro_f1, one.n_texts)],
+    "beir": lambda one: [
+        (metric, 100 * score, one.queries)
+        for metric, score in (
+            ("nDCG@10", one.ndcg_at_10),
+            ("MRR@10", one.mrr_at_10),
+            ("recall@10", one.recall_at_10),
+            ("recall@100", one.recall_at_100),
+            ("MAP@100", one.map_at_100),
+        )
+    ],
     "transfer": _transfer_measures,
     "finetune": lambda one: [("Spearman", one.points, one.n_dev if one.split == "dev" else one.n_test)],
     "fewshot": lambda one: [("accuracy", one.points, one.n_test)],

@@ -85,11 +85,18 @@ class DataArguments:
         "File of your own with a text and its class per row, used like --eval_pairs.",
         replaces=("metric_for_best_model", "eval_tasks"),
     )
+    eval_retrieval: list[str] | None = option(
+        None,
+        "Folders of your own with documents, queries and judgements, whose split dev is evaluated (or FOLDER:SPLIT), "
+        "and NanoBEIR or some of its sets by name, as for evaluation.py --retrieval; used like --eval_pairs. The "
+        "metric is the mean of their nDCG@10.",
+        replaces=("metric_for_best_model", "eval_tasks"),
+    )
     eval_data_dir: str = option("SentEval/data", "Folder that contains downstream/STS and downstream/SICK.")
     eval_tasks: list[str] = option(
         ["STSBenchmark", "SICKRelatedness"],
-        "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness. With --eval_pairs or --eval_labels "
-        "they are evaluated only if this option is given.",
+        "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness. With --eval_pairs, --eval_labels "
+        "or --eval_retrieval they are evaluated only if this option is given.",
     )
     eval_transfer: bool = option(
         False,

@@ -4,17 +4,23 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
+from senteval.beir import BeirTask, LoadedBeir
 from senteval.labels import LabelsTask, LoadedLabels
 from senteval.pairs import LoadedPairs, PairsTask
 
 from dcpcse.evaluation.advice import OF_TRAINING, advice
 from dcpcse.evaluation.evaluator import OWN_METRICS
 from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.errors import UserError
 
-OwnTask = PairsTask | LabelsTask
+OwnTask = PairsTask | LabelsTask | BeirTask
 """Evaluation data of the user's own."""
+
+
+LOADED = (LoadedPairs, LoadedLabels, LoadedBeir)
+"""The types of own evaluation data after they are loaded."""
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
@@ -30,7 +36,8 @@ def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) ->
     """
     pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
     own: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
-    return [*own, *([own_labels(labels, "eval_labels")] if labels is not None else [])]
+    own += [own_labels(labels, "eval_labels")] if labels is not None else []
+    return [*own, *retrieval_tasks(data.eval_retrieval or [], "dev")]
 
 
 def load_dev_tasks(data: DataArguments, own: Sequence[OwnTask] | None = None) -> Suite:
@@ -49,7 +56,7 @@ def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) ->
 
     Raises UserError if the given one is not measured, which depends on the scores of the pairs.
     """
-    own = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, (LoadedPairs, LoadedLabels))]
+    own = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
     if own and "metric_for_best_model" not in given:
         run.metric_for_best_model = own[0]
         return

@@ -84,7 +84,8 @@ def _own_task(data: Any, name: str) -> Any:
     if isinstance(data, (str, PathLike)):
         raise UserError(
             f"{name} {data} is no task ({', '.join(WITH_METRIC)}); for a file, give own_pairs(file) or "
-            "own_labels(file), from dcpcse.evaluation.own_data"
+            "own_labels(file) from dcpcse.evaluation.own_data, for a folder own_retrieval(folder, 'dev') from "
+            "dcpcse.evaluation.retrieval_data"
         )
     data = list(data) if isinstance(data, Iterator) else data
     table = open_table(data, name)

@@ -160,9 +160,8 @@ def _compared(entry: Entry, task: OwnTask, results: Mapping[str, Result], traine
 
 def _interval(before: Sequence[float], after: ExampleOutcomes) -> list[float] | None:
     """Return the 95 % interval of a difference × 100 by the paired bootstrap; None if there are too few examples."""
-    gold = None if after.statistic == "accuracy" else after.gold
     try:
-        found = difference(resample(Outcomes(after.statistic, [before, after.values], gold)), 0, 1)
+        found = difference(resample(Outcomes(after.statistic, [before, after.values], after.scored_gold)), 0, 1)
     except ValueError:
         return None
     return [100 * found.low, 100 * found.high]

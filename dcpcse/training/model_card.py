@@ -26,6 +26,7 @@ TASK_AND_METRIC: Mapping[str, tuple[str, str]] = {
     "pairs": ("sts", "cosine_spearman"),
     "binary-pairs": ("pair-classification", "cosine_ap"),
     "labels": ("text-classification", "accuracy"),
+    "beir": ("retrieval", "ndcg_at_10"),
     "finetune": ("sts", "spearman"),
     "transfer": ("text-classification", "accuracy"),
     "fewshot": ("text-classification", "accuracy"),

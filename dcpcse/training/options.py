@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     Options = tuple[ModelArguments, DataArguments, TrainingArguments]
 
 
+OWN_METRICS_OF_OPTION: Mapping[str, tuple[str, ...]] = {
+    "eval_pairs": ("pairs_spearman", "pairs_ap"),
+    "eval_labels": ("labels_accuracy",),
+    "eval_retrieval": ("retrieval_ndcg_at_10",),
+}
+"""Option of own evaluation data → the metrics that they can have. The first given one chooses the best checkpoint."""
+
+
 def training_option_parser(**settings: Any) -> Parser:
     """Return a parser of the options of train.py, with those of all registered methods. settings: as of `Parser`."""
     # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
@@ -126,11 +134,10 @@ def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
 
     The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.dev_evaluation`).
     """
-    own = [name for name in ("eval_pairs", "eval_labels") if given.get(name) is not None]
+    own = [name for name in OWN_METRICS_OF_OPTION if given.get(name) is not None]
     if not own:
         return {}
-    metric = "pairs_spearman" if "eval_pairs" in own else "labels_accuracy"
-    implied = {"eval_tasks": [], "metric_for_best_model": metric}
+    implied = {"eval_tasks": [], "metric_for_best_model": OWN_METRICS_OF_OPTION[own[0]][0]}
     if given.get("do_train") or not given.get("do_eval"):
         implied["eval_strategy"] = "steps" if "eval_steps" in given else "epoch"
         implied["eval_on_start"] = given.get("eval_strategy") != "no"

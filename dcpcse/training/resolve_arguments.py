@@ -14,6 +14,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.options import OWN_METRICS_OF_OPTION
 from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import require_flex_attention
@@ -29,7 +30,7 @@ DURING_TRAINING = Need("--eval_strategy steps or epoch", lambda run: run.eval_st
 ADAM = Need("an --optim with Adam", lambda run: "adam" in _word(run.optim))
 NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("eval_data_dir", "custom_eval_data", "eval_tasks", "per_device_eval_batch_size"), SCORES_DEV),
-    **dict.fromkeys(("eval_pairs", "eval_labels"), SCORES_DEV),
+    **dict.fromkeys(OWN_METRICS_OF_OPTION, SCORES_DEV),
     **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
     "eval_steps": Need("--eval_strategy steps", lambda run: run.eval_strategy == "steps"),
@@ -170,8 +171,8 @@ def _require_schedule(run: TrainingArguments) -> None:
 
 def _require_metric(name: str, data: DataArguments) -> None:
     """Raise UserError if the metric of the best checkpoint is not measured."""
-    own = {"eval_pairs": ("pairs_spearman", "pairs_ap"), "eval_labels": ("labels_accuracy",)}
-    known = [metric for option, metrics in own.items() if getattr(data, option) is not None for metric in metrics]
+    own = [metrics for option, metrics in OWN_METRICS_OF_OPTION.items() if getattr(data, option) is not None]
+    known = [metric for metrics in own for metric in metrics]
     sts = {METRIC_NAMES[task]: task for task in data.eval_tasks if task in METRIC_NAMES}
     known += [*sts, *(["avg_sts"] if len(sts) == len(METRIC_NAMES) else [])]
     known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []

@@ -41,6 +41,7 @@ METRIC_TITLES = {
     "spearman": "Spearman x 100",
     "average_precision": "average precision x 100",
     "accuracy": "accuracy x 100",
+    "mean": "nDCG@10 x 100",
 }
 """Metric of own data, as in `gain.json` → its name in text."""
 
@@ -49,10 +50,10 @@ METRIC_TITLES = {
 class Gain:
     """The score × 100 of the trained model and of the untouched encoder on own evaluation data.
 
-    data: name of the file or argument. metric: spearman, average_precision or accuracy. size: number of pairs or
-    texts. representation: how the untouched encoder represents a sentence. interval: the 95 % interval of the
-    difference, which covers pairs or texts, not seeds; None if there are too few of them. chose: whether these data
-    also chose the checkpoint, which favours the trained model.
+    data: name of the file or argument. metric: spearman, average_precision, accuracy, or mean (of nDCG@10). size:
+    number of pairs, texts or queries. representation: how the untouched encoder represents a sentence. interval: the
+    95 % interval of the difference, which covers pairs, texts or queries, not seeds; None if there are too few of
+    them. chose: whether these data also chose the checkpoint, which favours the trained model.
     """
 
     data: str
@@ -70,7 +71,7 @@ class Gain:
         return self.trained - self.untouched
 
     def __str__(self) -> str:
-        examples = "texts" if self.metric == "accuracy" else "pairs"
+        examples = {"accuracy": "texts", "mean": "queries"}.get(self.metric, "pairs")
         covers = f"there are too few {examples} for an interval"
         if self.interval is not None:
             low, high = self.interval

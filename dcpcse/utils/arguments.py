@@ -105,10 +105,10 @@ def string(name: str, value: Any) -> str:
 
 
 def list_of_strings(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of strings as a list."""
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+    """Return a list or tuple of strings and paths as a list of strings."""
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str | Path) for one in value):
         raise _invalid(name, value, "a list of strings")
-    return list(value)
+    return [str(one) for one in value]
 
 
 def path(name: str, value: Any) -> str | Path:

@@ -72,14 +72,14 @@ class GainEntry(schema.Open):
     """An entry of `gain.json`, for one set of own evaluation data. Scores, difference and interval are × 100.
 
     data: name of the file or argument; sha256: of its content. metric: a key of `significance.STATISTICS`.
-    representation: how the untouched encoder represents a sentence. outcomes: what it gave on each example (cosines,
-    or 1 for correct and 0 for wrong). trained and what follows from it are None until the training has ended; interval
-    is None if there are too few examples. chose: whether these data also chose the checkpoint.
+    representation: how the untouched encoder represents a sentence. outcomes: what it gave on each example (cosines, 1
+    for correct and 0 for wrong, or nDCG@10). trained and what follows from it are None until the training has ended;
+    interval is None if there are too few examples. chose: whether these data also chose the checkpoint.
     """
 
     data: str
     sha256: str = schema.sha256()
-    metric: str = schema.one_of(("spearman", "average_precision", "accuracy"))
+    metric: str = schema.one_of(("spearman", "average_precision", "accuracy", "mean"))
     representation: str
     untouched: int | float = schema.finite()
     outcomes: list[int | float] = schema.finite()

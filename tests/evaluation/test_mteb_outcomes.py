@@ -141,7 +141,7 @@ def test_types_have_a_mean_and_tasks_without_outcomes_are_resampled(results):
         runs[kind] = [run]
     compared = compare_runs(runs, samples=200)
     rows = {score.task: score for score in compared.scores if score.model == "dcpcse"}
-    assert rows["Avg. mteb Retrieval"].covers == "this interval covers test examples, not seeds"
+    assert rows["Avg. mteb Retrieval"].covers == "this interval covers test queries, not seeds"
     assert rows["Avg. mteb"].covers == "this interval covers tasks, not seeds" and rows["Avg. mteb"].size == 5
     assert rows["mteb/Classes"].low is None
     expected = [*(found.points for found in results["dcpcse"].values()), rows["mteb/Ranking"].value, 50]

@@ -101,6 +101,28 @@ def _copied(name: str, to: str, change: Callable[[Path], object]) -> Callable[[P
     return prepare
 
 
+QRELS = "query-id\tcorpus-id\tscore\n"
+DOCUMENT = '{"_id": "d1", "title": "", "text": "Rain fell."}\n'
+QUERY = '{"_id": "q1", "text": "rain"}\n'
+SAME = f"{QRELS}d1\td1\t1\n"
+"""A document with the id of its query is relevant."""
+
+
+def _beir(
+    corpus: str = DOCUMENT, queries: str | None = QUERY, qrels: str | None = f"{QRELS}q1\td1\t1\n"
+) -> Callable[[Path], None]:
+    """Retrieval data in the layout of BEIR with the split test; None leaves a file out."""
+
+    def prepare(desk: Path) -> None:
+        (desk / "beir/qrels").mkdir(parents=True)
+        files = {"corpus.jsonl": corpus, "queries.jsonl": queries, "qrels/test.tsv": qrels}
+        for name, content in files.items():
+            if content is not None:
+                (desk / "beir" / name).write_text(content, encoding="utf-8")
+
+    return prepare
+
+
 def _cut(file: str) -> Callable[[Path], object]:
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-50])
 
@@ -659,6 +681,23 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"my.csv": "first,second,score\na,b,1\nc,d,2\n"},
         ),
         Case(
+            "own retrieval without a folder",
+            "train ... --eval_strategy epoch --eval_retrieval nowhere",
+            "nowhere does not exist",
+        ),
+        Case(
+            "own retrieval without a dev split",
+            "train ... --eval_strategy epoch --eval_retrieval beir",
+            "there is no split dev in qrels, which has test",
+            prepare=_beir(),
+        ),
+        Case(
+            "the score of pairs beside own retrieval",
+            "train ... --do_eval --eval_retrieval beir --metric_for_best_model pairs_spearman",
+            "retrieval_ndcg_at_10",
+            prepare=_beir(),
+        ),
+        Case(
             "the score of a task beside own pairs",
             "train ... --eval_strategy epoch --eval_pairs my.csv --metric_for_best_model stsb_spearman",
             "--metric_for_best_model stsb_spearman",
@@ -1038,6 +1077,32 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "my.csv:3",
             files={"my.csv": "text,label\na,x\n ,y\n"},
         ),
+        *(
+            Case(
+                f"own retrieval: {name}",
+                f"evaluate ... --mode test --retrieval {given}",
+                place,
+                prepare=_beir(**files),
+            )
+            for name, given, place, files in (
+                ("no such folder", "nowhere", "nowhere does not exist", {}),
+                ("a file for the folder", "train.txt", "train.txt is not a folder", {}),
+                ("no queries.jsonl", "beir", "queries.jsonl not found", {"queries": None}),
+                ("a split that does not exist", "beir:dev", "no split dev", {}),
+                ("no judgements", "beir", "no qrels/test.tsv", {"qrels": None}),
+                ("a broken line", "beir", "beir/corpus.jsonl:2", {"corpus": DOCUMENT + '{"_id": "d2", "text"\n'}),
+                ("a blank text", "beir", "beir/corpus.jsonl:2", {"corpus": DOCUMENT + '{"_id": "d2", "text": " "}\n'}),
+                ("an id twice", "beir", "beir/corpus.jsonl:2", {"corpus": DOCUMENT + DOCUMENT}),
+                ("an unknown query", "beir", "beir/qrels/test.tsv:2", {"qrels": f"{QRELS}q9\td1\t1\n"}),
+                ("an unknown document", "beir", "beir/qrels/test.tsv:2", {"qrels": f"{QRELS}q1\td9\t1\n"}),
+                ("a word for a score", "beir", "beir/qrels/test.tsv:2", {"qrels": f"{QRELS}q1\td1\tx\n"}),
+                ("no header", "beir", "beir/qrels/test.tsv:1", {"qrels": "q1\td1\t1\n"}),
+                ("nothing is relevant", "beir", "beir/qrels/test.tsv", {"qrels": f"{QRELS}q1\td1\t0\n"}),
+                ("a query with the id of its document", "beir", "different ids", {"queries": DOCUMENT, "qrels": SAME}),
+            )
+        ),
+        Case("NanoBEIR set misspelt", "evaluate ... --retrieval NanoNFCorpu", "did you mean 'NanoNFCorpus'"),
+        Case("NanoBEIR set without its data", "evaluate ... --retrieval NanoNFCorpus", "mteb/NanoNFCorpusRetrieval"),
         Case(
             "geometry of nothing",
             "evaluate ... --mode test --task_set geometry --geometry_sentences nowhere.txt",

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from method_models import COLUMNS, RECIPES, Collator, columns_of, model_of, rows_of, with_encoder, with_guides
+from senteval.beir import top_documents
+from senteval.scores import unit_rows
 from transformers import TrainerCallback
 
 import dcpcse
@@ -176,3 +178,11 @@ def test_scores_equal_those_of_the_cpu(tiny):
         found = dcpcse.evaluate(model, "STSBenchmark", data_dir="data/sample", official=False)
         scores.append([result.score for result in found.results.values()])
     np.testing.assert_allclose(*scores, atol=2e-3)
+
+
+def test_documents_are_ranked_as_on_the_cpu():
+    random = np.random.default_rng(0)
+    documents = unit_rows(random.integers(-1, 2, (20_000, 4)) + 0.5)  # many are equal
+    queries, ids, ignored = unit_rows(random.standard_normal((600, 4))), [*map(str, range(20_000))], np.arange(600)
+    found = [top_documents(queries, lambda rows: documents[rows], ids, ignored, one) for one in ("cpu", DEVICE)]
+    np.testing.assert_array_equal(*found)

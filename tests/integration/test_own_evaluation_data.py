@@ -1,5 +1,7 @@
 """train.py measured on pairs and labelled texts of one's own: what is measured when, and which checkpoint is kept."""
 
+import json
+
 import numpy as np
 import pytest
 from runs import assert_same_weights
@@ -10,6 +12,9 @@ from dcpcse.analysis.plots import training_curves
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.runs import runs_command
 from dcpcse.cli.parse import parse_training
+from dcpcse.evaluation.retrieval_data import own_retrieval
+from dcpcse.training.arguments import DataArguments
+from dcpcse.training.eval_datasets import open_eval_dataset
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import read_options
@@ -131,3 +136,53 @@ def test_resuming_takes_other_evaluation_data(tiny, train, train_txt, own):
     folder = train.interrupted(3, tiny("bert"), train_txt, eval_pairs=own["pairs"], **options)
     run = train(tiny("bert"), train_txt, folder=folder, resume=True, eval_pairs=own["binary"], **options)
     assert (steps_of(run, "eval_pairs_spearman"), steps_of(run, "eval_pairs_ap")) == ([0, 2], [4])
+
+
+@pytest.fixture(scope="module")
+def retrieval(tmp_path_factory, sentences) -> str:
+    """A folder in the layout of BEIR; half a sentence is the query for the sentence and for the next one."""
+    folder = tmp_path_factory.mktemp("own") / "documents"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(sentences)]
+    queries = [{"_id": f"q{i}", "text": text[: len(text) // 2]} for i, text in enumerate(sentences[:11])]
+    for name, rows in {"corpus": corpus, "queries": queries}.items():
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    for split, numbers in {"dev": range(11), "test": range(6)}.items():
+        lines = [f"q{i}\td{i + further}\t{2 - further}\n" for i in numbers for further in (0, 1)]
+        (folder / f"qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines), encoding="utf-8")
+    return str(folder)
+
+
+def test_own_retrieval_data_choose_the_checkpoint(tiny, train, train_txt, retrieval, tool, caplog):
+    sets = f"{retrieval} {retrieval}:test"
+    run = train(
+        tiny("bert"),
+        train_txt,
+        **{"eval_retrieval": sets.split(), **NO_SENTEVAL, "max_steps": 4, "eval_steps": 1, "learning_rate": 0.05},
+        **{"load_best_model_at_end": True, "save_strategy": None},
+    )
+    assert "--eval_retrieval: evaluated before training" in caplog.text
+    first, second, scores = (
+        run.logged(f"eval_retrieval_{name}ndcg_at_10") for name in ("documents_", "documents:test_", "")
+    )
+    assert steps_of(run, "eval_retrieval_ndcg_at_10") == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(scores, np.mean([first, second], axis=0))
+    best = int(np.argmax(scores[1:])) + 1
+    assert (run.state["best_metric"], run.state["best_global_step"]) == (scores[best], best)
+    assert read_run(run.folder).dev_score.metric == "retrieval_ndcg_at_10"
+    words = ["--model_name_or_path", str(run.folder), "--mode", "dev", "--retrieval", retrieval]
+    assert f"| {100 * first[best]:.2f}" in tool(evaluate_command, words).out.replace("|  ", "| ")
+    gains = {gain.data: gain for gain in read_run(run.folder).gains}
+    assert set(gains) == {"documents", "documents:test"}
+    gain = gains["documents"]
+    assert (gain.metric, gain.size, gain.chose) == ("mean", 11, True)
+    assert gain.trained == pytest.approx(100 * first[best], abs=1e-4)
+    assert "documents (11 queries, nDCG@10 x 100): untouched" in str(gain) and "covers queries" in str(gain)
+
+
+def test_a_trainer_takes_retrieval_data_as_an_eval_dataset(retrieval):
+    task = own_retrieval(retrieval, "dev")
+    opened = open_eval_dataset({"documents": task, "pairs": [("a", "b", 1), ("c", "d", 2)]}, DataArguments())
+    assert {name: [*suite.tasks] for name, suite in opened.items()} == {"documents": ["documents"], "pairs": ["pairs"]}
+    with pytest.raises(UserError, match=r"for a folder own_retrieval\(folder, 'dev'\)"):
+        open_eval_dataset(retrieval, DataArguments())

@@ -11,6 +11,7 @@ WITHOUT = {
     "eval_tasks": "STSBenchmark",
     "eval_pairs": "x --eval_strategy no",
     "eval_labels": "x --eval_strategy no",
+    "eval_retrieval": "x --eval_strategy no",
     "per_device_eval_batch_size": "4",
     "metric_for_best_model": "stsb_spearman",
     "load_best_model_at_end": "True --save_strategy no",
@@ -31,7 +32,7 @@ WITHOUT = {
 }
 WITH = (
     "--do_eval --eval_strategy steps --eval_steps 4 --eval_delay 2 --eval_tasks STSBenchmark --eval_data_dir x "
-    "--eval_pairs x --eval_labels x "
+    "--eval_pairs x --eval_labels x --eval_retrieval x "
     "--save_steps 4 --save_total_limit 2 --logging_steps 4 --adam_bias_correction False --adam_beta1 0.8 "
     "--warmup_steps 10 --load_best_model_at_end --metric_for_best_model stsb_spearman"
 )

@@ -56,6 +56,7 @@ def compare_command(argv: Sequence[str]) -> None:
         tasks=args.tasks,
         pairs=args.pairs,
         labels=args.labels,
+        retrieval=args.retrieval,
         mode=args.mode,
         evaluate=evaluate_path,
         level=args.level,
@@ -110,6 +111,7 @@ def compare_parser() -> CommandParser:
     add("--tasks", nargs="+", metavar="TASK", help=f"Tasks or task sets ({', '.join(TASK_SETS)}). Default: sts.")
     add("--pairs", metavar="FILE", help="File of your own scored pairs, as for dcpcse evaluate.")
     add("--labels", metavar="FILE", help="File of your own labelled texts, as for dcpcse evaluate.")
+    add("--retrieval", nargs="+", metavar="FOLDER", help="Folders in the layout of BEIR, as for dcpcse evaluate.")
     add("--mode", choices=["test", "fasttest", "dev"], default="test", help="As for dcpcse evaluate.")
     add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
     add("--custom_data", action="store_true", help="The files are your own: do not check them for official sizes.")

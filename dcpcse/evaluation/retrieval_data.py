@@ -1,0 +1,360 @@
+"""Read retrieval data, from folders in the layout of BEIR and from the NanoBEIR sets in the cache of the hub.
+
+The text of a document is its title, a blank and its text, stripped of white space at its ends, or its text if there is
+no title; that of a query is unchanged. mteb does the same.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from senteval.beir import BeirTask, IdentifiedTexts
+from senteval.errors import DataError, quote, shown
+from senteval.files import require_files
+from senteval.lines import Content, Line, is_number, read_bytes, read_lines, recorded, split_columns
+
+from dcpcse.evaluation.mteb_tasks import PREFIX, MtebTasks, find_benchmark, load_downloaded
+from dcpcse.evaluation.own_data import content_of
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, did_you_mean, first_line
+from dcpcse.utils.parsing import parse_json
+
+CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+"""Names in a folder in the layout of BEIR: the documents, the queries, and the folder of judgements by split."""
+
+NANO = "NanoBEIR"
+"""The name of all NanoBEIR sets, and of mteb's benchmark that consists of them."""
+
+LAYOUT = f"give a folder in the layout of BEIR: {CORPUS}, {QUERIES} and {QRELS}/SPLIT.tsv"
+TEXT_REMEDY = "give an object with _id and text in each line"
+QRELS_REMEDY = "give query-id, corpus-id and score in each line, separated by tabs, after a header"
+TABLE_REMEDY = "copy or download the set again"
+
+DOWNLOAD = (
+    "import mteb; from huggingface_hub import snapshot_download; [snapshot_download(one['path'], "
+    "revision=one['revision'], repo_type='dataset') for task in mteb.get_tasks(tasks={tasks}) "
+    "for one in [task.metadata.dataset]]"
+)
+"""Python code that downloads the data sets of tasks of mteb into the cache of the hub."""
+
+LocatedRow = tuple[Line, Mapping[str, Any]]
+"""A line and the values of its keys or columns."""
+
+TextRow = tuple[Line, str, str]
+"""The line, the id and the text of a document or query."""
+
+Judgement = tuple[Line, str, str, float]
+"""The line, the id of a query, the id of a document, and the score."""
+
+
+def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask:
+    """Return the evaluation task of a folder in the layout of BEIR, or of a NanoBEIR set.
+
+    data: FOLDER, FOLDER:SPLIT, or the name of a set such as NanoNFCorpus. split: the judgements of a folder without
+    :SPLIT. A set has one split, which is used instead. Raises the errors of `retrieval_tasks`, and UserError for
+    NanoBEIR, which is several sets.
+    """
+    tasks = retrieval_tasks([os.fspath(data)], split)
+    if len(tasks) > 1:
+        raise UserError(f"{data} is {len(tasks)} sets; give one of them, such as {tasks[0].name}")
+    return tasks[0]
+
+
+def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
+    """Return the evaluation tasks of folders and NanoBEIR sets; NanoBEIR is all sets. See `own_retrieval`.
+
+    Nothing is downloaded. Raises UserError or senteval.DataError, with file and line, if a folder, a file or a split
+    does not exist; if a line is no valid JSON or lacks an id or a text; if an id occurs twice; if a judgement names an
+    unknown query or document, has no number as its score, contradicts another one, or says that a document with the id
+    of the query is relevant; if no query has a relevant document; or if the data of a set have not been downloaded.
+    """
+    folders = {name: found for name in names if (found := _folder_and_split(name, split))}
+    sets = _load_sets([name for name in names if name not in folders])
+    tasks = []
+    for name in names:
+        if name in folders:
+            tasks.append(_read_folder(*folders[name]))
+        else:
+            tasks += [_of_mteb(*one) for one in sets.items() if _is_named(one[0], name)]
+    return tasks
+
+
+def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
+    """Return a folder, its split, and whether the user chose the split; None for the name of a NanoBEIR set."""
+    folder, _, chosen = name.rpartition(":")
+    found = (name, split, False) if os.path.exists(name) or not folder else (folder, chosen, True)
+    if not os.path.exists(found[0]):  # Path.exists raises errors for names that are too long
+        if name.lower().startswith("nano") and os.sep not in name:
+            return None
+        raise UserError(f"{found[0]} does not exist; check the path, or give {NANO} or one of its sets by name")
+    if not os.path.isdir(found[0]):
+        raise UserError(f"{found[0]} is not a folder; {LAYOUT}")
+    return Path(found[0]), *found[1:]
+
+
+def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
+    """Return the task of a folder: text files as of BEIR or, if `corpus` is a folder, Parquet files as of NanoBEIR."""
+    name = Path(os.path.abspath(folder)).name + (f":{split}" if is_chosen else "")
+    if (folder / "corpus").is_dir():
+        return _read_parquet(folder, name, split, is_chosen)
+    corpus, queries = require_files(name, folder, [CORPUS, QUERIES], LAYOUT)
+    qrels = folder / QRELS / f"{split}.tsv"
+    if not qrels.is_file():
+        raise _no_split(folder, split, sorted(path.stem for path in qrels.parent.glob("*.tsv")))
+    with recorded() as contents:
+        documents = _identified("documents", corpus, _documents(_objects(corpus)))
+        texts = _identified("queries", queries, _queries(_objects(queries)))
+        return _task(name, split, documents, texts, qrels, _judgements(qrels), contents)
+
+
+def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirTask:
+    """Return the task of a copy of a NanoBEIR set: folders corpus, queries and qrels of Parquet files SPLIT-*.parquet.
+
+    The only split of the judgements is used unless the user chose one. Judgements without scores have the score 1.
+    """
+    parts = {part: sorted((folder / part).glob("*.parquet")) for part in ("corpus", "queries", QRELS)}
+    if missing := [part for part, files in parts.items() if not files]:
+        raise UserError(
+            f"{folder}: there are no Parquet files in {', '.join(missing)}; copy the whole set, or {LAYOUT}"
+        )
+    splits = sorted({path.name.split("-")[0].removesuffix(".parquet") for path in parts[QRELS]})
+    split = splits[0] if len(splits) == 1 and not is_chosen else split
+    if split not in splits:
+        raise _no_split(folder, split, splits)
+    parts[QRELS] = [path for path in parts[QRELS] if path.name.startswith((f"{split}-", f"{split}."))]
+    tables = {part: _parquet_rows(files) for part, files in parts.items()}
+    contents = {path: Content.of(read_bytes(path)) for files in parts.values() for path in files}
+    return _task_of_tables(name, split, {part: (folder / part, rows) for part, rows in tables.items()}, contents)
+
+
+def _parquet_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    from pyarrow import ArrowException, parquet  # imported here because it is slow
+
+    rows = []
+    for path in paths:
+        try:
+            rows += parquet.read_table(path).to_pylist()
+        except (ArrowException, OSError) as error:
+            raise UserError(f"{path} cannot be read ({first_line(error)}); copy the set again") from error
+    return rows
+
+
+def _load_sets(names: Sequence[str]) -> dict[str, Any]:
+    """Return name of a task of mteb → task with its data, for all NanoBEIR sets of these names.
+
+    Raises UserError if a name is unknown, or if data are not in the cache of the hub.
+    """
+    if not names:
+        return {}
+    found = {name.removeprefix(PREFIX): task for name, task in find_benchmark(NANO).tasks.items()}
+    known = [NANO, *map(_short, found)]
+    for name in names:
+        if not any(_is_named(task, name) for task in found):
+            hint = did_you_mean(name, known)
+            raise UserError(
+                f"{name} is neither a folder nor a NanoBEIR set; {hint + ' ' if hint else ''}choose from: "
+                f"{', '.join(known)}"
+            )
+    chosen = {name: task for name, task in found.items() if any(_is_named(name, one) for one in names)}
+    if missing := load_downloaded(MtebTasks(chosen)):
+        wanted = [Path(path).name for path in missing]
+        more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+        raise UserError(
+            f"{_short(wanted[0])}: the data set {missing[0]}{more} not in the cache of the hub; download with "
+            f'python -c "{DOWNLOAD.format(tasks=wanted)}", or give a folder with a copy'
+        )
+    return chosen
+
+
+def _short(task: str) -> str:
+    """Return the name of a NanoBEIR set: that of mteb's task without "Retrieval"."""
+    return task.removesuffix("Retrieval")
+
+
+def _is_named(task: str, name: str) -> bool:
+    """Return whether a name that the user gave, in any case, means this task of mteb."""
+    return name.lower() in (NANO.lower(), task.lower(), _short(task).lower())
+
+
+def _of_mteb(name: str, task: Any) -> BeirTask:
+    """Return the task of a NanoBEIR set that mteb has loaded."""
+    ((split, data),) = task.dataset["default"].items()
+    qrels = [
+        {"query-id": query, "corpus-id": document, "score": score}
+        for query, scores in sorted(data["relevant_docs"].items())
+        for document, score in sorted(scores.items())
+    ]
+    tables = {"corpus": data["corpus"], "queries": data["queries"], QRELS: qrels}
+    contents = {Path(_short(name)) / part: content_of(rows) for part, rows in tables.items()}
+    located = {part: (Path(_short(name)) / part, rows) for part, rows in tables.items()}
+    return _task_of_tables(_short(name), split, located, contents)
+
+
+def _task_of_tables(
+    name: str,
+    split: str,
+    tables: Mapping[str, tuple[Path, Iterable[Mapping[str, Any]]]],
+    contents: Mapping[Path, Content],
+) -> BeirTask:
+    """Return the task of tables, whose sources and rows are given by corpus, queries and qrels.
+
+    These are published data, so that blank texts remain, as in mteb.
+    """
+    located = {part: (source, _rows(source, rows)) for part, (source, rows) in tables.items()}
+    documents = _identified("documents", located["corpus"][0], _documents(located["corpus"][1]), blank=True)
+    queries = _identified("queries", located["queries"][0], _queries(located["queries"][1]), blank=True)
+    qrels, rows = located[QRELS]
+    return _task(name, split, documents, queries, qrels, _table_judgements(rows), contents)
+
+
+def _rows(source: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[LocatedRow]:
+    for number, row in enumerate(rows, start=1):
+        yield Line(source, number, "", TABLE_REMEDY, "row"), row
+
+
+def _table_judgements(rows: Iterable[LocatedRow]) -> Iterator[Judgement]:
+    """Yield the judgements of a table, with the score 1 if it has no scores. Raises DataError if one is no number."""
+    for line, row in rows:
+        score = row.get("score", 1)
+        if not is_number(str(score)):
+            raise line.error(f"score {shown(score)} found, a number expected")
+        yield line, str(row.get("query-id")), str(row.get("corpus-id")), float(score)
+
+
+def _no_split(folder: Path, split: str, found: Sequence[str]) -> UserError:
+    if not found:
+        return UserError(f"{folder}: there is no {QRELS}/{split}.tsv; {LAYOUT}")
+    return UserError(
+        f"{folder}: there is no split {split} in {QRELS}, which has {', '.join(found)}; add it, or choose a split, "
+        f"such as {folder}:{found[0]}"
+    )
+
+
+def _objects(path: Path) -> Iterator[LocatedRow]:
+    """Yield the JSON objects of a file with their lines. Raises DataError for a line that is no JSON object."""
+    for line in read_lines(path, remedy=TEXT_REMEDY):
+        try:
+            found = parse_json(line.text, once=True)
+        except ValueError as error:
+            raise line.error(f"no valid JSON ({first_line(error).replace(': line 1', ' at')})") from error
+        if not isinstance(found, dict):
+            raise line.error(f"{shown(found)} found, an object expected")
+        yield line, found
+
+
+def _documents(rows: Iterable[LocatedRow]) -> Iterator[TextRow]:
+    for line, row in rows:
+        title, text = _cell(line, row, "title", optional=True), _cell(line, row, "text")
+        yield line, _id(line, row), (f"{title} {text}" if title else text).strip()
+
+
+def _queries(rows: Iterable[LocatedRow]) -> Iterator[TextRow]:
+    for line, row in rows:
+        yield line, _id(line, row), _cell(line, row, "text")
+
+
+def _id(line: Line, row: Mapping[str, Any]) -> str:
+    """Return _id, or id as in data of mteb, as a string. Raises DataError unless it is a string or a whole number."""
+    given = row.get("_id", row.get("id"))
+    if isinstance(given, bool) or not isinstance(given, (str, int)) or not str(given).strip():
+        raise line.error(f"_id {shown(given)} found, a string expected")
+    return str(given)
+
+
+def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = False) -> str:
+    """Return the text of a key. Raises DataError if it is not a string; an optional one may be missing or null."""
+    text = row.get(key)
+    if text is None and optional:
+        return ""
+    if not isinstance(text, str):
+        raise line.error(f"{key} {shown(text)} found, a string expected")
+    return text
+
+
+def _judgements(path: Path) -> Iterator[Judgement]:
+    """Yield the judgements of a file. Raises DataError if the header is missing, or if a score is no number."""
+    header, *lines = read_lines(path, remedy=QRELS_REMEDY) or [Line(path, 1, "", QRELS_REMEDY)]
+    if is_number(split_columns(header, 3, more_allowed=False)[2]):
+        raise header.error("a judgement found, the header line expected")
+    for line in lines:
+        query, document, score = split_columns(line, 3, more_allowed=False)
+        if not is_number(score):
+            raise line.error(f"score {quote(score)} found, a number expected")
+        yield line, query, document, float(score)
+
+
+def _fault(line: Line, found: str, remedy: str) -> DataError:
+    """Return the error of a line whose content, not whose form, is at fault."""
+    return line._replace(remedy=remedy).error(found)
+
+
+def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool = False) -> IdentifiedTexts:
+    """Return the texts of rows. Raises DataError if there are none, or if an id occurs twice.
+
+    blank: whether blank texts are allowed; if not, one raises DataError.
+    """
+    first: dict[str, int] = {}
+    texts, unit = [], ""
+    for line, given, text in rows:
+        if given in first:
+            place = f"{line.unit or 'line'} {first[given]}"
+            raise _fault(line, f"the id {quote(given)} occurs twice, first in {place}", "give each id once")
+        if not blank and not text.strip():
+            raise _fault(line, "an empty text found", "give a text, or remove the line and its judgements")
+        first[given], unit = line.number, line.unit
+        texts.append(text)
+    if not texts:
+        raise DataError(f"{source}: there are no {name}; {TEXT_REMEDY}")
+    return IdentifiedTexts(name, list(first), texts, source, list(first.values()), unit)
+
+
+def _task(
+    name: str,
+    split: str,
+    documents: IdentifiedTexts,
+    queries: IdentifiedTexts,
+    qrels: Path,
+    judgements: Iterable[Judgement],
+    contents: Mapping[Path, Content],
+) -> BeirTask:
+    """Return the task of the queries that have a relevant document; notify the user of the others.
+
+    Raises DataError if there is no such query, or for a judgement that contradicts the data or another one.
+    """
+    row_of = {given: row for row, given in enumerate(documents.ids)}
+    scores: dict[str, dict[str, float]] = {query: {} for query in queries.ids}
+    for line, query, document, score in judgements:
+        if query not in scores:
+            raise _fault(
+                line, f"the query {quote(query)} is not in {queries.source.name}", "add it, or remove the line"
+            )
+        if document not in row_of:
+            found = f"the document {quote(document)} is not in {documents.source.name}"
+            raise _fault(line, found, "add it, or remove the line")
+        if scores[query].setdefault(document, score) != score:
+            found = f"query {quote(query)} and document {quote(document)} occur twice with different scores"
+            raise _fault(line, found, "keep one of the lines")
+        if score > 0 and query == document:
+            found = (
+                f"the document {quote(document)} is relevant for the query with its id, which ignores it as in BEIR"
+            )
+            raise _fault(line, found, "give queries and documents different ids")
+    relevant = {
+        query: {row_of[document]: score for document, score in found.items() if score > 0}
+        for query, found in scores.items()
+    }
+    kept = [row for row, query in enumerate(queries.ids) if relevant[query]]
+    if not kept:
+        raise DataError(f"{qrels}: no query has a relevant document; give at least one score above 0")
+    if left_out := len(queries) - len(kept):
+        notify(
+            f"{name}: {left_out:,} of {len(queries):,} queries have no relevant document in {split}; they are left out"
+        )
+    queries = queries.part(kept)
+    if shared := sum(query in row_of for query in queries.ids):
+        notify(
+            f"{name}: a document with the id of the query is ignored, as in BEIR; this concerns "
+            f"{shared:,} of {len(queries):,} queries"
+        )
+    return BeirTask(name, split, documents, queries, [relevant[one] for one in queries.ids], left_out, dict(contents))

@@ -1,0 +1,356 @@
+"""Retrieval data in the layout of BEIR and NanoBEIR sets: what is read, the scores, outcomes and comparisons."""
+
+import json
+import shutil
+from pathlib import Path
+
+import datasets
+import huggingface_hub.constants
+import mteb
+import numpy as np
+import pandas as pd
+import pytest
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb_tiny import metadata
+from senteval import DataError, load_suite, settings_of_mode
+
+import dcpcse
+from dcpcse.evaluation.evaluator import dev_metrics
+from dcpcse.evaluation.mteb_encoder import MTEBEncoder
+from dcpcse.evaluation.mteb_tasks import MtebTasks, load_data
+from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes
+from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.evaluation.retrieval_data import own_retrieval, retrieval_tasks
+from dcpcse.utils.errors import UserError
+
+WORDS = [
+    "cat",
+    "dog",
+    "bird",
+    "fish",
+    "sits",
+    "runs",
+    "flies",
+    "swims",
+    "red",
+    "blue",
+    "green",
+    "old",
+    "young",
+    "tall",
+]
+RANDOM = np.random.default_rng(4)
+
+
+def sentence() -> str:
+    return " ".join(RANDOM.choice(WORDS, size=RANDOM.integers(3, 7)))
+
+
+DOCUMENTS = [
+    {"_id": f"d{i}", "title": sentence() if i % 3 else "", "text": sentence() if i % 5 else "the same text"}
+    for i in range(120)
+]
+QUERIES = [{"_id": f"q{i}", "text": sentence()} for i in range(12)]
+QUERIES[3]["_id"] = "d7"  # which ignores the document of this id
+JUDGEMENTS = {
+    split: [
+        (query["_id"], f"d{document}", int(RANDOM.integers(0, 3)))
+        for query in queries
+        for document in RANDOM.choice(np.arange(10, 120), size=8, replace=False)
+    ]
+    for split, queries in {"dev": QUERIES[:5], "test": QUERIES[2:11]}.items()
+}
+MTEB_NANO = mteb.get_task("NanoNFCorpusRetrieval").metadata.dataset
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+
+
+def write_beir(folder: Path) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    # As in published data, objects have further keys.
+    write_jsonl(folder / "corpus.jsonl", [{**row, "metadata": {"url": ""}} for row in DOCUMENTS])
+    write_jsonl(folder / "queries.jsonl", QUERIES)
+    for split, rows in JUDGEMENTS.items():
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
+        (folder / f"qrels/{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_nano(folder: Path, scores: bool = True) -> Path:
+    """A copy of a NanoBEIR set, as in a repository of the hub."""
+    qrels = pd.DataFrame(JUDGEMENTS["test"], columns=["query-id", "corpus-id", "score"])
+    frames = {"corpus": pd.DataFrame(DOCUMENTS), "queries": pd.DataFrame(QUERIES)}
+    frames["qrels"] = qrels if scores else qrels[qrels.score > 0].drop(columns="score")
+    for name, frame in frames.items():
+        (folder / name).mkdir(parents=True)
+        frame.to_parquet(folder / name / "train-00000-of-00001.parquet")
+    parts = "".join(
+        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*\n" for name in frames
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{parts}---\n", encoding="utf-8")
+    return folder
+
+
+class OwnRetrieval(AbsTaskRetrieval):
+    """The test split as a task of mteb that ignores identical ids, as BEIR does."""
+
+    metadata = metadata("OwnRetrieval", "Retrieval", "ndcg_at_10")
+    ignore_identical_ids = True
+
+    def load_data(self, **kwargs):
+        relevant: dict[str, dict[str, int]] = {}
+        for query, document, score in JUDGEMENTS["test"]:
+            relevant.setdefault(query, {})[document] = score
+        with_ids = [[{**row, "id": row["_id"]} for row in rows] for rows in (DOCUMENTS, QUERIES)]
+        corpus, queries = (datasets.Dataset.from_list(rows) for rows in with_ids)
+        split = {"queries": queries, "corpus": corpus, "relevant_docs": relevant, "top_ranked": None}
+        self.dataset, self.data_loaded = {"default": {"test": split}}, True
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_beir(tmp_path_factory.mktemp("data") / "beir")
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return dcpcse.load(tiny("bert"), pooler="avg", device="cpu")
+
+
+def evaluate(model, retrieval, **options):
+    return dcpcse.evaluate(model, retrieval=retrieval, show_progress=False, **options)
+
+
+def test_mteb_gives_the_same_scores(model, folder):
+    result = evaluate(model, folder).results["beir"]
+    found = mteb.evaluate(MTEBEncoder(model), OwnRetrieval(), cache=None, show_progress_bar=False)
+    ((expected,),) = found.task_results[0].scores.values()
+    for name in ("ndcg_at_10", "mrr_at_10", "recall_at_10", "recall_at_100", "map_at_100"):
+        assert getattr(result, name) == pytest.approx(expected[name], abs=2e-5), name
+    assert (result.queries, result.documents, result.queries_left_out) == (9, 120, 3)
+    assert 0.02 < result.score < 0.98
+
+
+def test_the_mode_chooses_the_split_unless_it_is_named(folder, caplog):
+    caplog.set_level("INFO", "dcpcse")
+    task = own_retrieval(folder)
+    assert (task.name, task.split, task.queries.ids[0]) == ("beir", "test", "q2")
+    assert "beir: 3 of 12 queries have no relevant document in test; they are left out" in caplog.text
+    assert "id of the query is ignored, as in BEIR; this concerns 1 of 9 queries" in caplog.text
+    (dev, named) = retrieval_tasks([str(folder), f"{folder}:test"], "dev")
+    assert (dev.split, dev.queries.ids) == ("dev", [query["_id"] for query in QUERIES[:5]])
+    assert (named.name, named.split, named.content) == ("beir:test", "test", task.content)
+    assert dev.content != task.content
+
+
+def test_a_document_is_its_title_and_its_text(folder):
+    documents = own_retrieval(folder).documents
+    assert documents.texts[1] == f"{DOCUMENTS[1]['title']} {DOCUMENTS[1]['text']}"
+    assert (documents.texts[0], documents.texts[30]) == ("the same text", "the same text")
+
+
+def test_each_text_is_encoded_once(folder):
+    asked: list[str] = []
+
+    def encode(sentences):
+        asked.extend(sentences)
+        return np.random.default_rng(0).standard_normal((len(sentences), 4))
+
+    tasks = retrieval_tasks([str(folder), f"{folder}:dev"], "test")
+    load_suite([], Path("nowhere"), settings_of_mode("test"), tasks).measure(encode)
+    assert len(asked) == len(set(asked)) < len(DOCUMENTS) + len(QUERIES)
+
+
+def test_several_sets_have_a_mean_and_a_metric_each(model, folder, tmp_path):
+    other = shutil.copytree(folder, tmp_path / "other")
+    evaluation = evaluate(model, [folder, f"{other}:dev"], mode="dev")
+    first, second = (evaluation.results[name] for name in ("beir", "other:dev"))
+    assert dev_metrics({"beir": first}) == {"retrieval_ndcg_at_10": first.score}
+    assert dev_metrics(evaluation.results) == {
+        "retrieval_ndcg_at_10": pytest.approx((first.score + second.score) / 2),
+        "retrieval_beir_ndcg_at_10": first.score,
+        "retrieval_other:dev_ndcg_at_10": second.score,
+    }
+    assert evaluation.averages == {"beir": pytest.approx(50 * (first.score + second.score))}
+    lines = [line.split() for line in str(evaluation).splitlines() if "|" in line]
+    assert lines[2][1:9:2] == ["beir", "dev", "5", "120"] and lines[2][9] == f"{first.points:.2f}"
+    assert lines[-1][1] == "Avg." and lines[-1][6] == f"{evaluation.average:.2f}"
+    assert set(evaluation.to_pandas().metric) == {"nDCG@10", "MRR@10", "recall@10", "recall@100", "MAP@100"}
+
+
+def test_results_files_have_the_queries_which_are_compared(model, tiny, folder, tmp_path):
+    other = dcpcse.load(tiny("bert", seed=1), pooler="avg", device="cpu")
+    results = [evaluate(one, folder) for one in (model, other)]
+    for name, result in zip("ab", results, strict=True):
+        result.to_json(tmp_path / f"{name}.json")
+        write_similarities(tmp_path / f"{name}.npz", result.results)
+    outcomes = read_outcomes(tmp_path / "a.json").tasks["beir"]
+    assert (outcomes.statistic, outcomes.examples) == ("mean", "queries")
+    assert 100 * outcomes.values.mean() == pytest.approx(results[0].scores["beir"])
+    same = outcomes_of_results(results[0].results, "test", "here").tasks["beir"]
+    np.testing.assert_array_equal(same.values, outcomes.values)
+    found = dcpcse.compare([tmp_path / "a.json", tmp_path / "b.npz"], samples=4000)
+    (difference,) = found.differences
+    values = [result.results["beir"].query_ndcg for result in results]
+    # The t-test of the differences of the queries; the bootstrap has the same standard error.
+    deviation = np.std(values[1] - values[0], ddof=1) / np.sqrt(9)
+    assert difference.value == pytest.approx(100 * np.mean(values[1] - values[0]))
+    assert difference.high - difference.low == pytest.approx(2 * 100 * 2.306 * deviation, rel=0.05)
+    assert "this interval covers test queries, not seeds" in found.notes
+    encoded = dcpcse.compare([model, other], retrieval=str(folder), samples=4000, show_progress=False)
+    assert encoded.differences[0].value == pytest.approx(difference.value)
+    (tmp_path / "b.npz").rename(tmp_path / "a.npz")
+    with pytest.raises(UserError, match=r"different evaluations: the scores of beir differ"):
+        read_outcomes(tmp_path / "a.json")
+
+
+def test_other_queries_are_not_compared(model, folder, tmp_path):
+    other = shutil.copytree(folder, tmp_path / "beir")
+    lines = (other / "qrels/test.tsv").read_text(encoding="utf-8").splitlines()
+    (other / "qrels/test.tsv").write_text("\n".join([*lines, "q2\td1\t1"]), encoding="utf-8")
+    with pytest.raises(UserError, match=r"on different data \(1 numbers of relevant documents differ\)"):
+        dcpcse.compare([evaluate(model, one) for one in (folder, other)], names=["a", "b"], samples=100)
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_a_copy_of_a_nanobeir_set_is_read(folder, tmp_path, scores):
+    copied, own = own_retrieval(write_nano(tmp_path / "NanoOwn", scores), "dev"), own_retrieval(folder)
+    assert (copied.name, copied.split) == ("NanoOwn", "train")
+    assert (copied.documents.texts, copied.queries.ids) == (own.documents.texts, own.queries.ids)
+    assert [set(one) for one in copied.relevant] == [set(one) for one in own.relevant]
+    assert scores == (copied.relevant == own.relevant)
+    assert [path.parent.name for path in copied.contents] == ["corpus", "queries", "qrels"]
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache of the hub."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    return tmp_path / "hub"
+
+
+def test_a_downloaded_nanobeir_set_has_the_texts_and_judgements_of_mteb(folder, hub_cache):
+    repository = f"datasets--{MTEB_NANO['path'].replace('/', '--')}"
+    write_nano(hub_cache / repository / "snapshots" / MTEB_NANO["revision"])
+    own, found = own_retrieval(folder), own_retrieval("nanonfcorpus", "dev")
+    assert (found.name, found.split, found.queries_left_out) == ("NanoNFCorpus", "train", 0)  # mteb leaves them out
+    assert (found.documents.texts, found.queries.texts) == (own.documents.texts, own.queries.texts)
+    assert found.relevant == own.relevant
+
+
+def test_retrieval_tasks_of_a_benchmark_are_loaded_from_the_cache_without_a_network(folder, hub_cache):
+    repository = f"datasets--{MTEB_NANO['path'].replace('/', '--')}"
+    task = mteb.get_task("NanoNFCorpusRetrieval")
+    tasks = MtebTasks({"mteb/NanoNFCorpusRetrieval": task}, "Tiny", "--mteb_benchmark 'Tiny'", "tasks")
+    with pytest.raises(UserError, match="the data of 1 of 1 task are missing or incomplete"):
+        load_data(tasks)
+    write_nano(hub_cache / repository / "snapshots" / MTEB_NANO["revision"])
+    load_data(tasks)
+    assert len(task.dataset["default"]["train"]["corpus"]) == len(DOCUMENTS)
+    assert task.metadata.revision == MTEB_NANO["revision"]  # that of the results
+
+
+def test_a_set_that_has_not_been_downloaded_is_an_error_with_the_command(hub_cache):
+    with pytest.raises(UserError) as caught:
+        retrieval_tasks(["NanoNFCorpus", "NanoSciFactRetrieval"], "test")
+    message = str(caught.value)
+    assert message.startswith(
+        "NanoNFCorpus: the data set mteb/NanoNFCorpusRetrieval and 1 more are not in the cache of the hub; download "
+    )
+    command = message.partition('python -c "')[2].partition('"')[0]
+    asked = []
+    namespace = {"snapshot_download": lambda path, **options: asked.append((path, options["revision"]))}
+    exec(command.replace("from huggingface_hub import snapshot_download", "pass"), namespace)
+    assert asked[0] == (MTEB_NANO["path"], MTEB_NANO["revision"]) and len(asked) == 2
+    with pytest.raises(UserError, match="NanoArguAna: the data set mteb/NanoArguAnaRetrieval and 12 more are not"):
+        own_retrieval("NanoBEIR")
+    with pytest.raises(UserError, match="NanoNFCorpu is neither a folder nor a NanoBEIR set; did you mean"):
+        own_retrieval("NanoNFCorpu")
+
+
+def changed(folder: Path, target: Path, name: str, content: str | bytes) -> Path:
+    copy = shutil.copytree(folder, target / "beir")
+    (copy / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return copy
+
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+WRONG = {
+    "corpus.jsonl": {
+        '{"_id": "a", "text": "x"}\n{"_id": "b", text}\n': ":2: no valid JSON",
+        '["a", "x"]\n': r":1: \['a', 'x'\] found, an object expected",
+        '{"text": "x"}\n': ":1: _id None found, a string expected",
+        '{"_id": true, "text": "x"}\n': ":1: _id True found",
+        '{"_id": "a", "title": "x"}\n': ":1: text None found, a string expected",
+        '{"_id": "a", "title": 3, "text": "x"}\n': ":1: title 3 found",
+        '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: no valid JSON .*_id occurs 2 times",
+        '{"_id": "a", "text": "x"}\n\n': ":2: no valid JSON",
+        '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
+        '{"_id": "a", "title": " ", "text": ""}\n': ":1: an empty text found",
+        "": ": there are no documents",
+        b'{"_id": "\xff"}': ":1: byte 0xff found",
+    },
+    "queries.jsonl": {
+        '{"_id": "a", "text": " "}\n': ":1: an empty text found",
+        "": ": there are no queries",
+    },
+    "qrels/test.tsv": {
+        "q2\td1\t1\n": ":1: a judgement found, the header line expected",
+        f"{HEADER}q2\td1\n": ":2: expected 3 tab-separated columns but found 2",
+        f"{HEADER}q2\td1\thigh\n": ":2: score 'high' found, a number expected",
+        f"{HEADER}q2\td1\tnan\n": ":2: score 'nan' found",
+        f"{HEADER}q2\td1\t1\nq99\td1\t1\n": ":3: the query 'q99' is not in queries.jsonl",
+        f"{HEADER}q2\tx\t1\n": ":2: the document 'x' is not in corpus.jsonl",
+        f"{HEADER}q2\td1\t1\nq2\td1\t2\n": ":3: query 'q2' and document 'd1' occur twice with different scores",
+        f"{HEADER}d7\td7\t1\n": ":2: the document 'd7' is relevant for the query with its id",
+        f"{HEADER}q2\td1\t0\n": ": no query has a relevant document",
+        HEADER: ": no query has a relevant document",
+        "": ":1: expected 3 tab-separated columns but found an empty line",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [(name, content, message) for name, cases in WRONG.items() for content, message in cases.items()],
+)
+def test_a_mistake_is_an_error_with_file_and_line(folder, tmp_path, name, content, message):
+    with pytest.raises(DataError, match=f"/{name}{message}"):
+        own_retrieval(changed(folder, tmp_path, name, content))
+
+
+def test_a_repeated_judgement_is_read_once(folder, tmp_path):
+    task = own_retrieval(changed(folder, tmp_path, "qrels/test.tsv", f"{HEADER}q2\td1\t0.5\nq2\td1\t0.50\n"))
+    assert (task.queries.ids, task.relevant) == (["q2"], [{1: 0.5}])
+
+
+def test_what_is_no_such_folder_is_an_error(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "beir")
+    with pytest.raises(UserError, match=f"there is no split train in qrels, which has dev, test;.* {copy}:dev"):
+        own_retrieval(copy, "train")
+    with pytest.raises(UserError, match=f"{copy}: there is no split train"):
+        own_retrieval(f"{copy}:train")
+    shutil.rmtree(copy / "qrels")
+    with pytest.raises(UserError, match=f"{copy}: there is no qrels/test.tsv; give a folder in the layout of BEIR"):
+        own_retrieval(copy)
+    (copy / "queries.jsonl").unlink()
+    with pytest.raises(DataError, match=r"beir: queries\.jsonl not found in"):
+        own_retrieval(copy)
+    with pytest.raises(UserError, match="nowhere does not exist; check the path, or give NanoBEIR"):
+        own_retrieval("nowhere")
+    with pytest.raises(UserError, match=r"corpus.jsonl is not a folder"):
+        own_retrieval(copy / "corpus.jsonl")
+    copy = write_nano(tmp_path / "nano")
+    judged = pd.DataFrame({"query-id": ["q2"], "corpus-id": ["d1"], "score": [None]})
+    judged.to_parquet(copy / "qrels/train-00000-of-00001.parquet")
+    with pytest.raises(DataError, match="nano/qrels: row 1: score None found, a number expected; copy or download"):
+        own_retrieval(copy)
+    (copy / "qrels/train-00000-of-00001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet cannot be read .*copy the set again"):
+        own_retrieval(copy)
+    (copy / "qrels/train-00000-of-00001.parquet").unlink()
+    with pytest.raises(UserError, match="there are no Parquet files in qrels; copy the whole set"):
+        own_retrieval(copy)

@@ -1,0 +1,176 @@
+"""Retrieval of documents: rankings against a plain loop, scores against trec_eval and sentence-transformers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+from senteval import DataError, beir, settings_of_mode
+from senteval.beir import BeirTask, IdentifiedTexts, ranking_scores, top_documents
+from senteval.embeddings import Embeddings
+from senteval.lines import Content
+from senteval.scores import unit_rows
+from senteval.suite import load_suite
+
+
+class Data:
+    """Random vectors, ids in no order, and graded judgements of a set of documents and queries."""
+
+    def __init__(self, seed: int, documents: int, queries: int = 11, *, tied: bool = False, most: int = 3) -> None:
+        random = np.random.default_rng(seed)
+        draw = (lambda shape: random.integers(-1, 2, shape) + 0.0) if tied else random.standard_normal
+        width = 3 if tied else 8
+        self.documents, self.queries = draw((documents, width)), draw((queries, width))
+        self.documents[~self.documents.any(axis=1), 0] = self.queries[~self.queries.any(axis=1), 0] = 1
+        numbers = random.permutation(documents + queries)
+        self.ids = [f"é{number}" if number % 5 == 0 else str(number) for number in numbers[:documents]]
+        self.query_ids = [f"q{number}" for number in numbers[documents:]]
+        self.query_ids[0] = self.ids[0]  # which its query ignores
+        self.relevant = [
+            {
+                int(row): int(random.integers(1, most + 1))
+                for row in random.permutation(np.arange(1, documents))[:count]
+            }
+            for count in random.integers(1, min(documents, 30), queries)
+        ]
+        self.cosines = unit_rows(self.queries) @ unit_rows(self.documents).T
+
+    def ranked(self) -> list[list[int]]:
+        """The rows of the documents by a plain sort: by cosine, then by id, both descending."""
+        return [
+            sorted(
+                (row for row, given in enumerate(self.ids) if given != query),
+                key=lambda row: (np.round(cosines[row], 9), self.ids[row]),
+                reverse=True,
+            )
+            for query, cosines in zip(self.query_ids, self.cosines, strict=True)
+        ]
+
+    def top(self) -> np.ndarray:
+        ignored = np.array([self.ids.index(query) if query in self.ids else -1 for query in self.query_ids])
+        documents = unit_rows(self.documents)
+        return top_documents(unit_rows(self.queries), lambda rows: documents[rows], self.ids, ignored)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
+@pytest.mark.parametrize("documents", [2, 7, 100, 250])
+@pytest.mark.parametrize("block", [3, 64])
+def test_the_ranking_is_that_of_a_plain_sort_in_blocks_of_any_size(documents, tied, block, monkeypatch):
+    monkeypatch.setattr(beir, "DOCUMENTS", block)
+    monkeypatch.setattr(beir, "QUERIES", block)
+    data = Data(documents, documents, tied=tied)
+    for found, expected in zip(data.top().tolist(), data.ranked(), strict=True):
+        expected = expected[: min(beir.DEPTH, documents)]
+        assert found == expected + [-1] * (len(found) - len(expected))
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
+@pytest.mark.parametrize("documents", [2, 7, 60, 250])
+def test_the_scores_are_those_of_trec_eval(documents, tied):
+    data = Data(documents + 1, documents, tied=tied)
+    found = ranking_scores(data.top(), data.relevant)
+    evaluator = pytrec_eval.RelevanceEvaluator(
+        {
+            query: {data.ids[row]: score for row, score in relevant.items()}
+            for query, relevant in zip(data.query_ids, data.relevant, strict=True)
+        },
+        {"ndcg_cut.10", "map_cut.100", "recall.10,100"},
+    )
+    run = {
+        query: {
+            given: float(np.round(value, 6)) for given, value in zip(data.ids, cosines, strict=True) if given != query
+        }
+        for query, cosines in zip(data.query_ids, data.cosines, strict=True)
+    }
+    expected = evaluator.evaluate(run)
+    names = {"ndcg_at_10": "ndcg_cut_10", "map_at_100": "map_cut_100"}
+    names |= {"recall_at_10": "recall_10", "recall_at_100": "recall_100"}
+    for name, theirs in names.items():
+        # trec_eval gives scores in six digits after the comma
+        np.testing.assert_allclose(found[name], [expected[query][theirs] for query in data.query_ids], atol=1e-6)
+
+
+def test_the_scores_of_equally_relevant_documents_are_those_of_sentence_transformers():
+    data = Data(5, 80, most=1)
+    data.query_ids[0] = "q"  # sentence-transformers does not ignore a document
+    relevant = {
+        query: {data.ids[row] for row in rows} for query, rows in zip(data.query_ids, data.relevant, strict=True)
+    }
+    theirs = InformationRetrievalEvaluator(
+        dict.fromkeys(data.query_ids, "q"), dict.fromkeys(data.ids, "d"), relevant, precision_recall_at_k=[10, 100]
+    )
+    hits = [
+        [{"corpus_id": given, "score": value} for given, value in zip(data.ids, cosines, strict=True)]
+        for cosines in data.cosines
+    ]
+    expected = theirs.compute_metrics(hits)
+    found = {name: values.mean() for name, values in ranking_scores(data.top(), data.relevant).items()}
+    assert found["ndcg_at_10"] == pytest.approx(expected["ndcg@k"][10])
+    assert found["mrr_at_10"] == pytest.approx(expected["mrr@k"][10])
+    assert found["recall_at_10"] == pytest.approx(expected["recall@k"][10])
+    assert found["map_at_100"] == pytest.approx(expected["map@k"][100])  # of queries with at most 100 relevant ones
+
+
+def test_a_relevant_document_after_the_cutoffs_counts_for_nothing():
+    ranking = np.arange(100)[None]
+    found = ranking_scores(ranking, [{10: 1.0, 150: 2.0}])
+    assert {name: values.item() for name, values in found.items()} == {
+        "ndcg_at_10": 0,
+        "mrr_at_10": 0,
+        "recall_at_10": 0,
+        "recall_at_100": 0.5,
+        "map_at_100": 1 / 11 / 2,
+    }
+
+
+def test_equal_vectors_are_tied_wherever_they_are_in_a_block():
+    random = np.random.default_rng(0)
+    vector = unit_rows(random.standard_normal((1, 300)))
+    documents = np.concatenate([unit_rows(random.standard_normal((500, 300))), np.repeat(vector, 700, axis=0)])
+    ids = [f"{number:04}" for number in random.permutation(1200)]
+    found = top_documents(vector + 0, lambda rows: documents[rows], ids, np.array([-1]))[0]
+    assert [ids[row] for row in found] == sorted(ids[500:], reverse=True)[:100]
+
+
+def task_of(data: Data) -> BeirTask:
+    def texts(name: str, ids: list[str]) -> IdentifiedTexts:
+        return IdentifiedTexts(name, ids, [f"{name} {given}" for given in ids], Path(name), [*range(1, len(ids) + 1)])
+
+    contents = {Path(name): Content.of(name.encode()) for name in ("documents", "queries")}
+    own = texts("documents", data.ids), texts("queries", data.query_ids)
+    return BeirTask("tiny", "test", *own, data.relevant, 2, contents)
+
+
+def embeddings_of(task: BeirTask, data: Data) -> Embeddings:
+    vectors = np.concatenate([data.documents, data.queries])
+    return Embeddings([*task.documents.texts, *task.queries.texts], vectors)
+
+
+def test_a_task_has_the_mean_scores_of_its_queries():
+    data = Data(3, 40)
+    task = task_of(data)
+    suite = load_suite([], Path("nowhere"), settings_of_mode("test"), [task])
+    assert set(suite.files) == {"documents", "queries"}
+    result = suite.tasks["tiny"].score(embeddings_of(task, data), suite.settings)
+    expected = ranking_scores(data.top(), data.relevant)
+    assert {name: getattr(result, name) for name in expected} == {
+        name: float(values.mean()) for name, values in expected.items()
+    }
+    assert (result.queries, result.documents, result.queries_left_out, result.points) == (
+        11,
+        40,
+        2,
+        100 * result.score,
+    )
+    np.testing.assert_array_equal(result.query_ndcg, expected["ndcg_at_10"])
+    np.testing.assert_array_equal(result.gold, [len(one) for one in data.relevant])
+    assert result.as_dict()["ndcg_at_10"] == result.score and "gold" not in result.as_dict()
+
+
+def test_the_embedding_of_a_document_that_is_zero_is_an_error_with_its_line():
+    data = Data(3, 40)
+    data.documents[6] = 0
+    task = task_of(data)
+    with pytest.raises(DataError, match=r"^documents:7: tiny documents: the embedding of .* is all zeros"):
+        beir.LoadedBeir(task).score(embeddings_of(task, data), settings_of_mode("test"))
