@@ -1,5 +1,6 @@
 """Find columns that are not what they are taken for: no header in the first row, numbers or classes as sentences."""
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,11 @@ MOST_WORDS, MOST_CHARACTERS = 3, 40
 """A second column of positives may contain classes if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES`
 different values, each in `ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are. Few
 positives are repeated so often; those that are, such as the questions of an FAQ, have more words."""
+
+
+MOST_IN_WORD = 12
+"""Number of letters without a blank between them above which a column's name is taken for a sentence. Only letters of
+scripts without capitals count, such as Chinese and Thai, in which most languages have no blanks between words."""
 
 
 class NumericColumns:
@@ -86,13 +92,25 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
     """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else None."""
     if Path(path).suffix.lower() not in (".csv", ".tsv"):
         return None
-    said = next((name for name in names if len(name.split()) > 3 or name.endswith((".", "!", "?"))), None)
+    said = next((name for name in names if _is_said(name)), None)
     if said is None:
         return None
     return (
         f"the first row looks like a sentence ({said[:40]!r}), but it names the columns and is not trained on; give a "
         "row of names before it"
     )
+
+
+def _is_said(name: str) -> bool:
+    """Return whether a name ends as a sentence, or is longer than names of columns are."""
+    words, last = name.split(), name[-1:]
+    # Every script has its own marks at the end of a sentence. They are in Unicode's category "other punctuation".
+    ends = last in tuple(".!?") or (not last.isascii() and unicodedata.category(last) == "Po")
+    return len(words) > 3 or ends or any(_letters_without_case(word) > MOST_IN_WORD for word in words)
+
+
+def _letters_without_case(word: str) -> int:
+    return 0 if word.isascii() else sum(unicodedata.category(letter) == "Lo" for letter in word)
 
 
 def _is_short(value: str) -> bool:
