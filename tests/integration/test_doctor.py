@@ -20,6 +20,7 @@ from senteval_tiny import unofficial, write_tiny_data
 from dcpcse.cli.main import main
 from dcpcse.doctor import environment, evaluation_data, training_file
 from dcpcse.doctor.checks import CHECKS
+from dcpcse.doctor.overlap import key
 
 
 @pytest.fixture
@@ -90,6 +91,14 @@ def test_sentences_of_the_evaluation_data_are_found_by_their_letters_and_digits(
     text.write_text("\n".join(lines[::2][:2]) + "\n", encoding="utf-8")
     assert ("warning", "evaluation") not in doctor(text, tmp_path / "data")[1]
     assert ("warning", "evaluation") not in doctor(text)[1]
+
+
+def test_marks_on_letters_tell_sentences_apart_and_their_encoding_does_not():
+    accented = "Élève, où?"
+    assert key(accented) == key(unicodedata.normalize("NFD", accented).upper()) != key("Eleve ou")
+    assert key("उसकी बात") != key("उसका बात") and key("קָמַץ") != key("קמץ")
+    assert key("สุนัข วิ่ง") == key("สุนัขวิ่ง") != key("สนขวง")
+    assert key("👍🏽 ☺️") is None and key("می‌روم") == key("میروم")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
