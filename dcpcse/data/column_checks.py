@@ -17,7 +17,7 @@ positives are repeated so often; those that are, such as the questions of an FAQ
 
 
 MOST_IN_WORD = 12
-"""Number of letters without a blank between them above which a column's name is taken for a sentence. Only letters of
+"""Number of letters without a blank between them above which a text has more words than a name. Only letters of
 scripts without capitals count, such as Chinese and Thai, in which most languages have no blanks between words."""
 
 
@@ -103,18 +103,23 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
 
 def _is_said(name: str) -> bool:
     """Return whether a name ends as a sentence, or is longer than names of columns are."""
-    words, last = name.split(), name[-1:]
+    last = name[-1:]
     # Every script has its own marks at the end of a sentence. They are in Unicode's category "other punctuation".
     ends = last in tuple(".!?") or (not last.isascii() and unicodedata.category(last) == "Po")
-    return len(words) > 3 or ends or any(_letters_without_case(word) > MOST_IN_WORD for word in words)
-
-
-def _letters_without_case(word: str) -> int:
-    return 0 if word.isascii() else sum(unicodedata.category(letter) == "Lo" for letter in word)
+    return ends or not _has_few_words(name)
 
 
 def _is_short(value: str) -> bool:
-    return len(value) <= MOST_CHARACTERS and len(value.split()) <= MOST_WORDS
+    return len(value) <= MOST_CHARACTERS and _has_few_words(value)
+
+
+def _has_few_words(text: str) -> bool:
+    words = text.split()
+    return len(words) <= MOST_WORDS and (text.isascii() or max(map(_letters_without_case, words)) <= MOST_IN_WORD)
+
+
+def _letters_without_case(word: str) -> int:
+    return sum(unicodedata.category(letter) == "Lo" for letter in word)
 
 
 def _is_number(cell: str) -> bool:
