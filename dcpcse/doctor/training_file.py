@@ -200,11 +200,14 @@ class _RowCounts:
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
         sides = zip(*(cells for _, cells in batch), strict=True)
         ids = [[found.ids for found in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
+        framing = self.settings.tokenizer.num_special_tokens_to_add(False)
         for (number, _), of_row in zip(batch, zip(*ids, strict=True), strict=True):
             lengths = list(map(len, of_row))
             self.tokens.update(lengths)
             if max(lengths) > self.settings.max_seq_length:
                 self.counters["long"].add(number)
+            if min(lengths) == framing:
+                self.counters["no tokens"].add(number)
             if unknown := sum(found.count(self.settings.unknown_id) for found in of_row):
                 self.unknown += unknown
                 self._unknown_rows.add(number)
@@ -342,6 +345,11 @@ _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
         note,
         "not NFC",
         lambda rows: "rows that are not in Unicode's composed form (NFC), such as accents apart; tokens may differ",
+    ),
+    "no tokens": (
+        warning,
+        "no tokens",
+        lambda rows: "rows with a sentence of which the tokenizer leaves nothing, so that all of them have one vector",
     ),
     "long": (note, "long", _truncated),
 }

@@ -274,6 +274,12 @@ def test_the_share_of_unknown_tokens_is_told_and_a_large_one_is_a_warning(tiny, 
     assert "unknown" not in str(doctor(path, "--tokenizer", tiny("roberta"))[1])
 
 
+def test_sentences_of_which_the_tokenizer_leaves_nothing_are_found(tiny, doctor, tmp_path):
+    (path := tmp_path / "a.csv").write_text("a,b\na,b\nc,\u200b\n\u00ad\u200f,d\n", encoding="utf-8")
+    assert doctor(path, "--tokenizer", tiny("bert"))[1]["warning", "no tokens"] == [3, 4]
+    assert "no tokens" not in str(doctor(path, "--tokenizer", tiny("roberta"))[1])
+
+
 def test_the_unknown_token_of_every_kind_of_tokenizer_is_known():
     words = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
     kinds = {
