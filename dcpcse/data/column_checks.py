@@ -103,10 +103,10 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
 
 def _is_said(name: str) -> bool:
     """Return whether a name ends as a sentence, or is longer than names of columns are."""
-    last = name[-1:]
-    # Every script has its own marks at the end of a sentence. They are in Unicode's category "other punctuation".
-    ends = last in tuple(".!?") or (not last.isascii() and unicodedata.category(last) == "Po")
-    return ends or not _has_few_words(name)
+    last = unicodedata.normalize("NFKC", name)[-1:]  # full-width marks become ASCII
+    # Every script has its own marks, which are in Unicode's category "other punctuation", with some commas.
+    is_mark = not last.isascii() and unicodedata.category(last) == "Po" and last not in "、،؛"
+    return last in tuple(".!?") or is_mark or not _has_few_words(name)
 
 
 def _is_short(value: str) -> bool:
