@@ -115,7 +115,7 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
 
     def fault(start: int) -> DataError:
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)
-        return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected")
+        return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected (iconv converts files)")
 
     # The file is UTF-16 or binary. Read as ISO-8859-1, it could happen to have the expected number of lines.
     if control := CONTROL_BYTES.search(raw):

@@ -1,5 +1,6 @@
 """Find columns that are not what they are taken for: no header in the first row, numbers or classes as sentences."""
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,11 @@ MOST_WORDS, MOST_CHARACTERS = 3, 40
 """A second column of positives may contain classes if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES`
 different values, each in `ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are. Few
 positives are repeated so often; those that are, such as the questions of an FAQ, have more words."""
+
+
+MOST_IN_WORD = 12
+"""Number of letters without a blank between them above which a text has more words than a name. Only letters of
+scripts without capitals count, such as Chinese and Thai, in which most languages have no blanks between words."""
 
 
 class NumericColumns:
@@ -86,7 +92,7 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
     """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else None."""
     if Path(path).suffix.lower() not in (".csv", ".tsv"):
         return None
-    said = next((name for name in names if len(name.split()) > 3 or name.endswith((".", "!", "?"))), None)
+    said = next((name for name in names if _is_said(name)), None)
     if said is None:
         return None
     return (
@@ -95,8 +101,25 @@ def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
     )
 
 
+def _is_said(name: str) -> bool:
+    """Return whether a name ends as a sentence, or is longer than names of columns are."""
+    last = unicodedata.normalize("NFKC", name)[-1:]  # full-width marks become ASCII
+    # Every script has its own marks, which are in Unicode's category "other punctuation", with some commas.
+    is_mark = not last.isascii() and unicodedata.category(last) == "Po" and last not in "、،؛"
+    return last in tuple(".!?") or is_mark or not _has_few_words(name)
+
+
 def _is_short(value: str) -> bool:
-    return len(value) <= MOST_CHARACTERS and len(value.split()) <= MOST_WORDS
+    return len(value) <= MOST_CHARACTERS and _has_few_words(value)
+
+
+def _has_few_words(text: str) -> bool:
+    words = text.split()
+    return len(words) <= MOST_WORDS and (text.isascii() or max(map(_letters_without_case, words)) <= MOST_IN_WORD)
+
+
+def _letters_without_case(word: str) -> int:
+    return sum(unicodedata.category(letter) == "Lo" for letter in word)
 
 
 def _is_number(cell: str) -> bool:

@@ -1,8 +1,9 @@
 """Settings, findings and reports of checks."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
@@ -25,6 +26,13 @@ class CheckSettings:
     base: str | None = None
     evaluated: Mapping[int, str] = field(default_factory=dict)
     progress: Callable[..., Any] = lambda steps, total, name: steps
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id of the token that stands for what the tokenizer does not know; None if there is none."""
+        model = json.loads(self.tokenizer.to_str())["model"]
+        token = model.get("unk_token")
+        return model.get("unk_id") if token is None else self.tokenizer.token_to_id(token)
 
     @property
     def special(self) -> tuple[str, ...]:

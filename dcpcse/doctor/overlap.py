@@ -1,18 +1,30 @@
 """Find sentences of evaluation data in a training file: scores of a model that has seen them would be too high."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dcpcse.doctor.evaluation_data import sentences
 
 _OTHERS = re.compile(r"[\W_]+")
-"""All characters but letters and digits."""
+"""All ASCII characters but letters and digits. (In other scripts, `\\W` would also match vowel signs and accents.)"""
 
 
 def key(text: str) -> int | None:
-    """Return a 64-bit hash of the letters and digits of a text, without regard to case; None if it has none."""
-    kept = _OTHERS.sub("", text.casefold())
+    """Return a 64-bit hash of the letters and digits of a text, without regard to case; None if it has none.
+
+    Marks on letters, such as the vowel signs of Indic scripts, belong to the letters. It does not matter whether a
+    letter and its marks are one character or several.
+    """
+    text = text.casefold()
+    if text.isascii():
+        kept = _OTHERS.sub("", text)
+    else:
+        categories = ((letter, unicodedata.category(letter)[0]) for letter in unicodedata.normalize("NFC", text))
+        kept = "".join(letter for letter, category in categories if category in "LMN")
+        # Without letters, only marks are left of emoji.
+        kept = kept if any(map(str.isalnum, kept)) else ""
     return hash(kept) if kept else None
 
 

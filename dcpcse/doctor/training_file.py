@@ -14,6 +14,7 @@ from dcpcse.data.columns import CLASS, Header, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.labels import LabelCounter, describe_labels
 from dcpcse.data.readers import DataSource, read_table
+from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 from dcpcse.doctor.overlap import key
 from dcpcse.utils.errors import UserError
@@ -155,6 +156,7 @@ class _RowCounts:
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
         self.evaluated: Histogram[str] = Histogram()
+        self.unknown, self._unknown_rows = 0, LineCounter()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
     def add(self, batch: Sequence[tuple[int, list[str]]], header: Header) -> None:
@@ -197,11 +199,18 @@ class _RowCounts:
 
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
         sides = zip(*(cells for _, cells in batch), strict=True)
-        lengths = [[len(found.ids) for found in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
-        for (number, _), of_row in zip(batch, zip(*lengths, strict=True), strict=True):
-            self.tokens.update(of_row)
-            if max(of_row) > self.settings.max_seq_length:
+        ids = [[found.ids for found in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
+        framing = self.settings.tokenizer.num_special_tokens_to_add(False)
+        for (number, _), of_row in zip(batch, zip(*ids, strict=True), strict=True):
+            lengths = list(map(len, of_row))
+            self.tokens.update(lengths)
+            if max(lengths) > self.settings.max_seq_length:
                 self.counters["long"].add(number)
+            if min(lengths) == framing:
+                self.counters["no tokens"].add(number)
+            if unknown := sum(found.count(self.settings.unknown_id) for found in of_row):
+                self.unknown += unknown
+                self._unknown_rows.add(number)
 
     def findings(self, header: Header) -> Findings:
         """Yield the findings; yield nothing if there are no rows."""
@@ -216,7 +225,19 @@ class _RowCounts:
             if found := _found(counter):
                 level, what, text = _SENTENCE_FINDINGS[name]
                 yield level(what, text(self), found.lines, found.count)
+        if found := _found(self._unknown_rows):
+            yield self._unknown(found)
         yield from self._lengths()
+
+    def _unknown(self, rows: Occurrences) -> Finding:
+        # Without the special tokens around a sentence.
+        tokenizer, sentences = self.settings.tokenizer, self.tokens.total()
+        framed = sum(length * count for length, count in self.tokens.items())
+        share = self.unknown / (framed - sentences * tokenizer.num_special_tokens_to_add(False))
+        text = describe_unknown(share, tokenizer.id_to_token(self.settings.unknown_id))
+        if share > MOST_UNKNOWN:
+            return warning("unknown", f"{text}; {REMEDY}", rows.lines, rows.count)
+        return note("unknown", text, rows.lines, rows.count)
 
     def _labels(self) -> Findings:
         classes, scores = self.labels.classes, self.labels.scores
@@ -263,7 +284,11 @@ class _RowCounts:
             if histogram:
                 least, median, most, longest = _quantiles(histogram)
                 text = f"per sentence: min {least}, median {median}, 95th percentile {most}, max {longest}"
-                yield ok(name, text + (" (including special tokens)" if name == "tokens" else ""))
+                yield ok(name, text + _COUNTED.get(name, ""))
+
+
+_COUNTED = {"words": " (separated by blanks)", "tokens": " (including special tokens)"}
+"""What is counted, as a remark on its lengths."""
 
 
 def _percent(share: float) -> str:
@@ -319,7 +344,12 @@ _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     "normal form": (
         note,
         "not NFC",
-        lambda rows: "rows with letters and accents as separate characters, which may give different tokens",
+        lambda rows: "rows that are not in Unicode's composed form (NFC), such as accents apart; tokens may differ",
+    ),
+    "no tokens": (
+        warning,
+        "no tokens",
+        lambda rows: "rows with a sentence of which the tokenizer leaves nothing, so that all of them have one vector",
     ),
     "long": (note, "long", _truncated),
 }

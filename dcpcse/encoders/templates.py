@@ -246,8 +246,13 @@ def sentence_ids(
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the special tokens that the tokenizer puts before and after a text."""
-    word = tokenizer("a", add_special_tokens=False)["input_ids"]
-    framed = tokenizer("a")["input_ids"]
+    text = "a"
+    if not (word := tokenizer(text, add_special_tokens=False)["input_ids"]):
+        # Without an unknown token, a tokenizer leaves out letters of scripts that are not in its vocabulary.
+        for text in tokenizer.get_vocab().keys() - tokenizer.all_special_tokens:
+            if word := tokenizer(text, add_special_tokens=False)["input_ids"]:
+                break
+    framed = tokenizer(text)["input_ids"]
     start = next(i for i in range(len(framed)) if framed[i : i + len(word)] == word)
     return framed[:start], framed[start + len(word) :]
 

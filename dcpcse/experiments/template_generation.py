@@ -35,7 +35,9 @@ class Example:
 def read_definitions(path: str | Path) -> list[Example]:
     """Read lines of the form word<TAB>definition. Raises UserError with file and line for any other line."""
     try:
-        lines = read_text(path).splitlines()
+        # str.splitlines would also split at U+2028 and other characters inside a definition.
+        text = read_text(path)
+        lines = text.removesuffix("\n").split("\n") if text else []
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the definitions {path}: {error}") from error
     examples = []

@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
 from dcpcse.encoders.backbones import quiet
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.encoder_folder import Picture, write_encoder
@@ -27,7 +28,7 @@ from dcpcse.pretraining.sequences import (
 from dcpcse.pretraining.text import Text, hold_out, read_lines
 from dcpcse.pretraining.trainer import MaskedLMTrainer, Progress, last_complete_checkpoint, seconds_before
 from dcpcse.pretraining.vocabulary import make_tokenizer, save_tokenizer, token_characters
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import launched
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
@@ -227,6 +228,10 @@ def build_corpus(
         "unigram": unigram_figures(data.tokens, data.special, masked, characters),
         "unknown_share": float((data.tokens == tokenizer.unk_token_id).mean()),
     }
+    if facts["unknown_share"] > MOST_UNKNOWN:
+        own = "raise --vocab_size, or choose --model_type roberta, whose tokenizer knows every byte"
+        remedy = REMEDY if args.tokenizer or args.model_name_or_path else own
+        warn(f"{describe_unknown(facts['unknown_share'], tokenizer.unk_token)}; {remedy}")
     return PackedCorpus(data, batches, characters, facts)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from dcpcse.serving.metrics import Metrics
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.errors import UserError, did_you_mean, shown
 
-_NAME = re.compile(r"\w[\w.+@-]{0,199}")
+_NAME = re.compile(r"\w[\w.+@-]*")
+"""Names of adapters without the marks on letters of some scripts, which `\\w` does not match."""
 
 InThread = Callable[..., Coroutine[Any, Any, Any]]
 """A function that calls another one in the thread that owns the encoder."""
@@ -143,7 +145,8 @@ class ModelRegistry:
     @staticmethod
     def require_name(name: str) -> None:
         """Raise UserError unless an adapter may have this name: letters, digits and . _ - + @, at most 200."""
-        if not _NAME.fullmatch(name):
+        letters = "".join(letter for letter in name if unicodedata.category(letter)[0] != "M")
+        if len(name) > 200 or not _NAME.fullmatch(letters):
             raise UserError(f"{shown(name)} cannot name an adapter; use letters, digits and . _ - + @, at most 200")
 
     def _collection(self) -> Adapters:

@@ -57,6 +57,7 @@ from dcpcse.training.validate_setup import (
     require_distinct_rows,
     require_fitting,
     require_shardable,
+    warn_of_unknown_tokens,
 )
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean
@@ -213,6 +214,8 @@ def build(
         require_complete(method, options.method, columns)
     sources = {FALSE_NEGATIVES: GuideSource(options.guide)} if options.guide else {}
     method = replace(method, guides=_load_guides({**sources, **method.guides}, method, options))
+    if data and run.do_train:
+        warn_of_unknown_tokens(data, method)
     require_fitting(method, columns, dataset, data_args, run)
     for loss_fn in method.losses:
         loss_fn.row_chunk = run.loss_chunk

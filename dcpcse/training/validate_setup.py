@@ -9,6 +9,7 @@ from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.labels import describe_labels
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
+from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.templates import frame
@@ -124,6 +125,20 @@ def warn_of_columns(data: TrainingData) -> None:
         found.append(f"the column {data.columns[-1]!r} has 0 and 1: its numbers are scores, 1 for a similar pair")
     for problem in filter(None, found):
         warn(f"{data.name}: {problem}")
+
+
+def warn_of_unknown_tokens(data: TrainingData, method: Method) -> None:
+    """Log a warning if the tokenizer does not know many tokens of the data, or a token of a template."""
+    tokenizer = method.model.tokenizer
+    share = unknown_share(data, tokenizer)
+    if share > MOST_UNKNOWN:
+        warn(f"{data.name}: {describe_unknown(share, tokenizer.unk_token)}; {REMEDY}")
+    for template in method.model.templates:
+        if tokenizer.unk_token_id in (*template.before, *template.after):
+            warn(
+                f"the template {str(template.template)!r} has words that are unknown to the tokenizer, which reads "
+                f"all of them as {tokenizer.unk_token}; choose another template"
+            )
 
 
 def require_classes(data: TrainingData) -> None:

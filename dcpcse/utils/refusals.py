@@ -112,9 +112,9 @@ def _describe_unicode(error: UnicodeError, during: str) -> str:
 
 
 def require_text(words: Sequence[str], what: str = "the argument") -> None:
-    """Raise UserError for bytes that the encoding of the locale lacks: no file that dcpcse writes could name them."""
+    """Raise UserError for bytes that the encoding of the locale lacks: no file that dcpcse writes could have them."""
     for word in words:
         if SURROGATE.search(word):
             encoding = sys.getfilesystemencoding()
-            remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1 if it is UTF-8, or rename it"
+            remedy = "change it" if encoding == "utf-8" else "set PYTHONUTF8=1 if it is UTF-8, or change it"
             raise UserError(f"{what} {word!r} is not text in {encoding}; {remedy}")

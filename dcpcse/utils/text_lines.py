@@ -3,6 +3,7 @@
 import codecs
 import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,13 @@ _BINARY = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]|\0{3}")
 NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON can escape, but that file names, tokenizers, terminals and Arrow do not accept."""
 
+_OTHER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # which begins with the mark of UTF-16
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Byte-order marks of encodings that are not read."""
 
 MOST_LINE_BYTES = 512 * 2**20
 """Maximum length of a line; a longer one (a file of zeros) would fill the memory."""
@@ -39,10 +47,15 @@ def line_error(path: Path, number: int, problem: str) -> UserError:
 def decode_line(path: Path, number: int, line: bytes) -> str:
     r"""Return the text of a line without its end (\n or \r\n) and, in line 1, without a byte-order mark.
 
-    Raises UserError if the line is not UTF-8 or contains a NUL, or if the file starts with binary data.
+    Raises UserError if the line is not UTF-8 or contains a NUL, or if the file starts with binary data or with the
+    byte-order mark of another encoding.
     """
     if number == 1:
         line = line.removeprefix(codecs.BOM_UTF8)
+        for mark, encoding in _OTHER_MARKS.items():
+            if line.startswith(mark):
+                command = _conversion(path, encoding)
+                raise line_error(path, number, f"the file is {encoding}; convert it by `{command}`")
     if b"\0" in line:
         raise _decoding_error(path, number, line, "found a NUL byte (is it UTF-16?); convert the file to UTF-8")
     try:
@@ -52,14 +65,20 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
             path,
             number,
             line,
-            f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file, for instance by "
-            f"`iconv -f LATIN1 -t UTF-8 {path.name} > utf8-{path.name}`",
+            f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file by `{_conversion(path, 'ENCODING')}`, "
+            "with the ENCODING that it has, such as LATIN1, WINDOWS-1251 or GB18030",
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 
 
+def _conversion(path: Path, encoding: str) -> str:
+    """Return the command that converts a file to UTF-8."""
+    name, converted = shlex.quote(path.name), shlex.quote(f"utf8-{path.name}")
+    return f"iconv -f {encoding} -t UTF-8 {name} > {converted}"
+
+
 def _decoding_error(path: Path, number: int, line: bytes, problem: str) -> UserError:
     """Return the error for a line that is not UTF-8 text, or for a file that starts with binary data."""
-    if number == 1 and _BINARY.search(line) and not line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if number == 1 and _BINARY.search(line):
         return UserError(f"{path} is not a text file but starts with binary data; give a text file in UTF-8")
     return line_error(path, number, problem)

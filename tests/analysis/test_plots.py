@@ -504,3 +504,18 @@ def test_labels_are_given_or_the_names_of_the_places(tmp_path):
         inputs.labelled(["label="])
     with pytest.raises(UserError, match="m and m have the same name 'a'; give one of them another name, as in a-2=m"):
         inputs.labelled(["a=m", "a=m"], "name")
+
+
+def test_characters_that_the_font_lacks_are_named_once_and_are_in_the_svg(caplog, recwarn, tmp_path):
+    @style.styled
+    def drawn():
+        figure = style.figure(3, 2)
+        style.title(figure.subplots(), "模型 Ёж ไทย العربية")
+        return figure
+
+    _, svg = style.save(drawn(), tmp_path / "plot")
+    assert caplog.messages == [
+        "the font of plots has no 模, 型, ไ, ท, ย: the PNG shows boxes in their place; the SVG contains the text"
+    ]
+    assert "模型 Ёж ไทย العربية" in svg.read_text(encoding="utf-8")
+    assert not list(recwarn)

@@ -282,4 +282,8 @@ def test_a_header_that_is_a_sentence_is_known():
     assert "('A man walks home')" in header_problem("a.csv", ["A man walks home", "b"])
     assert "('It rains.')" in header_problem("a.TSV", ["a", "It rains."])
     assert header_problem("a.csv", ["first sentence", "second"]) is None
+    for said in ("下雨了。", "बारिश हुई।", "هل نزل المطر؟", "Շունը վազում է։", "昨天下雨了吗？", "สุนัขวิ่งบนหญ้าแห้ง"):
+        assert f"({said!r})" in header_problem("a.csv", ["a", said])
+    for name in ("句子", "ประโยคที่หนึ่ง", "جملة أولى", "वाक्य", "문장", "предложение", "Überschriftentexte", "标签："):
+        assert header_problem("a.csv", [name, "b"]) is None
     assert header_problem("a.jsonl", ["the name of a key"]) is None

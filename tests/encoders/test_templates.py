@@ -1,9 +1,10 @@
 """Templates: two grammars, slots by index, and tokenisation as of the text written out."""
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from dcpcse.encoders.templates import Template, TokenTemplate
+from dcpcse.encoders.templates import Template, TokenTemplate, frame
 from dcpcse.utils.errors import UserError
 
 PLAIN = 'This sentence of "{sentence}" means [MASK] .'
@@ -123,3 +124,12 @@ def test_a_tokenizer_without_a_mask_is_refused(tiny, tmp_path):
     tokenizer.mask_token = None
     with pytest.raises(UserError, match="mask token"):
         TokenTemplate(Template.parse(PLAIN), tokenizer)
+
+
+def test_the_special_tokens_around_a_text_are_found_without_a_latin_letter():
+    letters = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, "ฝ": 2, "น": 3}, []))
+    letters.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    letters.add_special_tokens(["<s>", "</s>"])
+    assert frame(PreTrainedTokenizerFast(tokenizer_object=letters, cls_token="<s>", sep_token="</s>")) == ([0], [1])

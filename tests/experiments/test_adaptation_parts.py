@@ -69,6 +69,10 @@ def test_rows_that_share_a_text_are_in_one_part(rows, room, seed):
     assert parts == divide(groups, [""] * len(rows), {"test": room, "dev": room + 1}, seed)
 
 
+def test_the_normal_form_case_and_blanks_of_a_text_do_not_count():
+    assert list(groups_of([["Élan\u3000vital"], ["E\u0301LAN VITAL "], ["Elan vital"]])) == [0, 0, 1]
+
+
 def test_every_part_has_the_same_share_of_each_class_and_another_seed_gives_other_rows():
     classes = ["many"] * 60 + ["few"] * 20 + ["some"] * 40
     parts = divide(np.arange(120), classes, {"test": 24, "dev": 24}, seed=1)

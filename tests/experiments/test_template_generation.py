@@ -98,6 +98,12 @@ def test_the_search_scores_generated_templates(folder, tiny, sts_data, tmp_path,
     assert scored == [str(template) for template in generate_templates(*load_t5(folder), EXAMPLES, 4)]
 
 
+def test_definitions_end_at_line_feeds_only(tmp_path):
+    path = tmp_path / "words.tsv"
+    path.write_text("橘子\t一种\u2028水果\r\nلیمو\tمیوه\u0085\u200cای\n", encoding="utf-8", newline="")
+    assert read_definitions(path) == [Example("橘子", "一种\u2028水果"), Example("لیمو", "میوه\u0085\u200cای")]
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [("", "is empty"), ("orange\ta fruit\nred\n", "line 2: expected"), ("\ta fruit\n", "line 1")],

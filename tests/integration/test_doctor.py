@@ -16,10 +16,13 @@ import torch
 from model_folders import edit_record, without_checksums
 from safetensors.torch import load_file, save_file
 from senteval_tiny import unofficial, write_tiny_data
+from tokenizers import Tokenizer, models
 
 from dcpcse.cli.main import main
 from dcpcse.doctor import environment, evaluation_data, training_file
 from dcpcse.doctor.checks import CHECKS
+from dcpcse.doctor.findings import CheckSettings
+from dcpcse.doctor.overlap import key
 
 
 @pytest.fixture
@@ -90,6 +93,14 @@ def test_sentences_of_the_evaluation_data_are_found_by_their_letters_and_digits(
     text.write_text("\n".join(lines[::2][:2]) + "\n", encoding="utf-8")
     assert ("warning", "evaluation") not in doctor(text, tmp_path / "data")[1]
     assert ("warning", "evaluation") not in doctor(text)[1]
+
+
+def test_marks_on_letters_tell_sentences_apart_and_their_encoding_does_not():
+    accented = "Élève, où?"
+    assert key(accented) == key(unicodedata.normalize("NFD", accented).upper()) != key("Eleve ou")
+    assert key("उसकी बात") != key("उसका बात") and key("קָמַץ") != key("קמץ")
+    assert key("สุนัข วิ่ง") == key("สุนัขวิ่ง") != key("สนขวง")
+    assert key("👍🏽 ☺️") is None and key("می‌روم") == key("میروم")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
@@ -251,6 +262,34 @@ def test_tokens_are_counted_by_the_tokenizer_that_is_given(tiny, doctor, tmp_pat
     assert code == 2 and "contains no tokenizer.json" in said
     code, said = doctor(path, "--max_seq_length", 2)
     assert code == 2 and "must be at least 3" in said
+
+
+def test_the_share_of_unknown_tokens_is_told_and_a_large_one_is_a_warning(tiny, doctor, tmp_path):
+    (path := tmp_path / "a.txt").write_text("a b c d\n猫 a 狗 b\n猫狗\n", encoding="utf-8")
+    _, found = doctor(path, "--tokenizer", tiny("bert"))
+    assert found["warning", "unknown"] == [2, 3]
+    assert main(["doctor", str(path), "--tokenizer", tiny("bert")]) == 0
+    path.write_text("a b c d\n" * 100 + "猫\n", encoding="utf-8")
+    assert doctor(path, "--tokenizer", tiny("bert"))[1]["note", "unknown"] == [101]
+    assert "unknown" not in str(doctor(path, "--tokenizer", tiny("roberta"))[1])
+
+
+def test_sentences_of_which_the_tokenizer_leaves_nothing_are_found(tiny, doctor, tmp_path):
+    (path := tmp_path / "a.csv").write_text("a,b\na,b\nc,\u200b\n\u00ad\u200f,d\n", encoding="utf-8")
+    assert doctor(path, "--tokenizer", tiny("bert"))[1]["warning", "no tokens"] == [3, 4]
+    assert "no tokens" not in str(doctor(path, "--tokenizer", tiny("roberta"))[1])
+
+
+def test_the_unknown_token_of_every_kind_of_tokenizer_is_known():
+    words = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
+    kinds = {
+        1: models.Unigram(words, unk_id=1),
+        0: models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"),
+        2: models.BPE({"a": 0, "b": 1, "<unk>": 2}, [], unk_token="<unk>"),
+        None: models.BPE({"a": 0}, []),
+    }
+    for unknown, model in kinds.items():
+        assert CheckSettings(tokenizer=Tokenizer(model)).unknown_id == unknown
 
 
 def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):

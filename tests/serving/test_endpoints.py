@@ -9,6 +9,7 @@ import time
 import httpx
 import numpy as np
 import pytest
+from languages import TEXTS
 from model_folders import edit_record
 from servers import save_adapter
 from thread_server import ADMIN, ENCODER, served
@@ -17,6 +18,7 @@ import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.loading import load_model
 from dcpcse.serving import watching
 from dcpcse.serving.server import bind
@@ -52,6 +54,18 @@ def test_the_vectors_are_those_of_encode(name, form, server, own, sentences):
     body, tokens = answer.json(), sum(len(own[name].tokenizer(text)["input_ids"]) for text in sentences)
     assert (body["object"], body["model"]) == ("list", name)
     assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def test_texts_and_names_in_any_script_come_back_as_they_are(tiny, tmp_path):
+    adapter = save_adapter(tmp_path / "अनुवाद", load_backbone(tiny("roberta")), 0)
+    model = load_model(str(adapter), EncoderArguments(device="cpu"))
+    SentenceIndex.build(model, TEXTS, tmp_path / "فهرس")
+    with served(tiny("roberta"), adapters=[str(adapter)], index=[str(tmp_path / "فهرس")]) as server:
+        answer = server.post("/v1/embeddings", model="अनुवाद", input=TEXTS)
+        np.testing.assert_allclose(vectors(answer), model.encode(TEXTS), atol=1e-5)
+        assert answer.json()["model"] == "अनुवाद"
+        found = server.post("/search", index="فهرس", query=TEXTS, top_k=1)
+        assert [one["found"][0]["sentence"] for one in found.json()["data"]] == TEXTS
 
 
 def test_the_openai_client_gets_the_vectors_of_encode(server, own, sentences):

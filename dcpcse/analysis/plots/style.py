@@ -2,7 +2,9 @@
 
 import argparse
 import io
+import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import printable
 from dcpcse.utils.files import write_files
 from dcpcse.utils.packages import not_installed
@@ -178,20 +181,38 @@ def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:
 
 
 def png(figure: "Figure") -> bytes:
-    """Return the figure as PNG."""
-    return _render(figure, "png", {"Software": None})
+    """Return the figure as PNG; log a warning if its font lacks characters of the labels."""
+    content, missing = _render(figure, "png", {"Software": None})
+    if missing:
+        more = f" and {len(missing) - 5} more characters" if len(missing) > 5 else ""
+        warn(
+            f"the font of plots has no {', '.join(missing[:5])}{more}: the PNG shows boxes in their place; the SVG "
+            "contains the text"
+        )
+    return content
 
 
 def svg(figure: "Figure") -> bytes:
     """Return the figure as SVG in UTF-8, with its text as text."""
-    return _render(figure, "svg", {"Date": None})
+    return _render(figure, "svg", {"Date": None})[0]
 
 
-def _render(figure: "Figure", format: str, metadata: dict[str, None]) -> bytes:
-    buffer = io.BytesIO()
-    with _style():
+def _render(figure: "Figure", format: str, metadata: dict[str, None]) -> tuple[bytes, list[str]]:
+    """Return the content of an image file, and the characters that the font lacks."""
+    buffer, missing = io.BytesIO(), {}
+    with _style(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         figure.savefig(buffer, format=format, metadata=metadata)
-    return buffer.getvalue()
+    for one in told:
+        if found := _MISSING_GLYPH.match(str(one.message)):
+            missing[chr(int(found[1]))] = None
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return buffer.getvalue(), list(missing)
+
+
+_MISSING_GLYPH = re.compile(r"Glyph (\d+) .* missing from font")
+"""The warning of matplotlib for each character that the font lacks."""
 
 
 def save(figure: "Figure", stem: Path) -> list[Path]:

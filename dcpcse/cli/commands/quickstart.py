@@ -15,7 +15,6 @@ from dcpcse.utils.embedded import EMBEDDED_ENCODER, embedded_encoder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_encoder_path
 from dcpcse.utils.option_fields import SEED
-from dcpcse.utils.parsing import read_text
 from dcpcse.utils.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ def quickstart_command(argv: Sequence[str]) -> None:
     args = quickstart_parser().parse_args(list(argv))
     _find_inputs(args)
     # Imported here, because this takes seconds.
+    from dcpcse.data.training_file import distinct_sentences
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
     from dcpcse.experiments.sample_scores import compare_with_untouched, load_sample_pairs, nearest_listing
 
@@ -81,7 +81,7 @@ def quickstart_command(argv: Sequence[str]) -> None:
     print_result(
         f"\nThe sentences of the sample that are nearest to three others, with their cosines, by {TRAINED_CLS}:"
     )
-    print_result(nearest_listing(models[TRAINED_CLS], QUERIES, read_text(args.data / SENTENCES).splitlines()))
+    print_result(nearest_listing(models[TRAINED_CLS], QUERIES, distinct_sentences(args.data / SENTENCES)))
     print_result(f"\n{report.conclusion(TRAINED_CLS, UNTOUCHED_CLS)}")
 
 

@@ -13,6 +13,7 @@ from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.refusals import require_text
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -85,6 +86,7 @@ def search_command(argv: Sequence[str]) -> None:
         raise UserError("there is no query; give one, or --queries FILE")
     if not all(query.strip() for query in places.query):
         raise UserError("a query is blank; give a sentence")
+    require_text(places.query, "the query")
     # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 

@@ -12,6 +12,7 @@ from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.refusals import require_text
 from dcpcse.utils.text_lines import line_error
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def similarity_command(argv: Sequence[str]) -> None:
         raise UserError("only one sentence is given; give another one to compare it with")
     if not all(sentence.strip() for sentence in places.sentence):
         raise UserError("a sentence is blank; give at least one word")
+    require_text(places.sentence, "the sentence")
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.inference.loading import load_model
 

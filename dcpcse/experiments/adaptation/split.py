@@ -1,5 +1,6 @@
 """Divide rows into a training, a dev and a test part, so that rows that share a text are in the same part."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -11,8 +12,11 @@ TRAIN = "train"
 
 
 def text_key(text: str) -> str:
-    """Return what two spellings of the same text have in common: neither case nor white space counts."""
-    return single_blanks(text).casefold()
+    """Return what two spellings of the same text have in common.
+
+    Neither case nor white space counts, nor whether letters and their accents are one character or several.
+    """
+    return unicodedata.normalize("NFC", single_blanks(text).casefold())
 
 
 def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
