@@ -1,6 +1,5 @@
 """The outcomes of MTEB tasks on single examples, for intervals within a task."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dcpcse.evaluation.outcomes import ExampleOutcomes
+from dcpcse.utils.parsing import read_json
 
 MEASURES = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
 """Start of the name of mteb's measure of a retrieval task → that of the same measure of one query, by pytrec_eval."""
@@ -37,7 +37,7 @@ class OutcomeRecorder:
             with TemporaryDirectory() as folder:
                 yield Path(folder)
                 (path,) = Path(folder).glob("*.json")
-                self._predictions = json.loads(path.read_text(encoding="utf-8"))
+                self._predictions = read_json(path)
             return
         if (measure := self._measure_of_query) is None:
             yield None
