@@ -300,7 +300,14 @@ def _evaluate_task(
     options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
     with recorder.recording() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "To copy construct from a tensor")  # mteb copies our similarities
-        results = import_mteb().evaluate(encoder, task, prediction_folder=folder, **options)
+        try:
+            results = import_mteb().evaluate(encoder, task, prediction_folder=folder, **options)
+        except UserError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:  # such as a column that a copy of the data lacks
+            raise UserError(
+                f"{name}: mteb cannot evaluate it ({first_line(error)}); check the columns and values of its data"
+            ) from error
     (result,) = results.task_results
     for split, subsets in result.scores.items():
         for subset in subsets:

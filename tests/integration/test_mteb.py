@@ -224,6 +224,14 @@ def test_a_task_of_mteb_is_measured_on_a_copy_of_its_data(words, expected, tool,
     refused(tool, evaluate_command, [*argv, "--mteb", "STS12"], "sts12-sts", "does not exist")
 
 
+def test_data_without_a_column_are_one_line(words, tool, tmp_path):
+    folder = tmp_path / "stsbenchmark-sts"
+    folder.mkdir()
+    (folder / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b"}\n' * 3, encoding="utf-8")
+    argv = [*words, "--mteb", "STSBenchmark", "--mteb_data_dir", str(tmp_path)]
+    refused(tool, evaluate_command, argv, "mteb/STSBenchmark: mteb cannot evaluate it", "'score'", "check the columns")
+
+
 def test_data_that_are_not_here_are_one_line_before_the_encoder_is_loaded(tool):
     argv = ["--model_name_or_path", "/no/such/encoder", "--mteb", "STS13"]
     refused(tool, evaluate_command, argv, "--mteb STS13: its data cannot be loaded", "--mteb_data_dir")
