@@ -229,11 +229,15 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "conpvp": {},
     "simcse": {},
     "esimcse": {},
-    "d2cse": {},
-    "diffcse": {},
-    "sbert": {"labelled": True},
+    "d2cse": {"second_encoder": "generator_name"},
+    "diffcse": {"second_encoder": "generator_name"},
+    "sbert": {"triplets": True},
     "consert": {},
+    "rankcse": {"second_encoder": "teacher"},
+    "cosent": {"triplets": True},
+    "angle": {"triplets": True},
 }
+"""Method → whether it trains on triplets, and the option that takes a second encoder."""
 
 
 def trainings(toy: bool) -> list[dict[str, Any]]:
@@ -302,9 +306,10 @@ def train_one(given: dict[str, Any]) -> None:
     method, encoder, bf16 = given.pop("method"), given.pop("encoder"), given.pop("bf16")
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()
     texts = (texts * (batch * steps // len(texts) + 1))[: batch * steps]
-    options = {"generator_name": encoder} if method in ("d2cse", "diffcse") else {}
+    second = METHODS[method].get("second_encoder")
+    options = {second: encoder} if second else {}
     data = texts
-    if METHODS[method].get("labelled"):
+    if METHODS[method].get("triplets"):
         third = len(texts) // 3
         data = [*zip(texts, texts[third:] + texts[:third], texts[2 * third :] + texts[: 2 * third], strict=True)]
     clock = clock_class()(device, steps)
