@@ -73,9 +73,11 @@ class OutcomeRecorder:
         if not self._reads_predictions:
             return None
         predicted = self._predictions[subset][split]
+        data = self.task.dataset.get(subset, self.task.dataset)[split]
         if self.task.metadata.type == "STS":
-            data = self.task.dataset.get(subset, self.task.dataset)[split]
             return ExampleOutcomes("spearman", np.array(predicted["cosine_scores"]), np.array(data["score"]))
+        if isinstance(data, dict):  # of the first BUCC, which has gold pairs of its own
+            return None
         (neighbours,) = predicted.values()
         return ExampleOutcomes("mean", _parts_of_f1([one["corpus_id"] for one in neighbours]), None)
 
@@ -84,8 +86,8 @@ class OutcomeRecorder:
         kind, task = self.task.metadata.type, self.task
         if kind == "STS":
             return self._main_score == "cosine_spearman"
-        # Tasks with parallel subsets, and those with gold pairs of their own, have predictions of another form.
-        return kind == "BitextMining" and self._main_score == "f1" and not (task.parallel_subsets or _has_gold(task))
+        # Tasks with parallel subsets have predictions of another form.
+        return kind == "BitextMining" and self._main_score == "f1" and not task.parallel_subsets
 
     @property
     def _measure_of_query(self) -> str | None:
@@ -93,10 +95,6 @@ class OutcomeRecorder:
             return None
         start, _, cutoff = self._main_score.rpartition("_")
         return MEASURES[f"{start}_"] + cutoff if f"{start}_" in MEASURES else None
-
-
-def _has_gold(task: Any) -> bool:
-    return any("gold" in split for subset in task.dataset.values() for split in subset.values())
 
 
 def _parts_of_f1(predicted: Sequence[int]) -> np.ndarray:

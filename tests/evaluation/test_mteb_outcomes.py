@@ -54,6 +54,16 @@ class Bitext(AbsTaskBitextMining):
             self.dataset[subset] = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns))
 
 
+class PlainBitext(AbsTaskBitextMining):
+    """Sentences in one pair of languages."""
+
+    metadata = metadata("PlainBitext", "BitextMining", "f1")
+
+    def load_data(self, **kwargs):
+        columns = {"sentence1": texts(20, 3), "sentence2": texts(20, 3)[::-1]}
+        self.dataset, self.data_loaded = datasets.DatasetDict(test=datasets.Dataset.from_dict(columns)), True
+
+
 class Ranking(AbsTaskRetrieval):
     """Graded relevance, and queries with several relevant documents."""
 
@@ -94,6 +104,13 @@ def test_the_outcomes_have_the_scores_of_mteb(results):
     (queries,) = found["mteb/Ranking"].examples.values()
     assert queries.values.mean() == pytest.approx(found["mteb/Ranking"].points / 100, abs=1e-5)
     assert len(queries.values) == 30 and list(found["mteb/Ranking"].examples) == ["mteb/Ranking"]
+
+
+def test_a_task_in_one_pair_of_languages_has_outcomes_by_its_own_name(tiny):
+    load_data(tasks := MtebTasks({"mteb/PlainBitext": PlainBitext()}))
+    (found,) = evaluate_mteb_tasks(model_of("dcpcse", tiny), tasks)[0].values()
+    assert list(found.examples) == ["mteb/PlainBitext"]
+    assert found.examples["mteb/PlainBitext"].values.mean() == pytest.approx(found.points / 100)
 
 
 def test_the_parts_of_f1_are_those_of_scikit_learn():
