@@ -46,8 +46,9 @@ class OutcomeRecorder:
 
         @wraps(hook)
         def recorded(scores: Mapping[str, Mapping[str, float]], *args: Any, **names: Any) -> Any:
-            place = (names["hf_subset"], names["hf_split"])
-            self._queries[place] = [scores[query][measure] for query in sorted(scores)]
+            if all(measure in found for found in scores.values()):
+                place = (names["hf_subset"], names["hf_split"])
+                self._queries[place] = [scores[query][measure] for query in sorted(scores)]
             return hook(scores, *args, **names)
 
         self.task.task_specific_scores = recorded
