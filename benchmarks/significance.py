@@ -18,6 +18,7 @@ from prettytable import PrettyTable
 from scipy.stats import norm, spearmanr
 from sklearn.metrics import average_precision_score
 
+from dcpcse.evaluation.mteb_outcomes import parts_of_f1
 from dcpcse.evaluation.significance import Outcomes, ResampledScores, difference, estimate, resample
 
 SHARES = (0.6, 0.25, 0.15)
@@ -117,6 +118,49 @@ def called_different(side: int, spread: float, splits: int, samples: int, size: 
     return float(np.mean(found))
 
 
+def bitext(size: int, noise: float, shared: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the parts (n,) of sentences in their mean F1: each one looks for its translation in 12 dimensions.
+
+    shared (3, n, 300): meanings, and errors that all models share, on both sides.
+    """
+    meaning, *errors = shared[:, :, :12]
+    sides = [meaning + noise * (np.sqrt(0.6) * one + np.sqrt(0.4) * random.normal(size=one.shape)) for one in errors]
+    first, second = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
+    return parts_of_f1((first @ second.T).argmax(axis=1).tolist())
+
+
+def ranking(size: int, noise: float, shared: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return nDCG@10 (n,) of queries with three relevant documents, graded 1 to 3, among 300."""
+    grades = np.zeros((size, 300))
+    grades[:, :3] = 1 + np.digitize(shared[0, :, :3], [-0.43, 0.43])
+    ease = 1 + 0.5 * shared[0, :, 3:4]
+    errors = np.sqrt(0.6) * shared[1] + np.sqrt(0.4) * random.normal(size=shared[1].shape)
+    order = np.argsort(-(1.2 * grades * ease + noise * errors), axis=1)[:, :10]
+    discount = 1 / np.log2(np.arange(2, 12))
+    best = -np.sort(-grades, axis=1)[:, :10] @ discount
+    return np.take_along_axis(grades, order, axis=1) @ discount / best
+
+
+MEANS = {"F1 of bitext mining": (bitext, (0.7, 0.65)), "nDCG@10": (ranking, (1.0, 0.9))}
+"""Score that is a mean over queries → the function that draws it, and the size of the errors of the two models."""
+
+
+def coverage_of_mean(name: str, size: int, draws: int, samples: int) -> tuple[float, float]:
+    """Return the coverages of a model's interval and of the difference's. True scores are the means of all draws."""
+    outcomes, (function, noise) = [], MEANS[name]
+    for number in range(draws):
+        random = np.random.default_rng([number, size])
+        shared = random.normal(size=(3, size, 300))
+        outcomes.append([function(size, one, shared, random) for one in noise])
+    first, second = (np.mean([one[side].mean() for one in outcomes]) for side in (0, 1))
+    covered = np.zeros((draws, 2), dtype=bool)
+    for number, values in enumerate(outcomes):
+        scores = resample(Outcomes("mean", [one[None] for one in values]), samples, number)
+        one, two = estimate(scores, 0), difference(scores, 0, 1)
+        covered[number] = one.low <= first <= one.high, two.low <= second - first <= two.high
+    return tuple(covered.mean(axis=0).tolist())
+
+
 CASES: tuple[tuple[str, int, tuple[int, int], float], ...] = (
     *(("spearman", size, (1, 1), 0.0) for size in (100, 500, 1500)),
     *(("average_precision", size, (1, 1), 0.0) for size in (200, 1000)),
@@ -142,11 +186,15 @@ def main(progress: Callable[[str], None] = print) -> None:
         found = coverage(statistic, size, runs, spread, args.draws, args.samples)
         table.add_row([statistic, size, f"{runs[0]}, {runs[1]}", spread, *(f"{100 * one:.1f}" for one in found)])
         progress(f"{table.get_string(start=len(table.rows) - 1, header=len(table.rows) == 1, border=False)}")
+    means = PrettyTable(["mean over queries", "n", "one model", "difference"], align="r")
+    for name, size in (("F1 of bitext mining", 250), ("F1 of bitext mining", 1000), ("nDCG@10", 50), ("nDCG@10", 300)):
+        found = coverage_of_mean(name, size, args.draws, args.samples)
+        means.add_row([name, size, *(f"{100 * one:.1f}" for one in found)])
     splits = PrettyTable(["runs of each side", "spread", "called different"], align="r")
     for side in (3, 5, 10):
         for spread in (0.0, SPREAD):
             splits.add_row([side, spread, f"{100 * called_different(side, spread, args.splits, args.samples):.1f} %"])
-    print(f"{table}\n{splits}")
+    print(f"{table}\n{means}\n{splits}")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class OutcomeRecorder:
         if isinstance(data, dict):  # of the first BUCC, which has gold pairs of its own
             return None
         (neighbours,) = predicted.values()
-        return ExampleOutcomes("mean", _parts_of_f1([one["corpus_id"] for one in neighbours]), None)
+        return ExampleOutcomes("mean", parts_of_f1([one["corpus_id"] for one in neighbours]), None)
 
     @property
     def _reads_predictions(self) -> bool:
@@ -98,7 +98,7 @@ class OutcomeRecorder:
         return MEASURES[f"{start}_"] + cutoff if f"{start}_" in MEASURES else None
 
 
-def _parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
+def parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
     """Return the part (n,) of each sentence in the weighted mean of F1 over the n sentences.
 
     predicted: the index of the nearest sentence of each one, whose translation has the same index. A sentence that is

@@ -113,13 +113,13 @@ def test_a_task_in_one_pair_of_languages_has_outcomes_by_its_own_name(tiny):
     assert found.examples["mteb/PlainBitext"].values.mean() == pytest.approx(found.points / 100)
 
 
-def test_the_parts_of_f1_are_those_of_scikit_learn():
-    from dcpcse.evaluation.mteb_outcomes import _parts_of_f1
+def test_theparts_of_f1_are_those_of_scikit_learn():
+    from dcpcse.evaluation.mteb_outcomes import parts_of_f1
 
     predicted = np.random.default_rng(0).integers(0, 60, 60)
     predicted[:30] = np.arange(30)
     expected = f1_score(np.arange(60), predicted, average="weighted", zero_division=0)
-    assert _parts_of_f1(predicted.tolist()).mean() == pytest.approx(expected)
+    assert parts_of_f1(predicted.tolist()).mean() == pytest.approx(expected)
 
 
 def test_a_comparison_has_a_row_for_each_language_task_and_type(results, tmp_path):
