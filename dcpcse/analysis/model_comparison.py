@@ -12,7 +12,8 @@ from prettytable import PrettyTable
 from senteval.names import FAMILY_OF
 
 from dcpcse.evaluation import significance
-from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, RunOutcomes
+from dcpcse.evaluation.mteb_records import MTEB
+from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs",
 """Statistic → family of tasks that are in none of senteval's, as in results."""
 
 UNDECIDED = "cannot be told apart"
+
+TASKS, LANGUAGES = "tasks", "languages"
+"""What is resampled for an average of main scores."""
 
 
 @dataclass(frozen=True)
@@ -222,17 +226,10 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
             tasks["main_scores"].append(task)
         else:
             missing.setdefault(tuple(lacking), []).append(task)
-    # The score of an MTEB task with several languages is the average of those that all runs have.
-    parts = {name for task in tasks["examples"] for name in _families(task, runs[0][1])}
-    tasks["main_scores"] = [task for task in tasks["main_scores"] if task not in parts]
     if not any(tasks.values()):
         lists = "; ".join(f"{name}: {', '.join(run.names) or 'none'}" for name, run in runs)
         raise UserError(f"the models have no task in common ({lists}); evaluate them on the same tasks")
-    for names, lacked in missing.items():
-        # Languages are not named if their task is compared by its main score.
-        left = [task for task in lacked if task.rpartition("/")[0] not in tasks["main_scores"]]
-        if not left:
-            continue
+    for names, left in missing.items():
         notes.append(f"left out, since there is no result of {', '.join(names)}: {first_names(left, 12)}")
     return tasks, notes
 
@@ -284,7 +281,7 @@ class _Row:
     @property
     def has_examples(self) -> bool:
         """Whether examples, and not tasks, are resampled."""
-        return self.resampled is not None and self.examples != "tasks"
+        return self.resampled is not None and self.examples not in (TASKS, LANGUAGES)
 
     @property
     def points(self) -> Sequence[np.ndarray]:
@@ -324,7 +321,7 @@ def _resample(
         rows[task] = _Row(task, len(runs[0][0].values), f"test {runs[0][0].examples}", resampled)
     for task in tasks["main_scores"]:
         scores = [np.array([run.main_scores[task] for run in of_model]) for of_model in models.values()]
-        rows[task] = _Row(task, None, "tasks", None, scores)
+        rows[task] = _Row(task, None, TASKS, None, scores)
     members: dict[str, dict[str, None]] = {}  # family → its tasks, of which some may be families of languages
     for task in rows:
         _add_to_families(task, next(iter(models.values()))[0], members)
@@ -360,10 +357,11 @@ def _average(name: str, of_family: Sequence[_Row], samples: int, seed: Sequence[
     if all(one.has_examples for one in of_family):
         return _Row(name, None, of_family[0].examples, significance.average([one.resampled for one in of_family]))
     scores = [np.stack(one, axis=1) for one in zip(*(row.points for row in of_family), strict=True)]
+    kind = LANGUAGES if name.startswith(f"{MTEB}/") else TASKS
     if len(of_family) < significance.STATISTICS["mean"].least:
-        return _Row(name, None, "tasks", None, [one.mean(axis=1) for one in scores])
-    outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples="tasks")
-    return _Row(name, len(of_family), "tasks", significance.resample(outcomes, samples, seed))
+        return _Row(name, None, kind, None, [one.mean(axis=1) for one in scores])
+    outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples=kind)
+    return _Row(name, len(of_family), kind, significance.resample(outcomes, samples, seed))
 
 
 def _resample_task(

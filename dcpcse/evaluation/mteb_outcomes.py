@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dcpcse.evaluation.mteb_records import part_names
 from dcpcse.evaluation.outcomes import ExampleOutcomes
 from dcpcse.utils.parsing import read_json
 
@@ -57,16 +58,13 @@ class OutcomeRecorder:
         finally:
             del self.task.task_specific_scores
 
-    def outcomes(self, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
-        """Return the outcomes of each subset and split by its name in the task, "" if there is only one.
+    def outcomes(self, name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
+        """Return the outcomes of each part of the task by its name, see `dcpcse.evaluation.mteb_records`.
 
-        scores: split → scores of subsets, as returned by mteb.
+        name: mteb/TASK. scores: split → scores of subsets, as returned by mteb.
         """
-        places = [(subset["hf_subset"], split) for split, subsets in scores.items() for subset in subsets]
-        several = [len({place[side] for place in places}) > 1 for side in (0, 1)]
-        names = ["/".join(part for part, shown in zip(place, several, strict=True) if shown) for place in places]
-        found = {name: self._of(*place) for name, place in zip(names, places, strict=True)}
-        return {name: one for name, one in found.items() if one is not None}
+        found = {part: self._of(*place) for place, part in part_names(name, scores).items()}
+        return {part: one for part, one in found.items() if one is not None}
 
     def _of(self, subset: str, split: str) -> ExampleOutcomes | None:
         if (subset, split) in self._queries:

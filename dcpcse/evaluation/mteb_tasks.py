@@ -28,13 +28,14 @@ from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
 from dcpcse.evaluation.mteb_outcomes import OutcomeRecorder
 from dcpcse.evaluation.mteb_prompts import without_prefix
-from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes
+from dcpcse.evaluation.mteb_records import MTEB, scores_of_parts
+from dcpcse.evaluation.outcomes import ExampleOutcomes
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, did_you_mean, first_line, first_names, plural
 
 PREFIX = f"{MTEB}/"
-"""Prefix of a task's name in results, since mteb and SentEval both have an STSBenchmark."""
+"""Prefix of a task's name in results."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class MtebResult:
     """The result of an MTEB task.
 
     task_type: mteb's type of the task, such as STS. scores: split → the scores of each subset as returned by mteb, as
-    fractions. benchmark: the benchmark whose tasks were evaluated, or None. examples: name of the task, followed by
-    /SUBSET if there are several subsets → the outcomes of its examples, as far as mteb gives them.
+    fractions. benchmark: the benchmark whose tasks were evaluated, or None. examples: name of
+    a part → the outcomes of its examples, as far as mteb gives them.
     """
 
     task: str
@@ -82,13 +83,9 @@ class MtebResult:
         return 100 * float(np.mean([subset["main_score"] for subsets in self.scores.values() for subset in subsets]))
 
     @property
-    def subset_points(self) -> dict[str, float]:
-        """The main scores × 100 of the subsets, averaged over splits; empty if there is only one subset."""
-        by_subset: dict[str, list[float]] = {}
-        for subsets in self.scores.values():
-            for subset in subsets:
-                by_subset.setdefault(subset["hf_subset"], []).append(subset["main_score"])
-        return {name: 100 * float(np.mean(found)) for name, found in by_subset.items()} if len(by_subset) > 1 else {}
+    def parts(self) -> dict[str, float]:
+        """The main score × 100 of each part by its name, see `dcpcse.evaluation.mteb_records`."""
+        return scores_of_parts(self.task, self.scores, "mteb")
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable record, with the scores as returned by mteb."""
@@ -326,7 +323,7 @@ def _evaluate_task(
         dataset_revision=result.dataset_revision,
         mteb_version=import_mteb().__version__,
         benchmark=benchmark,
-        examples={f"{name}/{place}".rstrip("/"): found for place, found in recorder.outcomes(result.scores).items()},
+        examples=recorder.outcomes(name, result.scores),
     )
 
 

@@ -2,10 +2,9 @@
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from huggingface_hub.dataclasses import strict
@@ -13,15 +12,15 @@ from senteval import Result
 from senteval.names import FAMILY_OF
 
 from dcpcse.encoders.storage.manifest import CONFIG, MODULES, is_model_folder
+from dcpcse.evaluation.mteb_records import MTEB, families_of_parts, scores_of_parts
 from dcpcse.utils import schema
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, read_bytes, read_text
-from dcpcse.utils.run_files import is_number, read_scores
+from dcpcse.utils.run_files import read_scores
 
 MTEB_FACTS = "model_meta.json"
 """The file with which mteb describes the model in a folder of its results."""
-
-MTEB = "mteb"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +57,9 @@ class RunOutcomes:
     """The outcomes of one run by task.
 
     source: where they come from, for messages. mode: test, fasttest or dev; None if it is unknown. tasks: task → its
-    outcomes, for tasks that have them; the languages of an MTEB task are tasks of their own, as TASK/LANGUAGE.
+    outcomes, for tasks that have them; the parts of an MTEB task are tasks of their own.
     main_scores: task → main score × 100; empty for an .npz file alone. families: task → the families whose tasks are
-    averaged; a family may itself be a task, such as an MTEB task with several languages.
+    averaged; the family of a part of an MTEB task is this task.
     """
 
     source: str
@@ -105,22 +104,13 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -> RunOutcomes:
     """Return the outcomes that the results of an evaluation contain."""
     tasks = _tasks(example_arrays(results), source)
-    main_scores = {task: result.points for task, result in results.items() if hasattr(result, "points")}
-    families = {task: (result.family,) for task, result in results.items()}
+    own = {task: result for task, result in results.items() if result.family != MTEB}
+    main_scores = {task: result.points for task, result in own.items() if hasattr(result, "points")}
+    for result in (result for result in results.values() if result.family == MTEB):
+        main_scores |= result.parts
     types = {task: result.task_type for task, result in results.items() if result.family == MTEB}
-    return RunOutcomes(source, mode, tasks, main_scores, families | mteb_families(tasks, types))
-
-
-def mteb_families(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
-    """Return the families of MTEB tasks and of their languages.
-
-    names: names of tasks with outcomes, of which those that start with mteb/ count: mteb/TASK or mteb/TASK/LANGUAGE.
-    types: mteb/TASK → mteb's type of the task, if it is known.
-    """
-    parents = {name: "/".join(name.split("/")[:2]) for name in names if name.startswith(f"{MTEB}/")}
-    kinds = dict.fromkeys(parents.values()) | dict(types)
-    of_tasks = {task: (f"{MTEB} {kind}", MTEB) if kind else (MTEB,) for task, kind in kinds.items()}
-    return of_tasks | {name: (parent,) for name, parent in parents.items() if name != parent}
+    families = {task: (result.family,) for task, result in own.items()} | families_of_parts(main_scores, types)
+    return RunOutcomes(source, mode, tasks, main_scores, families)
 
 
 def is_results(path: Path) -> bool:
@@ -145,7 +135,7 @@ def read_outcomes(path: Path) -> RunOutcomes:
         return _of_mteb(path, _mteb_files(path))
     if path.suffix == ".npz":
         tasks = _tasks(_read_arrays(path), str(path))
-        return RunOutcomes(str(path), None, tasks, families=mteb_families(tasks, {}))
+        return RunOutcomes(str(path), None, tasks, families=families_of_parts(tasks, {}))
     scores = read_scores(path)
     if scores is None:
         return _of_mteb(path, [path])
@@ -154,12 +144,17 @@ def read_outcomes(path: Path) -> RunOutcomes:
     beside = [other for other in (path.with_suffix(".npz"), path.with_name("similarities.npz")) if other.is_file()]
     tasks = _tasks(_read_arrays(beside[0]), str(beside[0])) if beside else {}
     tasks = {task: found for task, found in tasks.items() if "/".join(task.split("/")[:2]) in scores["scores_x100"]}
-    types = {task: content.get("type") for task, content in recorded.items() if content.get("family") == MTEB}
-    families |= mteb_families(tasks, types)
-    for task, found in tasks.items():
-        if found.gold is not None and task in scores["scores_x100"]:
-            _require_score(found, scores["scores_x100"][task], task, path, beside[0])
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
+    types = {task: content.get("type") for task, content in recorded.items() if content.get("family") == MTEB}
+    for task in types:
+        main_scores.pop(task, None)
+        main_scores |= scores_of_parts(task, recorded[task].get("scores"), path)
+    families |= families_of_parts(main_scores, types)
+    for task, found in tasks.items():
+        if found.gold is not None and task in main_scores:
+            _require_score(found, main_scores[task], task, path, beside[0])
+    if scores.get("complete") is False:
+        notify(f"{path} is of an evaluation that was interrupted; tasks are missing")
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
 
 
@@ -243,14 +238,5 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
             if not isinstance(content, dict) or "task_name" not in content:
                 raise UserError(f"{path}: neither a file of evaluation.py --output_file nor a result of mteb")
             schema.check(MtebRecord, content)
-        scores[f"{MTEB}/{content['task_name']}"] = 100 * _main_score(content["scores"], path)
-    return RunOutcomes(str(source), None, {}, scores, mteb_families(scores, {}))
-
-
-def _main_score(scores: Mapping[str, Any], path: Path) -> float:
-    """Return the main score as a fraction, averaged over splits and subsets as in mteb."""
-    subsets = [subset for split in scores.values() if isinstance(split, list) for subset in split]
-    found = [subset.get("main_score") if isinstance(subset, dict) else None for subset in subsets]
-    if not found or not all(map(is_number, found)):
-        raise UserError(f"{path}: a main score is missing or not a number; evaluate the task again")
-    return float(np.mean(found))
+        scores |= scores_of_parts(f"{MTEB}/{content['task_name']}", content["scores"], path)
+    return RunOutcomes(str(source), None, {}, scores, families_of_parts(scores, {}))

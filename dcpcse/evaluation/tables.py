@@ -12,6 +12,7 @@ from senteval import TASKS, Result
 from senteval.frequent import COUNTED_IN
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
+from dcpcse.evaluation.mteb_records import NO_SUBSET
 from dcpcse.evaluation.results_file import SizedResults, mteb_types
 from dcpcse.utils.run_files import mode_and_size
 
@@ -167,7 +168,7 @@ def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 def _by_language(result: Result) -> list[PrettyTable]:
     """Return a table of the subsets of an MTEB task, which are its languages or pairs of languages."""
     subsets = [(split, subset) for split, subsets in result.scores.items() for subset in subsets]
-    if len(subsets) == 1:
+    if all(subset["hf_subset"] == NO_SUBSET for _, subset in subsets):
         return []
     rows = [
         [subset["hf_subset"], " ".join(subset["languages"]), split, f"{100 * subset['main_score']:.2f}"]
@@ -360,7 +361,11 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
     ],
     "mteb": lambda one: [
         (one.metric, one.points, None),
-        *((f"{one.metric} {name}", points, None) for name, points in one.subset_points.items()),
+        *(
+            (f"{one.metric} {name.removeprefix(f'{one.task}/')}", points, None)
+            for name, points in one.parts.items()
+            if name != one.task
+        ),
     ],
 }
 """Family → its scores; see `measures`."""

@@ -12,8 +12,10 @@ from sklearn.metrics import f1_score
 
 import dcpcse
 from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
+from dcpcse.evaluation.mteb_tasks import in_languages as in_languages_of
 from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes
 from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.utils.errors import UserError
 
 LANGUAGES = {"de-en": ["deu-Latn", "eng-Latn"], "ar": ["ara-Arab"]}
 
@@ -171,6 +173,34 @@ def test_files_without_outcomes_are_compared_by_main_scores(results):
     runs = {kind: [outcomes_of_results(found, "test", kind)] for kind, found in results.items()}
     runs["simcse"][0].tasks.clear()
     compared = compare_runs(runs, samples=200)
-    rows = {score.task for score in compared.scores}
-    assert rows == {"mteb/Similarity", "mteb/Bitext", "mteb/Ranking", "Avg."}
+    rows = {score.task: score for score in compared.scores if score.model == "dcpcse"}
+    languages = {f"mteb/{task}/{name}" for task in ("Similarity", "Bitext") for name in LANGUAGES}
+    averages = {"Avg. mteb/Similarity", "Avg. mteb/Bitext", "Avg. mteb"}
+    assert set(rows) == languages | {"mteb/Ranking"} | averages
+    assert rows["mteb/Similarity/ar"].low is None and rows["Avg. mteb"].size == 3  # tasks are resampled
+    points = [found.points for found in results["dcpcse"].values()]
+    assert rows["Avg. mteb"].value == pytest.approx(np.mean(points))
     assert not any("left out" in note for note in compared.notes)
+
+
+def test_only_the_same_languages_are_compared(tiny, results, tmp_path):
+    """Also if a result has one language, whose score is then that of the task."""
+    files = {}
+    for name, languages in (("all", None), ("german", ["deu"]), ("arabic", ["ara"])):
+        tasks = MtebTasks({f"mteb/{task.__name__}": task() for task in (Similarity, Bitext)})
+        load_data(tasks := in_languages_of(tasks, languages) if languages else tasks)
+        evaluated = dcpcse.EvaluationResult(
+            {None: evaluate_mteb_tasks(model_of("dcpcse", tiny), tasks)[0]}, "test", 0, {}, {}, {}
+        )
+        evaluated.to_json(files.setdefault(name, tmp_path / f"{name}.json"))
+        for part in (".npz", "-scores.json"):
+            files[f"{name}{part}"] = tmp_path / f"{name}{part}"
+        write_similarities(files[f"{name}.npz"], evaluated.results)
+        files[f"{name}-scores.json"].write_bytes(files[name].read_bytes())
+    for ending in ("", ".npz", "-scores.json"):
+        with pytest.raises(UserError, match="the models have no task in common"):
+            dcpcse.compare([files[f"german{ending}"], files[f"arabic{ending}"]], samples=100)
+        found = dcpcse.compare([files[f"german{ending}"], files[f"all{ending}"]], samples=100)
+        by_task = {one.task: one.value for one in found.differences}
+        assert set(by_task) == {"mteb/Similarity/de-en", "mteb/Bitext/de-en", "Avg."}
+        assert set(by_task.values()) == {0}

@@ -1,0 +1,60 @@
+"""The parts of MTEB tasks in records of scores: a part is a language, a pair of languages, or another subset.
+
+A part is named mteb/TASK/SUBSET, or mteb/TASK if the task has no subsets, followed by /SPLIT if several splits are
+evaluated.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import is_number
+
+MTEB = "mteb"
+"""The family of MTEB tasks, and the start of their names, since mteb and SentEval both have an STSBenchmark."""
+
+NO_SUBSET = "default"
+"""What mteb calls the only subset of a task without subsets."""
+
+
+def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str], str]:
+    """Return (subset, split) → name of each part of a task.
+
+    task: mteb/TASK. scores: split → scores of subsets, as mteb returns them.
+    """
+    names = {}
+    for split, subsets in scores.items():
+        for subset in subsets:
+            place = subset.get("hf_subset", NO_SUBSET)
+            parts = [task, *([] if place == NO_SUBSET else [place]), *([split] if len(scores) > 1 else [])]
+            names[place, split] = "/".join(parts)
+    return names
+
+
+def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
+    """Return the main score × 100 of each part of a task, by its name.
+
+    scores: see `part_names`. source: what contains them, for messages. Raises UserError if they have another form.
+    """
+    try:
+        found = {
+            name: next(one["main_score"] for one in scores[split] if one.get("hf_subset", NO_SUBSET) == subset)
+            for (subset, split), name in part_names(task, scores).items()
+        }
+    except (AttributeError, KeyError, TypeError):
+        found = {}
+    if not found or not all(map(is_number, found.values())):
+        raise UserError(f"{source}: a main score of {task} is missing or not a number; evaluate the task again")
+    return {name: 100 * score for name, score in found.items()}
+
+
+def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
+    """Return the families of the parts of MTEB tasks, which are the tasks, and of the tasks.
+
+    names: names of tasks, of which those that start with mteb/ count. types: mteb/TASK → mteb's type of the task, if
+    it is known.
+    """
+    tasks = {name: "/".join(name.split("/")[:2]) for name in names if name.startswith(f"{MTEB}/")}
+    kinds = dict.fromkeys(tasks.values()) | dict(types)
+    families = {task: (f"{MTEB} {kind}", MTEB) if kind else (MTEB,) for task, kind in kinds.items()}
+    return families | {name: (task,) for name, task in tasks.items() if name != task}
