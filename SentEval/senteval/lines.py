@@ -112,6 +112,9 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
     if _record.get() is not None:
         record(path, Content.of(raw))
     raw = raw.removeprefix(codecs.BOM_UTF8)
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        line = Line(path, 1, "", f"convert it by iconv -f UTF-16 -t UTF-8 {path.name}")
+        raise line.error("UTF-16 found where UTF-8 text is expected")
 
     def fault(start: int) -> DataError:
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)

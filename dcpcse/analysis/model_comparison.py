@@ -183,6 +183,8 @@ def compare_runs(
     runs = [(name, run) for name, of_model in models.items() for run in of_model]
     mode = _common_mode(runs)
     tasks, notes = _common_tasks(runs)
+    for task in [*tasks["examples"], *tasks["main_scores"]]:
+        _require_same_family(task, runs)
     for task in tasks["examples"]:
         _require_same_data(task, runs)
     _require_different_seeds(models)
@@ -232,6 +234,14 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
     for names, left in missing.items():
         notes.append(f"left out, since there is no result of {', '.join(names)}: {first_names(left, 12)}")
     return tasks, notes
+
+
+def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
+    """Raise UserError if own data of one run have the name of another task of another run."""
+    found = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
+    if len(found) > 1:
+        (one, first), (other, second) = list(found.items())[:2]
+        raise UserError(f"{task} is a task of {one} for {first} and of {other} for {second}; rename one of the data")
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
@@ -428,5 +438,9 @@ def _notes(
             f"{significance.LEAST_SEEDS} of both models"
         )
     if any(row.resampled is None for row in rows):
-        notes.append("results with main scores only do not tell how sure they are on one task; tasks are resampled")
+        tasks = [row.task for row in rows if row.resampled is None]
+        notes.append(
+            f"no interval for {first_names(tasks)}: of these tasks, the results have only main scores. evaluation.py "
+            "--similarities_file records the outcomes of examples, as far as a task has them"
+        )
     return notes

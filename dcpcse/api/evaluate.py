@@ -162,7 +162,10 @@ def evaluate(
 
 def _listed(retrieval: Any) -> list[str]:
     """Return one folder or name, or several of them, as a list."""
-    return list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
+    found = list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
+    if not found:
+        raise UserError("retrieval is empty; give a folder, the name of a set, or a list of them")
+    return found
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:

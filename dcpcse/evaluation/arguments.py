@@ -246,7 +246,10 @@ class EvaluationArguments(EncoderArguments):
         if option is None:
             for name in ("mteb_data_dir", "mteb_languages", "mteb_prompts", "mteb_results"):
                 if getattr(self, name):
-                    raise UserError(f"--{name} has no effect without --mteb or --mteb_benchmark; leave it out")
+                    raise UserError(
+                        f"--{name} has no effect without tasks of MTEB (--mteb, --mteb_benchmark, or --task_set "
+                        f"{MULTILINGUAL}); leave it out"
+                    )
             return
         for name in ("mteb", "mteb_benchmark"):
             if getattr(self, name) and option != f"--{name}":

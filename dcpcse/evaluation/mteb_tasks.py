@@ -34,6 +34,9 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, did_you_mean, first_line, first_names, plural
 
+OWN_MODULE = "_dcpcse_mteb_"
+"""Start of the name of the module of a user's file of tasks."""
+
 PREFIX = f"{MTEB}/"
 """Prefix of a task's name in results."""
 
@@ -170,19 +173,31 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
     known = set().union(*spoken.values())
     for code in languages:
         if code not in known:
-            hint = did_you_mean(code, known)
-            choices = ", ".join(sorted(one for one in known if "-" not in one))
-            raise UserError(
-                f"--mteb_languages {code}: no task of {tasks.option} has this language; "
-                f"{hint + ' Choose' if hint else 'choose'} from {choices} (ISO 639-3)"
+            codes = sorted(one for one in known if "-" not in one)
+            near = _languages_like(code, codes)
+            how = (
+                f"did you mean {near}?" if near else f"give codes of ISO 639-3 with blanks between: {', '.join(codes)}"
             )
+            raise UserError(f"--mteb_languages {code}: no task of {tasks.option} has this language; {how}")
     if left := [name.removeprefix(PREFIX) for name, own in spoken.items() if not own & set(languages)]:
         notify(f"--mteb_languages {' '.join(languages)}: left out, since they have none of these: {first_names(left)}")
     # Copies, because tasks may be shared by all users of the process.
     kept = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
     for task in kept.values():
         task.filter_languages(list(languages))
-    return replace(tasks, tasks=kept)
+    needed = [task.metadata.name for task in kept.values() if task.metadata.name != MULTILINGUAL_TASKS[-1]]
+    expression = tasks.expression and f"mteb.get_tasks(tasks={needed}, languages={list(languages)})"
+    return replace(tasks, tasks=kept, expression=expression)
+
+
+def _languages_like(given: str, codes: Sequence[str]) -> str:
+    """Return the codes, with names, that begin with a code of two letters or have a name like that of the language."""
+    names = {code: import_mteb().languages.ISO_TO_LANGUAGE.get(code, code) for code in codes}
+    code = given.lower()
+    name = import_mteb().languages.ISO_TO_LANGUAGE.get(code, code if len(code) > 3 else None)
+    found = [one for one in codes if one == code or (len(code) == 2 and one.startswith(code))]
+    found += [one for one in codes if name and name.lower() in names[one].lower() and one not in found]
+    return ", ".join(f"{one} ({names[one]})" for one in found)
 
 
 def _languages(task: Any) -> set[str]:
@@ -197,15 +212,18 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
     data_dir: a folder that contains a copy of each data set, named after the last part of its hub id (default: the
     cache of `datasets`, or the hub). Raises UserError if the data of a task are missing or incomplete.
     """
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise UserError(f"--mteb_data_dir {data_dir} is not a folder; give the folder that contains the copies")
     if tasks.expression is not None:
         _load_offline(tasks, data_dir)
         return
     for name, task in tasks.tasks.items():
         if (problem := _load_task(task, data_dir)) is not None:
-            raise UserError(
-                f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); run once with a network "
-                "connection to download them, or give --mteb_data_dir with a copy"
-            )
+            if type(task).__module__.startswith(OWN_MODULE):
+                how = "correct the file that defines the task"
+            else:
+                how = "run once with a network connection to download them, or give --mteb_data_dir with a copy"
+            raise UserError(f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); {how}")
 
 
 def load_downloaded(tasks: MtebTasks) -> list[str]:
@@ -297,13 +315,15 @@ def _evaluate_task(
     options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
     with recorder.recording() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "To copy construct from a tensor")  # mteb copies our similarities
+        warnings.filterwarnings("ignore", "An input array is constant")  # the score is checked below
         try:
             results = import_mteb().evaluate(encoder, task, prediction_folder=folder, **options)
         except UserError:
             raise
         except (LookupError, TypeError, ValueError) as error:  # such as a column that a copy of the data lacks
             raise UserError(
-                f"{name}: mteb cannot evaluate it ({first_line(error)}); check the columns and values of its data"
+                f"{name}: mteb cannot evaluate it ({type(error).__name__}: {first_line(error)}); check the columns "
+                "and values of its data"
             ) from error
     (result,) = results.task_results
     for split, subsets in result.scores.items():
@@ -311,7 +331,7 @@ def _evaluate_task(
             if not math.isfinite(subset["main_score"]):
                 raise UserError(
                     f"{name}: {task.metadata.main_score} of {split} ({subset['hf_subset']}) is not a number; check "
-                    "whether the encoder gives every sentence the same embedding"
+                    "whether all gold scores are equal, or the encoder gives every sentence the same embedding"
                 )
     if results_dir is not None:
         import_mteb().ResultCache(results_dir).save_to_cache(result, encoder.mteb_model_meta)
@@ -378,13 +398,13 @@ def _tasks_of_file(path: Path, class_name: str) -> list[Any]:
 def _run_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"--mteb {path}: no such file; give an existing FILE.py")
-    name = f"_dcpcse_mteb_{path.stem}"
+    name = f"{OWN_MODULE}{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # as the import system does, because classes look up their module there
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--mteb {path}: the file cannot be run ({type(error).__name__}: {error}); fix it") from error
     return module
 
@@ -445,7 +465,8 @@ def _load(task: Any) -> str | None:
     try:
         task.load_data()
     except Exception as error:  # incomplete files raise errors of many kinds, from datasets, pyarrow and the task
-        return first_line(error)
+        cause = error.__cause__  # of datasets, which says only that there was an error
+        return first_line(error) + (f": {first_line(cause)}" if cause else "")
     return _missing_split(task)
 
 
@@ -457,11 +478,10 @@ def _missing_split(task: Any) -> str | None:
     if task.dataset is None or hasattr(task, "corpus"):  # tasks of mteb's first version keep their data elsewhere
         return None
     training = [task.train_split] if hasattr(task, "train_split") else []
-    for subset in task.hf_subsets:
-        data = task.dataset.get(subset, task.dataset)
-        for split in (*task.eval_splits, *training):
-            if split not in data or len(data[split]) == 0:
-                return f"the split {split} of {subset} is missing or empty"
+    for split in (*task.eval_splits, *training):
+        data = {subset: task.dataset.get(subset, task.dataset) for subset in task.hf_subsets}
+        if missing := [subset for subset, splits in data.items() if not len(splits.get(split, ()))]:
+            return f"the split {split} of {first_names(missing, 12)} is missing or empty"
     return None
 
 

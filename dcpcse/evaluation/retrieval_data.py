@@ -26,6 +26,9 @@ CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 NANO = "NanoBEIR"
 """The name of all NanoBEIR sets, and of mteb's benchmark that consists of them."""
 
+COLUMNS = ("query-id", "corpus-id", "score")
+"""The columns of judgements."""
+
 LAYOUT = f"give a folder in the layout of BEIR: {CORPUS}, {QUERIES} and {QRELS}/SPLIT.tsv"
 TEXT_REMEDY = "give an object with _id and text in each line"
 QRELS_REMEDY = "give query-id, corpus-id and score in each line, separated by tabs, after a header"
@@ -70,6 +73,7 @@ def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
     of the query is relevant; if no query has a relevant document; or if the data of a set have not been downloaded.
     """
     folders = {name: found for name in names if (found := _folder_and_split(name, split))}
+    _require_different_names({name: _task_name(*found) for name, found in folders.items()}, names)
     sets = _load_sets([name for name in names if name not in folders])
     tasks = []
     for name in names:
@@ -80,9 +84,26 @@ def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
     return tasks
 
 
+def _task_name(folder: Path, split: str, is_chosen: bool) -> str:
+    return Path(os.path.abspath(folder)).name + (f":{split}" if is_chosen else "")
+
+
+def _require_different_names(found: Mapping[str, str], given: Sequence[str]) -> None:
+    """Raise UserError if data are given twice, or if folders have the same name. found: data → name of the task."""
+    if twice := next((name for name in given if given.count(name) > 1), None):
+        raise UserError(f"the retrieval data {twice} are given twice; give each folder or set once")
+    places: dict[str, str] = {}
+    for place, name in found.items():
+        if name in places:
+            raise UserError(f"the folders {places[name]} and {place} have the same name, {name}; rename one of them")
+        places[name] = place
+
+
 def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
     """Return a folder, its split, and whether the user chose the split; None for the name of a NanoBEIR set."""
     folder, _, chosen = name.rpartition(":")
+    if folder and not chosen and not os.path.exists(name):
+        raise UserError(f"{name}: there is no split after the colon; give FOLDER or FOLDER:SPLIT")
     found = (name, split, False) if os.path.exists(name) or not folder else (folder, chosen, True)
     if not os.path.exists(found[0]):  # Path.exists raises errors for names that are too long
         if name.lower().startswith("nano") and os.sep not in name:
@@ -95,9 +116,11 @@ def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
 
 def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
     """Return the task of a folder: text files as of BEIR or, if `corpus` is a folder, Parquet files as of NanoBEIR."""
-    name = Path(os.path.abspath(folder)).name + (f":{split}" if is_chosen else "")
+    name = _task_name(folder, split, is_chosen)
     if (folder / "corpus").is_dir():
         return _read_parquet(folder, name, split, is_chosen)
+    if packed := sorted(path.name for path in folder.glob("*.jsonl.gz")):
+        raise UserError(f"{folder} contains {', '.join(packed)}; unpack with gunzip, since packed files are not read")
     corpus, queries = require_files(name, folder, [CORPUS, QUERIES], LAYOUT)
     qrels = folder / QRELS / f"{split}.tsv"
     if not qrels.is_file():
@@ -152,10 +175,8 @@ def _load_sets(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         if not any(_is_named(task, name) for task in found):
             hint = did_you_mean(name, known)
-            raise UserError(
-                f"{name} is neither a folder nor a NanoBEIR set; {hint + ' ' if hint else ''}choose from: "
-                f"{', '.join(known)}"
-            )
+            hint = "sets have one split, and take none; " if ":" in name else f"{hint} " if hint else ""
+            raise UserError(f"{name} is neither a folder nor a NanoBEIR set; {hint}choose from: {', '.join(known)}")
     chosen = {name: task for name, task in found.items() if any(_is_named(name, one) for one in names)}
     if missing := load_downloaded(MtebTasks(chosen)):
         wanted = [Path(path).name for path in missing]
@@ -234,6 +255,8 @@ def _no_split(folder: Path, split: str, found: Sequence[str]) -> UserError:
 def _objects(path: Path) -> Iterator[LocatedRow]:
     """Yield the JSON objects of a file with their lines. Raises DataError for a line that is no JSON object."""
     for line in read_lines(path, remedy=TEXT_REMEDY):
+        if not line.text.strip():
+            raise line.error("an empty line found")
         try:
             found = parse_json(line.text, once=True)
         except ValueError as error:
@@ -275,10 +298,14 @@ def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = Fals
 def _judgements(path: Path) -> Iterator[Judgement]:
     """Yield the judgements of a file. Raises DataError if the header is missing, or if a score is no number."""
     header, *lines = read_lines(path, remedy=QRELS_REMEDY) or [Line(path, 1, "", QRELS_REMEDY)]
-    if is_number(split_columns(header, 3, more_allowed=False)[2]):
+    columns = [name.strip().lower() for name in split_columns(header, 3, more_allowed=False)]
+    if any(map(is_number, columns)):
         raise header.error("a judgement found, the header line expected")
+    # Other names, such as qid and docid, are taken for those of BEIR in this order.
+    places = [columns.index(name) for name in COLUMNS] if set(columns) == set(COLUMNS) else range(3)
     for line in lines:
-        query, document, score = split_columns(line, 3, more_allowed=False)
+        cells = split_columns(line, 3, more_allowed=False)
+        query, document, score = (cells[place] for place in places)
         if not is_number(score):
             raise line.error(f"score {quote(score)} found, a number expected")
         yield line, query, document, float(score)

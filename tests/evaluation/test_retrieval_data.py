@@ -287,11 +287,12 @@ WRONG = {
         '{"_id": "a", "title": "x"}\n': ":1: text None found, a string expected",
         '{"_id": "a", "title": 3, "text": "x"}\n': ":1: title 3 found",
         '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: no valid JSON .*_id occurs 2 times",
-        '{"_id": "a", "text": "x"}\n\n': ":2: no valid JSON",
+        '{"_id": "a", "text": "x"}\n\n': ":2: an empty line found",
         '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
         '{"_id": "a", "title": " ", "text": ""}\n': ":1: an empty text found",
         "": ": there are no documents",
         b'{"_id": "\xff"}': ":1: byte 0xff found",
+        '{"_id": "a", "text": "x"}'.encode("utf-16"): ":1: UTF-16 found .*iconv -f UTF-16",
     },
     "queries.jsonl": {
         '{"_id": "a", "text": " "}\n': ":1: an empty text found",
@@ -311,6 +312,29 @@ WRONG = {
         "": ":1: expected 3 tab-separated columns but found an empty line",
     },
 }
+
+
+def test_judgements_are_read_by_the_names_of_their_columns(folder, tmp_path):
+    lines = (folder / "qrels/test.tsv").read_text(encoding="utf-8").splitlines()
+    turned = "\n".join("\t".join(line.split("\t")[i] for i in (2, 0, 1)) for line in lines) + "\n"
+    assert (
+        own_retrieval(changed(folder, tmp_path, "qrels/test.tsv", turned)).relevant == own_retrieval(folder).relevant
+    )
+
+
+def test_places_that_cannot_be_read_are_named(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "other/beir")
+    for given, message in (
+        ([folder, copy], r"the folders .* and .* have the same name, beir; rename one"),
+        ([folder, folder], "are given twice"),
+        ([f"{folder}:"], "there is no split after the colon"),
+        (["NanoNFCorpus:test"], "sets have one split, and take none"),
+    ):
+        with pytest.raises(UserError, match=message):
+            retrieval_tasks(list(map(str, given)), "test")
+    (copy / "corpus.jsonl").rename(copy / "corpus.jsonl.gz")
+    with pytest.raises(UserError, match=r"contains corpus\.jsonl\.gz; unpack with gunzip"):
+        own_retrieval(copy)
 
 
 @pytest.mark.parametrize(

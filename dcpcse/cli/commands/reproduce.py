@@ -42,6 +42,7 @@ from dcpcse.utils.option_fields import Whole
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
     from dcpcse.data.columns import Columns
+    from dcpcse.evaluation.mteb_tasks import MtebTasks
     from dcpcse.evaluation.outcomes import RunOutcomes
     from dcpcse.experiments.reproduction.results import RowResult
 
@@ -59,14 +60,21 @@ def reproduce_command(argv: Sequence[str]) -> None:
         return
     args = reproduce_parser().parse_args(list(argv))
     config = _config(args)
+    if config.mteb_languages:
+        _chosen_mteb_tasks(config)  # an unknown language is an error in all cases
     if args.list or not args.rows:
         from dcpcse.experiments.reproduction.result_tables import row_listing
 
         rows = find_rows(args.rows) if args.rows else list(all_rows().values())
         no_data = _no_data(config)
-        print_result(
-            row_listing(rows, {row.name: obstacle(row, config) or (no_data if row.measured else None) for row in rows})
-        )
+        # mteb's data are read only if rows are given, since this takes seconds.
+        no_mteb = _no_mteb_data(config) if args.rows and any(row.is_multilingual for row in rows) else None
+        reasons = {}
+        for row in rows:
+            lacking = [no_data] if row.uses_senteval and no_data else []
+            lacking += ["needs the data of mteb (--dry_run says which)"] if row.is_multilingual and no_mteb else []
+            reasons[row.name] = obstacle(row, config) or "; ".join(lacking) or None
+        print_result(row_listing(rows, reasons))
         recipes = sum(row.cited is None for row in rows)
         print_result(f"{plural(len(rows), 'row')}: {recipes} with a recipe, {len(rows) - recipes} cited only")
         return
@@ -84,13 +92,13 @@ def reproduce_command(argv: Sequence[str]) -> None:
     sizes, refused = _settle(units)
     if args.dry_run:
         print_result(plan_table(units, sizes, obstacles | refused))
-        if problem := _unusable_data(units, config):
+        for problem in _data_problems([row for row in rows if not row.cited], config):
             print_result(f"not ready: {problem}")
         _require_none_failed(refused, rows)
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
     accepted = [unit for unit in units if unit.row.name not in refused]
-    _require_data(accepted, config)
+    _require_data([unit.row for unit in accepted], config)
     failures = refused | _work(accepted, args.ray)
     _write_results(rows, units, obstacles | failures, config, args)
     _require_none_failed(failures, rows, _draw_pictures(rows, units, config, args.output_dir))
@@ -209,38 +217,65 @@ def _no_data(config: ReproductionConfig) -> str | None:
     return None
 
 
-def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
-    """Read the evaluation data of all units once, so that an error is raised before the first unit runs."""
+def _require_data(rows: Sequence[PublishedRow], config: ReproductionConfig) -> None:
+    """Read the evaluation data of all rows once, so that an error is raised before the first unit runs."""
+    _require_senteval_data(rows, config)
+    if any(row.is_multilingual for row in rows):
+        _load_mteb_data(config)
+
+
+def _require_senteval_data(rows: Sequence[PublishedRow], config: ReproductionConfig) -> None:
     from senteval import load_suite, settings_of_mode
 
     official = not config.custom_data
     modes: dict[str, list[str]] = {}
-    if any(_trainings(unit) for unit in units):
+    if any(row.preset for row in rows):
         modes["dev"] = ["STSBenchmark", "SICKRelatedness"]
-    for row in (unit.row for unit in units if unit.row.measured and not unit.row.is_multilingual):
+    for row in (row for row in rows if row.measured and not row.is_multilingual):
         modes.setdefault(row.mode, []).extend(row.measured)
     for mode, tasks in modes.items():
         load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings_of_mode(mode, official=official))
-    if any(unit.row.is_multilingual for unit in units):
-        from dcpcse.evaluation.mteb_tasks import in_languages, load_data, multilingual_tasks
-
-        mteb = multilingual_tasks()
-        load_data(in_languages(mteb, config.mteb_languages) if config.mteb_languages else mteb, config.mteb_data_dir)
 
 
-def _unusable_data(units: Sequence[RunUnit], config: ReproductionConfig) -> str | None:
-    """Return why the units cannot be evaluated with the evaluation data, or None."""
-    if not any(unit.row.measured or _trainings(unit) for unit in units):
-        return None
-    if no_data := _no_data(config):
-        return no_data
-    from senteval import DataError
+def _chosen_mteb_tasks(config: ReproductionConfig) -> "MtebTasks":
+    """Return the multilingual tasks in the chosen languages. Raises UserError for an unknown language."""
+    from dcpcse.evaluation.mteb_tasks import in_languages, multilingual_tasks
 
+    tasks = multilingual_tasks()
+    return in_languages(tasks, config.mteb_languages) if config.mteb_languages else tasks
+
+
+def _load_mteb_data(config: ReproductionConfig) -> None:
+    from dcpcse.evaluation.mteb_tasks import load_data
+
+    load_data(_chosen_mteb_tasks(config), config.mteb_data_dir)
+
+
+def _no_mteb_data(config: ReproductionConfig) -> str | None:
+    """Return why mteb's data cannot be used, or None."""
     try:
-        _require_data(units, config)
-    except (DataError, UserError) as error:
+        _load_mteb_data(config)
+    except UserError as error:
         return str(error)
     return None
+
+
+def _data_problems(rows: Sequence[PublishedRow], config: ReproductionConfig) -> list[str]:
+    """Return why the rows cannot be evaluated with the evaluation data, if there are reasons."""
+    from senteval import DataError
+
+    problems = []
+    using = [row for row in rows if row.uses_senteval]
+    if using and (no_data := _no_data(config)):
+        problems.append(no_data)
+    else:
+        try:
+            _require_senteval_data(using, config)
+        except DataError as error:
+            problems.append(str(error))
+    if any(row.is_multilingual for row in rows) and (no_mteb := _no_mteb_data(config)):
+        problems.append(no_mteb)
+    return problems
 
 
 def _trainings(unit: RunUnit) -> list[tuple[str, ...]]:
@@ -326,7 +361,10 @@ def plan_table(
     for unit in first.values():
         lines += [f"{unit.name}, in {unit.folder}:", *(f"  {line}" for _, line in _lines(unit))]
         lines += [f"  assumed: {unit.row.assumed}"] if unit.row.assumed else []
-    return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
+    for name, reason in obstacles.items():
+        if reason:
+            lines.append(reason if reason.startswith(f"{name}: ") else f"{name}: {reason}")
+    return "\n".join(lines)
 
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:

@@ -105,6 +105,11 @@ class PublishedRow:
         return self.tasks == (MULTILINGUAL,)
 
     @property
+    def uses_senteval(self) -> bool:
+        """Whether the files of SentEval are needed: to choose a checkpoint, or to measure the tasks."""
+        return self.preset is not None or (bool(self.measured) and not self.is_multilingual)
+
+    @property
     def family(self) -> str:
         """The task set over which the table's average is taken."""
         return self.tasks[0]
