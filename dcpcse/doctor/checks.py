@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dcpcse.data.readers import READERS
-from dcpcse.doctor import encoder_folder, environment, evaluation_data, model_folder, training_file
+from dcpcse.doctor import encoder_folder, environment, evaluation_data, model_folder, retrieval_folder, training_file
 from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings, fault, note
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
 from dcpcse.utils.errors import UserError
@@ -19,6 +19,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "model folder": (model_folder.check, model_folder.check_run),
     "run without a model": (model_folder.check_run,),
     "evaluation data": (evaluation_data.check,),
+    "retrieval data": (retrieval_folder.check,),
     "adapter of peft": (encoder_folder.check_adapter,),
     "encoder folder": (encoder_folder.check,),
     "environment": (environment.check,),
@@ -31,6 +32,7 @@ _BY_FILE = {
     STATE: "run without a model",
     PEFT_CONFIG: "adapter of peft",
     CONFIG: "encoder folder",
+    "corpus.jsonl": "retrieval data",
 }
 """File → kind of the folder that contains it; the first match counts."""
 

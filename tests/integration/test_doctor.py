@@ -448,3 +448,34 @@ def test_the_share_of_batches_is_a_plain_number(rows, share, tmp_path, capsys):
     path.write_text("\n".join(texts) + "\n", encoding="utf-8")
     main(["doctor", str(path)])
     assert share in capsys.readouterr().out
+
+
+# Retrieval data
+
+
+def test_retrieval_data_are_read_as_for_evaluation(doctor, tmp_path):
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": f"d{i}", "text": f"text {i}"} for i in range(3)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents), encoding="utf-8")
+    queries = [{"_id": "q1", "text": "text"}, {"_id": "q2", "text": "other"}]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries), encoding="utf-8")
+    code, found = doctor(folder)
+    assert code == 3 and found.keys() == {("fault", "judgements")}
+    head = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels/test.tsv").write_text(f"{head}q1\td1\t1\n", encoding="utf-8")
+    code, found = doctor(folder)
+    assert code == 0
+    assert found == {("note", "test"): "queries without a relevant document, which are not scored: 1"}
+    (folder / "qrels/dev.tsv").write_text(f"{head}q1\td9\t1\n", encoding="utf-8")
+    code, found = doctor(folder)
+    assert code == 3 and "dev.tsv:2: the document 'd9' is not in corpus.jsonl" in found["fault", "dev"]
+
+
+def test_the_tokenizer_may_be_that_of_a_hub_id(doctor, tiny, server, tmp_path):
+    server.put("someone/encoder", Path(tiny("bert")))
+    path = tmp_path / "text.txt"
+    path.write_text("Rain fell.\nThe cat sleeps on the warm stone.\n", encoding="utf-8")
+    assert doctor(path, "--tokenizer", "someone/encoder") == doctor(path, "--tokenizer", tiny("bert"))
+    code, said = doctor(path, "--tokenizer", "someone/nothing")
+    assert code == 2 and "someone/nothing" in said

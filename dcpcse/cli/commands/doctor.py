@@ -15,6 +15,8 @@ from tqdm.auto import tqdm
 from dcpcse.doctor.checks import expand_path, run_checks
 from dcpcse.doctor.findings import MARKS, CheckReport, CheckSettings, Finding
 from dcpcse.doctor.overlap import evaluation_keys
+from dcpcse.encoders.storage.hub import download_first, is_hub_id
+from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
@@ -92,8 +94,12 @@ def _tokenizer(folder: str | None) -> Any:
     if folder is None:
         return None
     file = Path(folder) / "tokenizer.json"
+    if is_hub_id(folder):
+        file = download_first(folder, [file.name], LoadOptions()) or file
     if not file.is_file():
-        raise UserError(f"--tokenizer {folder} contains no tokenizer.json; give the folder of an encoder or a model")
+        raise UserError(
+            f"--tokenizer {folder} contains no tokenizer.json; give the folder or hub id of an encoder or a model"
+        )
     from tokenizers import Tokenizer
 
     try:
