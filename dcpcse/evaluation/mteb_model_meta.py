@@ -39,10 +39,12 @@ def model_meta(
     base = Path(base).name if Path(base).is_absolute() else base
     weights = list(model.parameters())
     data = training_datasets(folder)
+    # What XLM-R learns from English data is meant for its other languages too.
+    is_multilingual = model.encoder.backbone.config.model_type == "xlm-roberta"
     known = {
         "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
         "revision": hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40],
-        "languages": None if data is None else ["eng-Latn"],
+        "languages": None if data is None or is_multilingual else ["eng-Latn"],
         "n_parameters": sum(weight.numel() for weight in weights),
         "n_embedding_parameters": model.encoder.backbone.get_input_embeddings().weight.numel(),
         "memory_usage_mb": round(sum(weight.numel() * weight.element_size() for weight in weights) / 2**20),

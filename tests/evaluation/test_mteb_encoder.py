@@ -142,6 +142,8 @@ def test_the_description_of_a_trained_model(tiny, tmp_path):
     assert meta.is_zero_shot_on(["STSBenchmark"]) is False
     assert meta.is_zero_shot_on(["STS12"]) is True
     assert meta.languages == ["eng-Latn"]
+    multilingual = plain_encoder(load_backbone(tiny("xlm-roberta")), "avg")
+    assert MTEBEncoder(multilingual, folder=tmp_path).mteb_model_meta.languages is None
     assert meta.n_embedding_parameters == model.encoder.backbone.config.vocab_size * 32
     assert meta.n_active_parameters == meta.n_parameters - meta.n_embedding_parameters > 0
     assert mteb.models.ModelMeta.model_validate_json(json.dumps(meta.to_dict(), default=str)) is not None
