@@ -1,7 +1,7 @@
 """Compare models by the outcomes of their runs: scores with intervals, and paired tests of their differences."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from itertools import combinations
@@ -263,12 +263,13 @@ def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> No
 
 
 def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> None:
-    """Raise UserError if two runs of a model have the same cosines: they are one run."""
+    """Raise UserError if two runs of a model have the same outcomes: they are one run."""
     for name, runs in models.items():
         for first, second in combinations(range(len(runs)), 2):
             shared = set(runs[first].tasks) & set(runs[second].tasks)
-            cosines = [task for task in shared if runs[first].tasks[task].has_cosines]
-            if cosines and all(
+            # Different models can agree in values that are only 0 and 1.
+            telling = [task for task in shared if len(np.unique(runs[first].tasks[task].values)) > 2]
+            if telling and all(
                 np.array_equal(runs[first].tasks[task].values, runs[second].tasks[task].values) for task in shared
             ):
                 raise UserError(
@@ -332,15 +333,18 @@ def _resample(
     for task in tasks["main_scores"]:
         scores = [np.array([run.main_scores[task] for run in of_model]) for of_model in models.values()]
         rows[task] = _Row(task, None, TASKS, None, scores)
-    members: dict[str, dict[str, None]] = {}  # family → its tasks, of which some may be families of languages
+    families = _families_of_all(rows, models)
+    members: dict[str, dict[str, None]] = {}  # family → its tasks, and the families that are in it
     for task in rows:
-        _add_to_families(task, next(iter(models.values()))[0], members)
+        _add_to_families(task, families, members)
     averages: dict[str, _Row] = {}
 
     def average(family: str) -> _Row:
         if family not in averages:
             of_family = [rows[name] if name in rows else average(name) for name in members[family]]
-            averages[family] = _average(family, of_family, samples, [seed, len(rows)])
+            are_languages = family.startswith(f"{MTEB}/") and any(name in members for name in members[family])
+            unit = LANGUAGES if are_languages else TASKS
+            averages[family] = _average(family, of_family, unit, samples, [seed, len(rows)])
         return averages[family]
 
     for family in members:
@@ -350,28 +354,47 @@ def _resample(
     distinct = dict({tuple(members[name]): (name, row) for name, row in several.items()}.values())
     ordered = sorted(distinct, key=lambda name: name == MTEB)  # the types of its tasks come first
     named = [replace(distinct[name], task="Avg." if len(ordered) == 1 else f"Avg. {name}") for name in ordered]
-    return [*rows.values(), *(replace(row, is_average=True) for row in named)]
+    shown = [replace(row, task=_shown_name(task, members)) for task, row in rows.items()]
+    return [*shown, *(replace(row, is_average=True) for row in named)]
 
 
-def _add_to_families(name: str, run: RunOutcomes, members: dict[str, dict[str, None]]) -> None:
+def _families_of_all(tasks: Iterable[str], models: Mapping[str, Sequence[RunOutcomes]]) -> dict[str, tuple[str, ...]]:
+    """Return the families of tasks and of families, from the runs that know most of them."""
+    runs = [run for of_model in models.values() for run in of_model]
+    known = {name for run in runs for name in run.families}
+    found = {name: max((run.families.get(name, ()) for run in runs), key=len) for name in known}
+    return found | {task: _families(task, runs[0]) for task in tasks if not any(found.get(task, ()))}
+
+
+def _shown_name(task: str, members: Mapping[str, Mapping[str, None]]) -> str:
+    """Return the name of a row: a part of an MTEB task without its split, if there is only one."""
+    subset = task.rpartition("/")[0]
+    return subset if task.startswith(f"{MTEB}/") and len(members[subset]) == 1 else task
+
+
+def _add_to_families(name: str, families: Mapping[str, tuple[str, ...]], members: dict[str, dict[str, None]]) -> None:
     """Add a task to the members of its families, and these families to those of which they are members."""
-    for family in _families(name, run):
+    for family in families[name]:
         members.setdefault(family, {})[name] = None
         if family.startswith(f"{MTEB}/"):
-            _add_to_families(family, run, members)
+            _add_to_families(family, families, members)
 
 
-def _average(name: str, of_family: Sequence[_Row], samples: int, seed: Sequence[int]) -> _Row:
+def _average(name: str, of_family: Sequence[_Row], unit: str, samples: int, seed: Sequence[int]) -> _Row:
+    """Return the average of rows. unit: what they are, if they are resampled."""
     if len(of_family) == 1:
         return of_family[0]
     if all(one.has_examples for one in of_family):
-        return _Row(name, None, of_family[0].examples, significance.average([one.resampled for one in of_family]))
+        kinds = {one.examples for one in of_family}
+        examples = kinds.pop() if len(kinds) == 1 else "test examples"
+        return _Row(name, None, examples, significance.average([one.resampled for one in of_family]))
     scores = [np.stack(one, axis=1) for one in zip(*(row.points for row in of_family), strict=True)]
-    kind = LANGUAGES if name.startswith(f"{MTEB}/") else TASKS
-    if len(of_family) < significance.STATISTICS["mean"].least:
-        return _Row(name, None, kind, None, [one.mean(axis=1) for one in scores])
-    outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples=kind)
-    return _Row(name, len(of_family), kind, significance.resample(outcomes, samples, seed))
+    # Splits of the same texts are not independent of each other.
+    are_splits = unit == TASKS and name.startswith(f"{MTEB}/")
+    if are_splits or len(of_family) < significance.STATISTICS["mean"].least:
+        return _Row(name, None, unit, None, [one.mean(axis=1) for one in scores])
+    outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples=unit)
+    return _Row(name, len(of_family), unit, significance.resample(outcomes, samples, seed))
 
 
 def _resample_task(

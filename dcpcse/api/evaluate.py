@@ -184,6 +184,8 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
         raise UserError("tasks is empty; give a task set such as 'sts', names of tasks, or pairs with scores")
     if list(given) == [MULTILINGUAL]:
         return (MULTILINGUAL,), None
+    if MULTILINGUAL in given:
+        raise UserError(f"the task set {MULTILINGUAL} cannot be combined with other tasks; give it alone")
     names: dict[str, None] = {}
     for name in given:
         if name in TASK_SETS:

@@ -115,7 +115,9 @@ def _is_short(value: str) -> bool:
 
 def _has_few_words(text: str) -> bool:
     words = text.split()
-    return len(words) <= MOST_WORDS and (text.isascii() or max(map(_letters_without_case, words)) <= MOST_IN_WORD)
+    return len(words) <= MOST_WORDS and (
+        text.isascii() or max(map(_letters_without_case, words), default=0) <= MOST_IN_WORD
+    )
 
 
 def _letters_without_case(word: str) -> int:

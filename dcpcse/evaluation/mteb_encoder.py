@@ -50,6 +50,8 @@ class MTEBEncoder:
             prompts = {} if self.folder is None else folder_prompts(self.folder)
         self.prompts = dict(prompts)
         self.encode_texts = encode or model.encode
+        self.errors: list[Exception] = []
+        """What the model itself has raised, as opposed to mteb."""
         self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
         self._shorten = shortening(model, truncate_dim)
 
@@ -80,6 +82,13 @@ class MTEBEncoder:
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise UserError(f"encode_kwargs {', '.join(unknown)}: unknown; choose from {', '.join(sorted(OPTIONS))}")
         given = {OPTIONS[name]: value for name, value in options.items()}
+        try:
+            return self._encode(texts, task_metadata, prompt_type, given)
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+    def _encode(self, texts: list[str], task_metadata: Any, prompt_type: Any, given: Mapping[str, Any]) -> np.ndarray:
         if self.prompts:
             prompt = prompt_of(self.prompts, task_metadata, prompt_type)
             prefix = self._prefix if prompt is None else prompt

@@ -83,6 +83,8 @@ class OutcomeRecorder:
     @property
     def _reads_predictions(self) -> bool:
         kind, task = self.task.metadata.type, self.task
+        if hasattr(task.metadata, "tasks"):  # the average of other tasks
+            return False
         if kind == "STS":
             return self._main_score == "cosine_spearman"
         # Tasks with parallel subsets have predictions of another form.

@@ -1,7 +1,6 @@
-"""The parts of MTEB tasks in records of scores: a part is a language, a pair of languages, or another subset.
+"""The parts of MTEB tasks in records of scores: a split of a language, of a pair of languages, or of another subset.
 
-A part is named mteb/TASK/SUBSET, or mteb/TASK if the task has no subsets, followed by /SPLIT if several splits are
-evaluated.
+A part is named mteb/TASK/SUBSET/SPLIT, or mteb/TASK/SPLIT if the task has no subsets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +25,7 @@ def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
     for split, subsets in scores.items():
         for subset in subsets:
             place = subset.get("hf_subset", NO_SUBSET)
-            parts = [task, *([] if place == NO_SUBSET else [place]), *([split] if len(scores) > 1 else [])]
-            names[place, split] = "/".join(parts)
+            names[place, split] = "/".join([task, *([] if place == NO_SUBSET else [place.replace("/", "_")]), split])
     return names
 
 
@@ -49,12 +47,18 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
 
 
 def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
-    """Return the families of the parts of MTEB tasks, which are the tasks, and of the tasks.
+    """Return the families of the parts of MTEB tasks and, in turn, of these families.
 
-    names: names of tasks, of which those that start with mteb/ count. types: mteb/TASK → mteb's type of the task, if
+    The splits of a subset are a family, and so are the subsets of a task; families of tasks are their type and mteb.
+
+    names: names of parts, of which those that start with mteb/ count. types: mteb/TASK → mteb's type of the task, if
     it is known.
     """
-    tasks = {name: "/".join(name.split("/")[:2]) for name in names if name.startswith(f"{MTEB}/")}
-    kinds = dict.fromkeys(tasks.values()) | dict(types)
-    families = {task: (f"{MTEB} {kind}", MTEB) if kind else (MTEB,) for task, kind in kinds.items()}
-    return families | {name: (task,) for name, task in tasks.items() if name != task}
+    families: dict[str, tuple[str, ...]] = {}
+    for name in (name for name in names if name.startswith(f"{MTEB}/")):
+        while name.count("/") > 1:
+            families[name] = (name.rpartition("/")[0],)
+            (name,) = families[name]
+        kind = types.get(name)
+        families[name] = (f"{MTEB} {kind}", MTEB) if kind else (MTEB,)
+    return families

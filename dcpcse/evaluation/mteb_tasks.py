@@ -19,6 +19,7 @@ from typing import Any
 import huggingface_hub.constants
 import numpy as np
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from senteval import DataError
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
@@ -191,12 +192,16 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
 
 
 def _languages_like(given: str, codes: Sequence[str]) -> str:
-    """Return the codes, with names, that begin with a code of two letters or have a name like that of the language."""
+    """Return the codes, with their names, of languages whose name contains the given one, or that of the given code.
+
+    given: a name, or a code of two or three letters.
+    """
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES  # code of two letters → name
+
     names = {code: import_mteb().languages.ISO_TO_LANGUAGE.get(code, code) for code in codes}
     code = given.lower()
-    name = import_mteb().languages.ISO_TO_LANGUAGE.get(code, code if len(code) > 3 else None)
-    found = [one for one in codes if one == code or (len(code) == 2 and one.startswith(code))]
-    found += [one for one in codes if name and name.lower() in names[one].lower() and one not in found]
+    name = {**LANGUAGES, **import_mteb().languages.ISO_TO_LANGUAGE}.get(code, code if len(code) > 3 else None)
+    found = [one for one in codes if one == code or (name and name.lower() in names[one].lower())]
     return ", ".join(f"{one} ({names[one]})" for one in found)
 
 
@@ -237,7 +242,10 @@ def load_downloaded(tasks: MtebTasks) -> list[str]:
             if (folder := _snapshot(task)) is None:
                 missing.append(task.metadata.dataset["path"])
             elif (problem := _load_copy(task, folder, task.metadata.revision)) is not None:
-                raise UserError(f"{name.removeprefix(PREFIX)}: the data in {folder} are incomplete ({problem})")
+                raise UserError(
+                    f"{name.removeprefix(PREFIX)}: the data in {folder} are incomplete ({problem}); delete the folder "
+                    "and download it again"
+                )
     return missing
 
 
@@ -288,6 +296,8 @@ def evaluate_mteb_tasks(
             "out"
         )
     encoder = MTEBEncoder(model, truncate_dim=truncate_dim, prompts=prompts, folder=folder)
+    if results_dir is not None:
+        _require_no_loss(tasks, encoder, results_dir)
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
@@ -307,6 +317,19 @@ def evaluate_mteb_tasks(
         return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
 
 
+def _require_no_loss(tasks: MtebTasks, encoder: MTEBEncoder, results_dir: str | Path) -> None:
+    """Raise UserError if results in a folder have languages that would be lost, since they are not evaluated now."""
+    results, meta = import_mteb().ResultCache(results_dir), encoder.mteb_model_meta
+    for name, task in tasks.tasks.items():
+        if (before := results.load_task_result(task.metadata.name, meta)) is not None:
+            subsets = {subset["hf_subset"] for split in before.scores.values() for subset in split}
+            if lost := sorted(subsets - set(task.hf_subsets)):
+                raise UserError(
+                    f"--mteb_results {results_dir}: its result of {name.removeprefix(PREFIX)} has languages that are "
+                    f"left out now ({first_names(lost)}) and would be lost; give another folder"
+                )
+
+
 def _evaluate_task(
     encoder: MTEBEncoder, name: str, task: Any, benchmark: str | None, results_dir: str | Path | None
 ) -> MtebResult:
@@ -318,9 +341,9 @@ def _evaluate_task(
         warnings.filterwarnings("ignore", "An input array is constant")  # the score is checked below
         try:
             results = import_mteb().evaluate(encoder, task, prediction_folder=folder, **options)
-        except UserError:
-            raise
         except (LookupError, TypeError, ValueError) as error:  # such as a column that a copy of the data lacks
+            if error in encoder.errors or isinstance(error, (UserError, DataError)):
+                raise
             raise UserError(
                 f"{name}: mteb cannot evaluate it ({type(error).__name__}: {first_line(error)}); check the columns "
                 "and values of its data"

@@ -142,7 +142,8 @@ def read_outcomes(path: Path) -> RunOutcomes:
     recorded = scores.get("tasks", {})
     families = {task: (content.get("family") or FAMILY_OF.get(task, ""),) for task, content in recorded.items()}
     beside = [other for other in (path.with_suffix(".npz"), path.with_name("similarities.npz")) if other.is_file()]
-    tasks = _tasks(_read_arrays(beside[0]), str(beside[0])) if beside else {}
+    # Tasks such as classification by mteb have no outcomes, so that the file beside the scores may be empty.
+    tasks = _tasks(_read_arrays(beside[0], may_be_empty=True), str(beside[0])) if beside else {}
     tasks = {task: found for task, found in tasks.items() if "/".join(task.split("/")[:2]) in scores["scores_x100"]}
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
     types = {task: content.get("type") for task, content in recorded.items() if content.get("family") == MTEB}
@@ -195,11 +196,13 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
     return tasks
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path, *, may_be_empty: bool = False) -> dict[str, np.ndarray]:
     with schema.explained(path):
         content = read_bytes(path)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            if may_be_empty and not file.files:
+                return {}
             arrays = {name: file[name] for name in file.files if name.rpartition("/")[2] in ARRAYS}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(f"{path} is damaged or not an .npz file; evaluate the model again") from error

@@ -19,6 +19,7 @@ from dcpcse.evaluation.own_data import content_of
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, first_line
 from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 """Names in a folder in the layout of BEIR: the documents, the queries, and the folder of judgements by split."""
@@ -73,8 +74,10 @@ def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
     of the query is relevant; if no query has a relevant document; or if the data of a set have not been downloaded.
     """
     folders = {name: found for name in names if (found := _folder_and_split(name, split))}
-    _require_different_names({name: _task_name(*found) for name, found in folders.items()}, names)
+    _require_once(folders, (), names)
+    _require_different_names({name: _task_name(*found) for name, found in folders.items()})
     sets = _load_sets([name for name in names if name not in folders])
+    _require_once({}, sets, [name for name in names if name not in folders])
     tasks = []
     for name in names:
         if name in folders:
@@ -88,15 +91,26 @@ def _task_name(folder: Path, split: str, is_chosen: bool) -> str:
     return Path(os.path.abspath(folder)).name + (f":{split}" if is_chosen else "")
 
 
-def _require_different_names(found: Mapping[str, str], given: Sequence[str]) -> None:
-    """Raise UserError if data are given twice, or if folders have the same name. found: data → name of the task."""
-    if twice := next((name for name in given if given.count(name) > 1), None):
-        raise UserError(f"the retrieval data {twice} are given twice; give each folder or set once")
+def _require_different_names(found: Mapping[str, str]) -> None:
+    """Raise UserError if two folders have the same name. found: data → name of the task."""
     places: dict[str, str] = {}
     for place, name in found.items():
         if name in places:
             raise UserError(f"the folders {places[name]} and {place} have the same name, {name}; rename one of them")
         places[name] = place
+
+
+def _require_once(found: Mapping[str, tuple[Path, str, bool]], sets: Iterable[str], given: Sequence[str]) -> None:
+    """Raise UserError if a split of a folder, or a set, is given twice.
+
+    found: data → folder and split. sets: names of the tasks of mteb among the given data.
+    """
+    places = [(found[one][0].resolve(), found[one][1]) for one in given if one in found]
+    twice = [str(folder) for folder, split in places if places.count((folder, split)) > 1]
+    others = [one for one in given if one not in found]
+    twice += [_short(one) for one in sets if sum(_is_named(one, name) for name in others) > 1]
+    if twice:
+        raise UserError(f"the retrieval data {twice[0]} are given twice; give each folder or set once")
 
 
 def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
@@ -292,6 +306,8 @@ def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = Fals
         return ""
     if not isinstance(text, str):
         raise line.error(f"{key} {shown(text)} found, a string expected")
+    if NUL_OR_SURROGATE.search(text):
+        raise line.error(f"{key} contains a NUL or half a character")
     return text
 
 

@@ -32,7 +32,8 @@ class Outcomes:
     """What the runs of all models gave on the n examples of one task.
 
     statistic: the name of the score, a key of `STATISTICS`. values: for each model an array (R, n) of its R runs:
-    cosines for `spearman` and `average_precision`, 0 and 1 for wrong and correct for `accuracy`. gold: (n,), for
+    cosines for `spearman` and `average_precision`, 0 and 1 for wrong and correct for `accuracy`, and for `mean` any
+    values whose mean is the score. gold: (n,), for
     `average_precision` 0 and 1; None for the others. examples: what they are called in messages. Raises ValueError
     for other shapes, NaN, or too few examples.
     """
@@ -228,8 +229,9 @@ def estimate(scores: ResampledScores, model: int, level: float = 0.95) -> Estima
     """Return a model's score with an interval of coverage `level`.
 
     The interval is computed where scores of this range are nearly normal: for correlations after Fisher's
-    transformation, for others by Wilson's method with the effective number of examples (Franco et al., *Comparative
-    study of confidence intervals for proportions in complex sample surveys*, 2019).
+    transformation; for accuracies and average precisions by Wilson's method with the effective number of examples
+    (Franco et al., *Comparative study of confidence intervals for proportions in complex sample surveys*, 2019). That
+    of a mean of other values is symmetric, and can exceed the range of the score.
     """
     runs = scores.observed[model]
     value, seeds = float(runs.mean()), len(runs) >= LEAST_SEEDS

@@ -167,15 +167,28 @@ def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 def _by_language(result: Result) -> list[PrettyTable]:
     """Return a table of the subsets of an MTEB task, which are its languages or pairs of languages."""
-    subsets = [(split, subset) for split, subsets in result.scores.items() for subset in subsets]
-    if all(subset["hf_subset"] == NO_SUBSET for _, subset in subsets):
+    rows = [[" ".join(place), languages, f"{points:.2f}"] for place, languages, points in _subsets(result)]
+    if not rows:
         return []
-    rows = [
-        [subset["hf_subset"], " ".join(subset["languages"]), split, f"{100 * subset['main_score']:.2f}"]
-        for split, subset in subsets
-    ]
     title = f"{result.task.partition('/')[2]} by language"
-    return _table(["subset", "languages", "split", f"{result.metric} x 100"], *rows, title=title)
+    return _table(["subset", "languages", f"{result.metric} x 100"], *rows, title=title)
+
+
+def _subsets(result: Result) -> list[tuple[tuple[str, ...], str, float]]:
+    """Return name, languages and main score × 100 of each subset of an MTEB task; none if it has no subsets.
+
+    The name is followed by the split if several are evaluated.
+    """
+    return [
+        (
+            (subset["hf_subset"], *([split] if len(result.scores) > 1 else [])),
+            " ".join(subset["languages"]),
+            100 * subset["main_score"],
+        )
+        for split, subsets in result.scores.items()
+        for subset in subsets
+        if subset["hf_subset"] != NO_SUBSET
+    ]
 
 
 def _finetune(results: Sequence[Result], mode: str) -> list[PrettyTable]:
@@ -361,11 +374,7 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
     ],
     "mteb": lambda one: [
         (one.metric, one.points, None),
-        *(
-            (f"{one.metric} {name.removeprefix(f'{one.task}/')}", points, None)
-            for name, points in one.parts.items()
-            if name != one.task
-        ),
+        *((" ".join([one.metric, *place]), points, None) for place, _, points in _subsets(one)),
     ],
 }
 """Family → its scores; see `measures`."""

@@ -217,7 +217,7 @@ def test_of_results_of_mteb_the_tasks_are_resampled(tmp_path):
 
 def test_the_cache_of_mteb_is_read_and_several_models_in_it_are_refused(tmp_path):
     folder = write_mteb(tmp_path / "cache/results/model", {"Task": 0.5})
-    assert read_outcomes(tmp_path / "cache").main_scores == read_outcomes(folder).main_scores == {"mteb/Task": 50}
+    assert read_outcomes(tmp_path / "cache").main_scores == read_outcomes(folder).main_scores == {"mteb/Task/test": 50}
     (folder / "config.json").write_text("{}")
     assert not is_results(folder)  # a model beside whose weights mteb wrote its results
     write_mteb(tmp_path / "cache/results/other", {"Task": 0.5})

@@ -1,5 +1,7 @@
 """The outcomes of MTEB tasks on single examples: their scores are mteb's, and comparisons have intervals."""
 
+import json
+
 import datasets
 import numpy as np
 import pytest
@@ -95,27 +97,27 @@ def test_the_outcomes_have_the_scores_of_mteb(results):
     found = results["dcpcse"]
     by_subset = {s["hf_subset"]: s["main_score"] for s in found["mteb/Similarity"].scores["test"]}
     examples = found["mteb/Similarity"].examples
-    assert set(examples) == {"mteb/Similarity/de-en", "mteb/Similarity/ar"}
+    assert set(examples) == {"mteb/Similarity/de-en/test", "mteb/Similarity/ar/test"}
     for subset, score in by_subset.items():
-        one = examples[f"mteb/Similarity/{subset}"]
+        one = examples[f"mteb/Similarity/{subset}/test"]
         assert spearmanr(one.values, one.gold).statistic == pytest.approx(score, abs=1e-9)
     for scores in found["mteb/Bitext"].scores["test"]:
-        values = found["mteb/Bitext"].examples[f"mteb/Bitext/{scores['hf_subset']}"].values
+        values = found["mteb/Bitext"].examples[f"mteb/Bitext/{scores['hf_subset']}/test"].values
         assert 0 < np.sum(values > 0) < 40 and len(set(values)) > 2
         assert values.mean() == pytest.approx(scores["f1"], abs=1e-9)
     (queries,) = found["mteb/Ranking"].examples.values()
     assert queries.values.mean() == pytest.approx(found["mteb/Ranking"].points / 100, abs=1e-5)
-    assert len(queries.values) == 30 and list(found["mteb/Ranking"].examples) == ["mteb/Ranking"]
+    assert len(queries.values) == 30 and list(found["mteb/Ranking"].examples) == ["mteb/Ranking/test"]
 
 
 def test_a_task_in_one_pair_of_languages_has_outcomes_by_its_own_name(tiny):
     load_data(tasks := MtebTasks({"mteb/PlainBitext": PlainBitext()}))
     (found,) = evaluate_mteb_tasks(model_of("dcpcse", tiny), tasks)[0].values()
-    assert list(found.examples) == ["mteb/PlainBitext"]
-    assert found.examples["mteb/PlainBitext"].values.mean() == pytest.approx(found.points / 100)
+    assert list(found.examples) == ["mteb/PlainBitext/test"]
+    assert found.examples["mteb/PlainBitext/test"].values.mean() == pytest.approx(found.points / 100)
 
 
-def test_theparts_of_f1_are_those_of_scikit_learn():
+def test_the_parts_of_f1_are_those_of_scikit_learn():
     from dcpcse.evaluation.mteb_outcomes import parts_of_f1
 
     predicted = np.random.default_rng(0).integers(0, 60, 60)
@@ -152,9 +154,11 @@ def test_types_have_a_mean_and_tasks_without_outcomes_are_resampled(results):
     runs = {}
     for kind, found in results.items():
         run = outcomes_of_results(found, "test", kind)
-        run.main_scores["mteb/Classes"] = 50.0 + len(kind) % 2
+        run.main_scores["mteb/Classes/test"] = 50.0 + len(kind) % 2
+        run.families["mteb/Classes/test"] = ("mteb/Classes",)
         run.families["mteb/Classes"] = ("mteb Classification", "mteb")
-        other = {"mteb/Ranking2": run.tasks["mteb/Ranking"]}
+        other = {"mteb/Ranking2/test": run.tasks["mteb/Ranking/test"]}
+        run.families["mteb/Ranking2/test"] = ("mteb/Ranking2",)
         run.tasks.update(other)
         run.families["mteb/Ranking2"] = ("mteb Retrieval", "mteb")
         runs[kind] = [run]
@@ -181,6 +185,59 @@ def test_files_without_outcomes_are_compared_by_main_scores(results):
     points = [found.points for found in results["dcpcse"].values()]
     assert rows["Avg. mteb"].value == pytest.approx(np.mean(points))
     assert not any("left out" in note for note in compared.notes)
+
+
+def test_splits_are_averaged_and_not_compared_with_each_other(tmp_path):
+    """The splits of a language are one language, and types are known if one of the runs knows them."""
+    rng = np.random.default_rng(0)
+    shared = rng.uniform(0.4, 0.7, (4, 1))
+    for name, splits in (("one", ["test"]), ("two", ["test", "validation"]), ("other", ["validation"])):
+        for model in ("a", "b"):
+            folder = tmp_path / f"{name}-{model}"
+            folder.mkdir()
+            (folder / "model_meta.json").write_text("{}")
+            found = (shared + (0.05 if model == "b" else 0) + rng.normal(0, 0.001, (4, 1))).ravel()
+            subsets = [{"main_score": x, "hf_subset": f"l{i}"} for i, x in enumerate(found.tolist())]
+            content = {"task_name": "T", "mteb_version": "2", "scores": dict.fromkeys(splits, subsets)}
+            (folder / "T.json").write_text(json.dumps(content))
+    one, two = (dcpcse.compare([tmp_path / f"{name}-{model}" for model in "ab"]) for name in ("one", "two"))
+    assert [score.task for score in one.scores[::2]] == [*(f"mteb/T/l{i}" for i in range(4)), "Avg."]
+    average = {score.task: score for score in two.scores if score.model == "two-a"}["Avg. mteb/T"]
+    assert average.size == one.scores[-1].size == 4 and average.covers == one.scores[-1].covers
+    assert average.covers == "this interval covers languages, not seeds"
+    with pytest.raises(UserError, match="no task in common"):
+        dcpcse.compare([tmp_path / "one-a", tmp_path / "other-b"])
+    found = dcpcse.compare([tmp_path / "two-a", tmp_path / "other-b"])
+    assert {score.task for score in found.scores} == {*(f"mteb/T/l{i}" for i in range(4)), "Avg."}
+
+
+def test_types_are_those_of_the_run_that_knows_them(results, tmp_path):
+    found = dcpcse.EvaluationResult({None: results["dcpcse"]}, "test", 0, {}, {}, {})
+    found.to_json(tmp_path / "a.json")
+    write_similarities(tmp_path / "a.npz", results["dcpcse"])
+    write_similarities(tmp_path / "b.npz", results["simcse"])
+    ways = [[tmp_path / name for name in names] for names in (["a.json", "b.npz"], ["b.npz", "a.json"])]
+    rows = [{score.task for score in dcpcse.compare(paths, samples=100).scores} for paths in ways]
+    assert rows[0] == rows[1]
+
+
+def test_a_file_of_outcomes_may_be_empty(tmp_path):
+    """As that of tasks of which mteb gives no outcomes."""
+    for name in "ab":
+        record = {"family": "mteb", "type": "Classification", "scores": {"test": [{"main_score": 0.5}]}}
+        content = {"complete": True, "mode": "test", "scores_x100": {"mteb/T": 50.0}, "tasks": {"mteb/T": record}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        write_similarities(tmp_path / f"{name}.npz", {})
+    found = dcpcse.compare([tmp_path / "a.json", tmp_path / "b.json"])
+    assert [(one.task, one.value) for one in found.differences] == [("mteb/T", 0)]
+
+
+def test_an_error_of_the_encoder_is_not_one_of_the_data(tiny):
+    load_data(tasks := MtebTasks({"mteb/PlainBitext": PlainBitext()}))
+    model = model_of("dcpcse", tiny)
+    model.encode = lambda *_, **__: (_ for _ in ()).throw(ValueError("a bug"))
+    with pytest.raises(ValueError, match=r"^a bug$"):
+        evaluate_mteb_tasks(model, tasks)
 
 
 def test_only_the_same_languages_are_compared(tiny, results, tmp_path):

@@ -253,6 +253,12 @@ def test_retrieval_tasks_of_a_benchmark_are_loaded_from_the_cache_without_a_netw
     assert task.metadata.revision == MTEB_NANO["revision"]  # that of the results
 
 
+def test_a_set_is_given_once(hub_cache):
+    write_nano(hub_cache / f"datasets--{MTEB_NANO['path'].replace('/', '--')}/snapshots" / MTEB_NANO["revision"])
+    with pytest.raises(UserError, match="NanoNFCorpus are given twice"):
+        retrieval_tasks(["nanonfcorpus", "NanoNFCorpusRetrieval"], "test")
+
+
 def test_a_set_that_has_not_been_downloaded_is_an_error_with_the_command(hub_cache):
     with pytest.raises(UserError) as caught:
         retrieval_tasks(["NanoNFCorpus", "NanoSciFactRetrieval"], "test")
@@ -290,6 +296,7 @@ WRONG = {
         '{"_id": "a", "text": "x"}\n\n': ":2: an empty line found",
         '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
         '{"_id": "a", "title": " ", "text": ""}\n': ":1: an empty text found",
+        '{"_id": "a", "text": "x \\ud800"}\n': ":1: text contains a NUL or half a character",
         "": ": there are no documents",
         b'{"_id": "\xff"}': ":1: byte 0xff found",
         '{"_id": "a", "text": "x"}'.encode("utf-16"): ":1: UTF-16 found .*iconv -f UTF-16",
@@ -326,7 +333,8 @@ def test_places_that_cannot_be_read_are_named(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "other/beir")
     for given, message in (
         ([folder, copy], r"the folders .* and .* have the same name, beir; rename one"),
-        ([folder, folder], "are given twice"),
+        ([folder, f"{folder}/"], "are given twice"),
+        ([folder, f"{folder}:test"], "are given twice"),
         ([f"{folder}:"], "there is no split after the colon"),
         (["NanoNFCorpus:test"], "sets have one split, and take none"),
     ):

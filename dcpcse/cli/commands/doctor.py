@@ -95,7 +95,12 @@ def _tokenizer(folder: str | None) -> Any:
         return None
     file = Path(folder) / "tokenizer.json"
     if is_hub_id(folder):
-        file = download_first(folder, [file.name], LoadOptions()) or file
+        if (found := download_first(folder, [file.name], LoadOptions())) is None:
+            raise UserError(
+                f"--tokenizer {folder} is no folder, and neither the cache nor the hub, if it was reached, has its "
+                "tokenizer.json; give the folder or hub id of an encoder or a model"
+            )
+        file = found
     if not file.is_file():
         raise UserError(
             f"--tokenizer {folder} contains no tokenizer.json; give the folder or hub id of an encoder or a model"

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
     from dcpcse.data.columns import Columns
     from dcpcse.evaluation.mteb_tasks import MtebTasks
-    from dcpcse.evaluation.outcomes import RunOutcomes
     from dcpcse.experiments.reproduction.results import RowResult
 
 DESCRIPTION = """Train and evaluate rows of the papers' tables and compare the results with the published figures.
@@ -416,18 +415,19 @@ def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUn
     from dcpcse.analysis.model_comparison import compare_runs
     from dcpcse.evaluation.outcomes import read_outcomes
 
-    tables: dict[str, dict[str, list[RunOutcomes]]] = {}
+    tables: dict[str, dict[str, Sequence[RunUnit]]] = {}
     for row in rows:
         if row.compared and done[row.name]:
-            runs = [read_outcomes(unit.folder / UNIT_SCORES) for unit in done[row.name]]
-            tables.setdefault(row.table, {})[row.label] = runs
+            tables.setdefault(row.table, {})[row.label] = done[row.name]
     compared = {}
-    for table, models in tables.items():
-        if len(models) > 1:
-            try:
-                compared[table] = compare_runs(models)
-            except UserError as error:  # the results themselves are there
-                notify(f"{table}: its rows are not compared: {error}")
+    for table, units in tables.items():
+        if len(units) < 2:
+            continue
+        try:
+            runs = {label: [read_outcomes(one.folder / UNIT_SCORES) for one in own] for label, own in units.items()}
+            compared[table] = compare_runs(runs)
+        except UserError as error:  # the results themselves are there
+            notify(f"{table}: its rows are not compared: {error}")
     return compared
 
 
