@@ -288,7 +288,8 @@ def evaluate_mteb_tasks(
     All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: the
     folder in which embeddings are cached. truncate_dim, prompts, folder: see `MTEBEncoder`. results_dir: a folder for
     the results in mteb's own format, as a `mteb.ResultCache` that contains them. on_result: called with the size and
-    each result as soon as it is computed. Raises UserError if results of an encoder of other code are to be written.
+    each result as soon as it is computed. Raises UserError if results of an encoder of other code are to be written,
+    or if they would replace results in more languages.
     """
     if results_dir is not None and isinstance(model, ForeignEncoder):
         raise UserError(

@@ -44,12 +44,7 @@ class ExampleOutcomes:
     @property
     def scored_gold(self) -> np.ndarray | None:
         """The gold scores, if the statistic depends on them: `gold` of `dcpcse.evaluation.significance.Outcomes`."""
-        return self.gold if self.has_cosines else None
-
-    @property
-    def has_cosines(self) -> bool:
-        """Whether the values are cosines, which different models do not have in common."""
-        return self.statistic in ("spearman", "average_precision")
+        return self.gold if self.statistic in ("spearman", "average_precision") else None
 
 
 @dataclass(frozen=True, eq=False)

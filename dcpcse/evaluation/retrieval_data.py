@@ -74,10 +74,9 @@ def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
     of the query is relevant; if no query has a relevant document; or if the data of a set have not been downloaded.
     """
     folders = {name: found for name in names if (found := _folder_and_split(name, split))}
-    _require_once(folders, (), names)
-    _require_different_names({name: _task_name(*found) for name, found in folders.items()})
     sets = _load_sets([name for name in names if name not in folders])
-    _require_once({}, sets, [name for name in names if name not in folders])
+    _require_once(folders, sets, names)
+    _require_different_names({name: _task_name(*found) for name, found in folders.items()})
     tasks = []
     for name in names:
         if name in folders:

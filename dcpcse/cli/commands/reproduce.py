@@ -42,7 +42,6 @@ from dcpcse.utils.option_fields import Whole
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
     from dcpcse.data.columns import Columns
-    from dcpcse.evaluation.mteb_tasks import MtebTasks
     from dcpcse.experiments.reproduction.results import RowResult
 
 DESCRIPTION = """Train and evaluate rows of the papers' tables and compare the results with the published figures.
@@ -59,15 +58,14 @@ def reproduce_command(argv: Sequence[str]) -> None:
         return
     args = reproduce_parser().parse_args(list(argv))
     config = _config(args)
-    if config.mteb_languages:
-        _chosen_mteb_tasks(config)  # an unknown language is an error in all cases
     if args.list or not args.rows:
         from dcpcse.experiments.reproduction.result_tables import row_listing
 
         rows = find_rows(args.rows) if args.rows else list(all_rows().values())
         no_data = _no_data(config)
-        # mteb's data are read only if rows are given, since this takes seconds.
-        no_mteb = _no_mteb_data(config) if args.rows and any(row.is_multilingual for row in rows) else None
+        # mteb's data are read only if rows or their options are given, since this takes seconds.
+        reads_mteb = args.rows or config.mteb_data_dir or config.mteb_languages
+        no_mteb = _no_mteb_data(config) if reads_mteb and any(row.is_multilingual for row in rows) else None
         reasons = {}
         for row in rows:
             lacking = [no_data] if row.uses_senteval and no_data else []
@@ -219,8 +217,8 @@ def _no_data(config: ReproductionConfig) -> str | None:
 def _require_data(rows: Sequence[PublishedRow], config: ReproductionConfig) -> None:
     """Read the evaluation data of all rows once, so that an error is raised before the first unit runs."""
     _require_senteval_data(rows, config)
-    if any(row.is_multilingual for row in rows):
-        _load_mteb_data(config)
+    if any(row.is_multilingual for row in rows) and (no_mteb := _no_mteb_data(config)):
+        raise UserError(no_mteb)
 
 
 def _require_senteval_data(rows: Sequence[PublishedRow], config: ReproductionConfig) -> None:
@@ -236,24 +234,14 @@ def _require_senteval_data(rows: Sequence[PublishedRow], config: ReproductionCon
         load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings_of_mode(mode, official=official))
 
 
-def _chosen_mteb_tasks(config: ReproductionConfig) -> "MtebTasks":
-    """Return the multilingual tasks in the chosen languages. Raises UserError for an unknown language."""
-    from dcpcse.evaluation.mteb_tasks import in_languages, multilingual_tasks
+def _no_mteb_data(config: ReproductionConfig) -> str | None:
+    """Return why mteb's data cannot be used, or None. Raises UserError if a chosen language is unknown."""
+    from dcpcse.evaluation.mteb_tasks import in_languages, load_data, multilingual_tasks
 
     tasks = multilingual_tasks()
-    return in_languages(tasks, config.mteb_languages) if config.mteb_languages else tasks
-
-
-def _load_mteb_data(config: ReproductionConfig) -> None:
-    from dcpcse.evaluation.mteb_tasks import load_data
-
-    load_data(_chosen_mteb_tasks(config), config.mteb_data_dir)
-
-
-def _no_mteb_data(config: ReproductionConfig) -> str | None:
-    """Return why mteb's data cannot be used, or None."""
+    tasks = in_languages(tasks, config.mteb_languages) if config.mteb_languages else tasks
     try:
-        _load_mteb_data(config)
+        load_data(tasks, config.mteb_data_dir)
     except UserError as error:
         return str(error)
     return None

@@ -11,7 +11,7 @@ from dcpcse.experiments.verification.subject import Subject
 from dcpcse.interop.convert.choices import PublishedSettings
 from dcpcse.interop.convert.layouts import LAYOUTS
 from dcpcse.utils import presets
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, first_names
 
 LISTED = 5
 """Maximum number of rows that a message lists."""
@@ -58,8 +58,7 @@ def _only_candidate(subject: Subject) -> PublishedRow:
 
 
 def _listed(rows: Sequence[PublishedRow]) -> str:
-    more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
-    return ", ".join(row.name for row in rows[:LISTED]) + more
+    return first_names([row.name for row in rows], LISTED)
 
 
 def _candidates(subject: Subject) -> list[PublishedRow]:
