@@ -42,8 +42,8 @@ def step_of(name, tiny, sentences, packed=True):
     encoder = tiny("bert")
     torch.manual_seed(0)
     backbone = load_backbone(encoder, lm_head="checkpoint" if options.get("do_mlm") else None)
-    built = build_method(backbone, model_arguments(prompt_dropout=0.0, **options), columns_of(method))
-    step = TrainingStep(with_guides(built)).train()
+    built = with_guides(build_method(backbone, model_arguments(prompt_dropout=0.0, **options), columns_of(method)))
+    step = TrainingStep(built).train()
     for module in step.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
