@@ -66,7 +66,7 @@ def columns_of(method: str) -> tuple[str, ...]:
 def rows_of(sentences, method: str, count: int) -> list[dict[str, str]]:
     """Training examples for it."""
     columns = columns_of(method)
-    return [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(columns)} for i in range(count)]
+    return [{name: sentences[(i + 4 * k) % len(sentences)] for k, name in enumerate(columns)} for i in range(count)]
 
 
 def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:

@@ -31,8 +31,8 @@ STEPS = {
     "simcse, lora": {"tuning": "lora"},
     "promptbert, deep": {"tuning": "deep", "pre_seq_len": 3},
 }
-MOST_WAITS = 3
-"""Number of times at most that a training step may wait for the GPU."""
+MOST_WAITS = 1
+"""Number of times at most that a training step may wait for the GPU, without events, which torch does not report."""
 
 
 def step_of(name, tiny, sentences, packed=True):
@@ -139,7 +139,8 @@ class Waits(TrainerCallback):
         if DEVICE == "cuda":
             torch.cuda.set_sync_debug_mode("default")
             self.caught.__exit__(None, None, None)
-            self.counts.append(sum("synchronizing" in str(one.message) for one in self.found))
+            # Another warning says once a process that the mode is a prototype.
+            self.counts.append(sum("called a synchronizing" in str(one.message) for one in self.found))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

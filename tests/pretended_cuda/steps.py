@@ -24,7 +24,7 @@ import torch
 from accelerate.utils import send_to_device
 from checks import checks
 from encoding import encodings
-from method_models import Collator, with_encoder, with_guides
+from method_models import Collator, rows_of, with_encoder, with_guides
 from tiny_encoders import SENTENCES, make_encoder
 from torch.utils.data._utils.pin_memory import pin_memory
 from transformers import TrainerCallback
@@ -38,7 +38,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.losses import Contrastive
 from dcpcse.losses.guide import GuideSource
-from dcpcse.methods import build_method, model_arguments
+from dcpcse.methods import METHODS, build_method, model_arguments
 from dcpcse.training.gradient_cache import run_in_chunks
 from dcpcse.training.guards.nothing_to_learn import STEPS
 from dcpcse.training.step import TrainingStep
@@ -100,10 +100,9 @@ CASES = {
 """Name → kind of encoder, columns of the data, options."""
 
 RUNS = {
-    "dcpcse": (DEEP, {}),
+    **{name: ({"method": name}, {}) for name in METHODS},
     "dcpcse, gradient cache": (DEEP, {"gradient_cache_chunk": CHUNK}),
     "simcse, bf16": ({"method": "simcse"}, {"bf16": True}),
-    "conpvp": ({"method": "conpvp"}, {}),
 }
 """Name → options of `dcpcse.Trainer` and of its TrainingArguments."""
 
@@ -196,26 +195,27 @@ def planted(encoders: Encoders) -> Iterator[dict[str, Any]]:
             yield {**found, "case": "planted"}
 
 
-class OneStep(TrainerCallback):
-    """Remembers what the host waits for from one step to the next, after the steps in which guards read figures."""
+class EachStep(TrainerCallback):
+    """Remembers what the host waits for from the beginning of each step to that of the next one."""
 
-    FIRST = STEPS + 1
+    def __init__(self) -> None:
+        self.lines, self.fused = [], 0
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.FIRST:
-            device.reset()
-        elif state.global_step == self.FIRST + 1:
-            self.waits, self.kernels = device.WAITS.copy(), device.KERNELS.copy()
+        if state.global_step:
+            self.lines.append(lines_of(device.WAITS))
+            self.fused = device.KERNELS["_fused_adamw_"]
+        device.reset()
 
 
 def runs(encoders: Encoders, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Report one step of whole runs of the Trainer, from the loading of a batch on."""
+    """Report the steps of whole runs of the Trainer, from the loading of a batch on."""
     for name, (options, how) in RUNS.items():
         if wanted and not any(part in name for part in wanted):
             continue
         args = dcpcse.TrainingArguments(
             str(encoders.folder / f"run of {name}"),
-            max_steps=OneStep.FIRST + 2,
+            max_steps=STEPS + 3,
             per_device_train_batch_size=ROWS,
             learning_rate=1e-4,
             save_strategy="no",
@@ -224,15 +224,20 @@ def runs(encoders: Encoders, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
             overwrite_output_dir=True,
             **how,
         )
-        sentences, one = [f"{sentence} {i}" for i in range(10) for sentence in SENTENCES], OneStep()
-        dcpcse.Trainer(encoders["bert"], args=args, train_dataset=sentences, callbacks=[one], **options).train()
-        yield {**report(name, "run", one.waits, one.kernels), "fused": one.kernels["_fused_adamw_"]}
+        sentences, steps = [f"{sentence} {i}" for i in range(10) for sentence in SENTENCES], EachStep()
+        data = [tuple(row.values()) for row in rows_of(sentences, options["method"], len(sentences))]
+        options = with_encoder(options, encoders["bert"])
+        dcpcse.Trainer(encoders["bert"], args=args, train_dataset=data, callbacks=[steps], **options).train()
+        yield {"case": name, "mode": "run", "lines": steps.lines, "fused": steps.fused}
+
+
+def lines_of(waits: Counter) -> list[str]:
+    return [f"{number} × {what}: {where}" for (what, where), number in waits.items()]
 
 
 def report(name: str, mode: str, waits: Counter, kernels: Counter) -> dict[str, Any]:
-    lines = [f"{number} × {what}: {where}" for (what, where), number in waits.items()]
     numbers = {"waits": waits.total(), "kernels": kernels.total(), "exchanges": device.EXCHANGES.total()}
-    return {"case": name, "mode": mode, **numbers, "lines": lines}
+    return {"case": name, "mode": mode, **numbers, "lines": lines_of(waits)}
 
 
 if __name__ == "__main__":

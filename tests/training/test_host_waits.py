@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from dcpcse.methods import METHODS
+from dcpcse.training.guards.nothing_to_learn import STEPS
+
 ROOT = Path(__file__).parents[2]
 PRETENDED = ROOT / "tests" / "pretended_cuda"
 TORCH = Path(torch.__file__).parent
@@ -59,11 +62,17 @@ def test_processes_exchange_no_numbers_of_rows(reports):
 
 
 def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
+    """From the second step on; the first one is also checked for missing gradients."""
     runs = of_modes(reports, "run")
-    assert len(runs) == 4
-    for one in runs.values():
-        (line,) = one["lines"]
-        assert line.startswith("1 × an event: dcpcse/utils/devices.py") and "dcpcse/training/guards/finite.py" in line
+    assert {name for name, _ in runs} > set(METHODS)
+    for (name, _), one in runs.items():
+        assert len(one["lines"]) > STEPS + 1
+        for number, lines in enumerate(one["lines"][1:], start=2):
+            finite, *others = sorted(lines, key=lambda line: "an event" not in line)
+            assert finite.startswith("1 × an event: dcpcse/utils/devices.py"), name
+            assert "dcpcse/training/guards/finite.py" in finite, name
+            assert len(others) == (number == STEPS), (name, number, others)
+            assert all("guards/nothing_to_learn.py" in line for line in others), (name, others)
 
 
 def test_a_run_updates_the_weights_with_decay_in_one_kernel_and_the_others_in_another(reports):

@@ -7,6 +7,7 @@ from statistics import median
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from dcpcse.methods import Method
 from dcpcse.utils.console import warn
@@ -31,14 +32,13 @@ Terms = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class _Step:
-    """The weighted loss of a step; that of guessing (0 if it is not known); and the norm of the gradient.
+    """Weighted loss and norm of the gradient of a step, (2,) on its device, and the loss of guessing (0 if not known).
 
-    norm: infinite if the gradient is scaled for fp16, or already used by the optimiser.
+    The norm is infinite if the gradient is scaled for fp16, or already used by the optimiser.
     """
 
-    loss: float
+    loss_and_norm: Tensor
     chance: float
-    norm: float
 
 
 class NothingToLearnCheck:
@@ -76,20 +76,22 @@ class NothingToLearnCheck:
             warn(f"there is nothing to learn: {problem}, or lower --learning_rate")
 
     def _step(self, passes: Sequence[tuple[int, Terms]], weights: Mapping[str, float], has_gradient: bool) -> _Step:
-        losses = [sum(weights.get(name, 1.0) * term.item() for name, term in terms.items()) for _, terms in passes]
+        losses = [sum(weights.get(name, 1.0) * term.float() for name, term in terms.items()) for _, terms in passes]
         # The loss of an overridden `compute_loss` has no terms, and guessing may have any loss.
         is_known = all(terms.keys() <= weights.keys() for _, terms in passes)
         negatives = self.method.negatives(passes[0][0] * world_size()) if is_known else None
+        loss = torch.stack(losses).mean()
         gradients = [weight.grad for weight in self.trained.values() if weight.grad is not None]
-        has_gradient = has_gradient and bool(gradients)
-        norm = torch.stack(torch._foreach_norm(gradients)).float().norm().item() if has_gradient else math.inf
-        return _Step(sum(losses) / len(losses), math.log1p(negatives or 0), norm)
+        norm = get_total_norm(gradients) if has_gradient and gradients else torch.full_like(loss, math.inf)
+        return _Step(torch.stack([loss, norm.float()]), math.log1p(negatives or 0))
 
     def _problem(self) -> str | None:
-        """Return what is wrong and what to do; None if the steps are those of a training that can learn."""
-        loss, chance, norm = (
-            median(getattr(step, name) for step in self._steps) for name in ("loss", "chance", "norm")
-        )
+        """Return what is wrong and what to do; None if the steps are those of a training that can learn.
+
+        A GPU is waited for here alone, once a run.
+        """
+        loss, norm = torch.stack([step.loss_and_norm for step in self._steps]).median(dim=0).values.tolist()
+        chance = median(step.chance for step in self._steps)
         size = sum(weight.numel() for weight in self.trained.values())
         if chance and abs(loss) <= SOLVED * chance:
             return (
