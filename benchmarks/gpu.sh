@@ -5,10 +5,10 @@
 #
 # Needs a Python with torch and transformers ($PYTHON, by default .venv/bin/python if it exists, else python3). Wheels of
 # packages that it lacks are installed, for this run only, from the folder .wheels if it exists. Where there is no network,
-# make the folder elsewhere, for the Python there:
+# make the folder elsewhere, for the Python there; `benchmarks/gpu_packages.py --help` says which packages it lists:
 #
-#     pip download --dest .wheels --no-deps --only-binary :all: --python-version 3.12 datasets dill multiprocess \
-#         prettytable wcwidth
+#     pip download --dest .wheels --no-deps --only-binary :all: --python-version 3.12 \
+#         $(python benchmarks/gpu_packages.py)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}

@@ -233,7 +233,7 @@ def test_no_option_is_named_that_does_not_exist():
         "debug",
         *re.findall(r"^    (\w+): \w+ \| None = option", "\n".join(OWN_FILES.values()), re.MULTILINE),
         *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),
-        "no-deps",
+        *("no-deps", "dest", "only-binary", "python-version"),  # of pip
         *("head", "port", "address"),  # of `ray start`
         *("requeue", "signal", "wrap", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task"),  # of sbatch
         *("tokenizer", "text", "sides", "hidden", "heads", "times_only"),  # of benchmarks/step_speed.py

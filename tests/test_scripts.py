@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -304,14 +306,81 @@ def test_the_real_sets_give_the_published_number_of_texts(real_data, tmp_path):
     assert "89,192 sentences" in sts_texts(real_data, tmp_path / "texts.txt").stdout
 
 
+# Measurements on a GPU
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """benchmarks/gpu.py as a module."""
+    spec = importlib.util.spec_from_file_location("gpu", ROOT / "benchmarks/gpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(tmp_path):
-    parts = ("tests", "products", "steps", "methods")
-    done = bash("benchmarks/gpu.sh", str(tmp_path), "--device", "cpu", "--toy", "--only", *parts)
+    options = ("--device", "cpu", "--toy", "--minutes", "40", "--only", "tests", "steps", "products", "methods")
+    done = bash("benchmarks/gpu.sh", str(tmp_path), *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
-    assert re.match(r"[1-9]\d* passed", result["tests"]["last line"])
-    assert {"packed", "past_key_values, SDPA", "SimCSE"} <= result["steps"]["4 pairs, bfloat16"]["sides"].keys()
-    assert result["methods"]["dcpcse, 4, bfloat16"]["ms"] > 0
+    parts = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["parts"]
+    assert re.match(r"[1-9]\d* passed", parts["tests"]["test_cuda.py"]["result"])
+    assert {"4 pairs, bfloat16: packed", "4 pairs, bfloat16: past_key_values, SDPA"} < parts["steps"].keys()
+    assert all(row["ms"] > 0 for part in ("steps", "methods") for row in parts[part].values())
     table = (tmp_path / "gpu.md").read_text(encoding="utf-8")
-    assert "| dcpcse, 4, bfloat16 |" in table
-    assert "failed" not in table
+    assert f"| dcpcse, 4 rows, bfloat16 | {parts['methods']['dcpcse, 4 rows, bfloat16']['ms']} |" in table
+    assert done.stdout.count("# device CPU") == 4  # the tables are printed after every part
+    assert done.stdout.endswith(table + "\n")
+
+
+def test_what_matters_most_on_a_gpu_is_measured_first_and_all_in_six_minutes(gpu):
+    assert list(gpu.PARTS)[:2] == ["tests", "steps"]
+    assert gpu.MINUTES == 6
+    assert sum(seconds for _, seconds in gpu.PARTS.values()) <= 60 * gpu.MINUTES - 15
+
+
+def test_every_set_of_parts_has_tables_whatever_became_of_them(gpu):
+    measured = {"packed": {"ms": 1234.5, "peak MB": 12345}, "SimCSE": {"ms": 2}}
+    failed = {"SimCSE": {"failed": "Error: a | b", "output": "long"}}
+    late = {"a row": {"not run": "no time left"}}
+    states = [{}, measured, failed, late, measured | failed, {**measured, **late}]
+    for number in range(2 ** len(gpu.PARTS)):
+        chosen = [part for i, part in enumerate(gpu.PARTS) if number >> i & 1]
+        for shift in range(len(states)):
+            parts = {part: states[(i + shift) % len(states)] for i, part in enumerate(chosen)}
+            text = gpu.tables({"environment": {"device": "CPU"}, "parts": parts})
+            sections = text.split("\n## ")[1:]
+            assert [section.split("\n")[0] for section in sections] == [part.capitalize() for part in chosen]
+            for section, rows in zip(sections, parts.values(), strict=True):
+                table = [line for line in section.split("\n") if line.startswith("|")]
+                assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(rows)
+                assert len({line.count("|") for line in table}) == 1
+                assert ("packed" in section) == ("1,234.5 | 12,345" in section)
+
+
+def test_a_measurement_that_fails_or_takes_too_long_is_a_row_and_ends_with_all_its_processes(gpu):
+    def run(program: str, seconds: float) -> dict:
+        command = [sys.executable, "-c", program, "{file}"]
+        return gpu.run(gpu.Piece("a row", command, lambda output, written: written), time.monotonic() + seconds)
+
+    rows = run("import sys; open(sys.argv[1], 'w').write('{\"a\": {\"ms\": 1}}')", 60)
+    assert rows == {"a": {"ms": 1}}
+    assert run("print('begun'); raise ValueError('why')", 60)["a row"]["failed"] == "ValueError: why"
+    start = time.monotonic()
+    slow = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '100'])"  # keeps the output open
+    assert run(slow, 3)["a row"] == {"failed": "stopped after 3 s; begun", "output": "begun\n"}
+    assert time.monotonic() - start < 60
+    assert run("", 0.5) == {"a row": {"not run": "no time left"}}
+
+
+def test_the_packages_that_an_image_lacks_are_listed_with_what_they_require(tmp_path):
+    def listed(*options: str) -> set[str]:
+        command = [sys.executable, ROOT / "benchmarks/gpu_packages.py", *options]
+        lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
+        return {line.split("==")[0] for line in lines}
+
+    image = (ROOT / "benchmarks/gpu_image.txt").read_text(encoding="utf-8").split()
+    assert {"datasets", "dill", "multiprocess", "prettytable", "wcwidth"} <= listed()
+    assert not listed() & set(image)
+    chain = {"pandas", "python-dateutil"}  # datasets requires the first, and the first requires the second
+    (tmp_path / "image.txt").write_text("\n".join({*image} - chain))
+    assert chain <= listed("--image", str(tmp_path / "image.txt"))
