@@ -196,7 +196,8 @@ class TrainingArguments(transformers.TrainingArguments):
     )
     compile_layers: bool = option(
         False,
-        "Compile the layers of the frozen encoder (torch.compile), once for batches of all sizes; meant for GPUs.",
+        "Compile the layers of the frozen encoder (torch.compile), once for batches of all sizes; was slower on a CPU "
+        "and on an H100.",
     )
     batch_sampler: str = option(
         "random",
