@@ -17,7 +17,7 @@ from dcpcse.inference.loading import load_model
 from dcpcse.interop.convert import Choices
 from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint
 from dcpcse.interop.convert.read import WEIGHT_FILES, read_checkpoint, recognise_checkpoint
-from dcpcse.utils.arguments import known_arguments, path, truth_value, whole_number
+from dcpcse.utils.arguments import known_arguments, path, string, truth_value, whole_number
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
@@ -31,6 +31,7 @@ def load(
     *,
     pooler: str | None = None,
     template: str | None = None,
+    prompt: str | None = None,
     final_period: bool | None = None,
     denoise: bool | None = None,
     normalize: bool | None = None,
@@ -67,7 +68,8 @@ def load(
     checkpoint of other code that has none. pooler: another representation, a name of `--pooler` of evaluation.py; for
     a sentence-transformers folder it replaces its modules after the encoder. template, final_period, denoise: the
     sentence's template, whether a full stop is added, and whether the template's own vector is subtracted. normalize:
-    whether vectors are scaled to unit length. max_length: number of tokens to which texts are truncated. bf16: compute
+    whether vectors are scaled to unit length. prompt: text before each sentence, "" for none. max_length: number of
+    tokens to which texts are truncated. bf16: compute
     matrix products in bfloat16, which is meant for GPUs. device: CUDA by default if available. revision: branch, tag
     or commit on the Hub; for an output folder on disk, that of its base. cache_dir, token: as in transformers.
     mlp_only_train: use the vector before the head. top_k, remove, lm_head: of the poolers "top_k", "static" and
@@ -121,6 +123,8 @@ def load(
         )
         published = PublishedEvaluationArguments(mlp_only_train=bool(mlp_only_train))
         model = load_model(name, arguments, published, options=options)
+    if prompt is not None:
+        model.text_prefix = string("prompt", prompt)
     if max_length is not None:
         model.require_length(max_length)
         model.max_length = max_length

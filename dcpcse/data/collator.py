@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dcpcse.data.augmentations import random_span
@@ -56,6 +56,7 @@ class ViewCollator:
         max_length: int,
         *,
         templates: Sequence[TokenTemplate] = (),
+        prefix: str = "",
         width: int = 0,
         pad_to_max_length: bool = False,
         seed: int = 0,
@@ -64,14 +65,16 @@ class ViewCollator:
         """Create the collator.
 
         max_length: the maximum number of tokens of a text, including special tokens; with templates, the maximum
-        number of tokens of the sentence alone. templates: the templates that the views refer to by index. width: the
-        size of the embedding layer's output, which augmentations need. seed: the seed of augmentations, and of the
-        choice of a template in views with several templates. guides: name → encoder whose tokens of the sentences are
-        also in the batch (see `guide_inputs`).
+        number of tokens of the sentence alone. templates: the templates that the views refer to by index. prefix: the
+        text before each sentence that is in no template. width: the size of the embedding layer's output, which
+        augmentations need. seed: the seed of augmentations, and of the choice of a template in views with several
+        templates. guides: name → encoder whose tokens of the sentences are also in the batch (see `guide_inputs`).
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
         self.templates = tuple(templates) if any(view.templates for view in self.views) else ()
+        self.prefix = prefix
+        self.prefix_ids = tokenizer(prefix.rstrip(), add_special_tokens=False)["input_ids"] if prefix else []
         self.width = width
         # The ids before and after a sentence: of each template, or the special tokens.
         self.surroundings = [(one.before, one.after) for one in self.templates] or [frame(tokenizer)]
@@ -106,10 +109,11 @@ class ViewCollator:
 
     def _way(self, view: View, index: int) -> Tokenization:
         """Return how the sentences of a view are tokenised for one of its templates."""
-        lead = None
+        lead = self.prefix
         if self.templates:
             lead = self.templates[index].lead if view.blank else ""
-        return Tokenization(lead, WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.room)
+        limit = WHOLE_TEXT if view.augmentation and view.augmentation.whole_text else self.room
+        return Tokenization(lead, bool(self.templates), limit)
 
     def _for_guide(self, prefix: str, guide: SentenceEncoder, examples: Examples) -> dict[str, Tensor]:
         """Return a guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
@@ -171,18 +175,24 @@ class ViewCollator:
         return TokenIds.of([lists[ways[index]][i] for i, index in enumerate(chosen.tolist())])
 
     def _augment(self, view: View, ids: TokenIds, examples: Examples) -> tuple[TokenIds, list[Tensor | None]]:
-        """Apply a view's augmentation; return the edited ids and the masks of the elements to set to zero."""
+        """Apply a view's augmentation; return the edited ids and the masks of the elements to set to zero.
+
+        The tokens of the text before each sentence stay as they are.
+        """
         edited, cuts = [], []
+        kept = len(self.prefix_ids)
         epochs, rows = examples.values(EPOCH_KEY), examples.values(ROW_KEY)
         for epoch, row, content in zip(epochs, rows, ids.lists(), strict=True):
             cut = None
+            before, content = content[:kept], content[kept:]
             if content:  # a text without tokens cannot be augmented
                 random = view.random(self.seed, epoch, row)
                 content = view.augmentation.edit(content, random)
                 if view.augmentation.whole_text:
-                    content = random_span(content, self.room, random)
+                    content = random_span(content, self.room - kept, random)
                 cut = view.augmentation.cut(len(content), self.width, random)
-            edited.append(content)
+                cut = None if cut is None else nn.functional.pad(cut, (0, 0, kept, 0))
+            edited.append(before + content)
             cuts.append(cut)
         return TokenIds.of(edited), cuts
 

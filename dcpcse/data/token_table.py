@@ -27,7 +27,6 @@ from tqdm.auto import tqdm
 
 from dcpcse.data.arrow_cache import BATCH_ROWS
 from dcpcse.data.columns import Columns
-from dcpcse.encoders.templates import sentence_ids
 from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.encoders.truncation import configuration, tokenize
 from dcpcse.utils.console import notify
@@ -41,18 +40,18 @@ if TYPE_CHECKING:
 class Tokenization(NamedTuple):
     """How a sentence is tokenised. The ids have no special tokens.
 
-    lead: the text before the stripped sentence, which belongs to its first word; None if the sentence is taken as it
-    is. limit: the maximum number of tokens.
+    lead: the text before the sentence, which belongs to its first word. strip: whether white space at both ends of the
+    sentence is removed. limit: the maximum number of tokens.
     """
 
-    lead: str | None
+    lead: str
+    strip: bool
     limit: int
 
     def ids(self, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of sentences."""
-        if self.lead is None:
-            return tokenize(tokenizer, sentences, self.limit, special=False)[0]
-        return sentence_ids(tokenizer, sentences, self.limit, self.lead)[0]
+        texts = [f"{self.lead}{sentence.strip() if self.strip else sentence}" for sentence in sentences]
+        return tokenize(tokenizer, texts, self.limit, special=False)[0]
 
 
 class TokenizedTable:

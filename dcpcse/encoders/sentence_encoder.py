@@ -88,7 +88,7 @@ class SentenceEncoder(nn.Module):
         the template's own vector from the pooled vector. final_period: whether `encode` adds a period to sentences
         without final punctuation. normalize: whether embeddings are scaled to unit length at inference. max_length:
         number of tokens to which `encode` truncates texts by default; None for the encoder's maximum. text_prefix:
-        text that `encode` puts before each sentence; it is not saved. method, arguments: the training method and its
+        text before each sentence, in training too. method, arguments: the training method and its
         options, recorded in the folder.
         Raises UserError if the pooling needs a template and there is none, if denoising is set for a pooling that
         needs no template, or if the maximum length is out of range.
@@ -375,6 +375,7 @@ class SentenceEncoder(nn.Module):
             "head": head,
             **({"normalize": True} if self.normalize else {}),
             **({} if self.max_length is None else {"max_length": self.max_length}),
+            **({"text_prefix": self.text_prefix} if self.text_prefix else {}),
             **self.encoder.record(),
             **self.preprocessing_record(),
             "base": asdict(self.source),
@@ -455,6 +456,7 @@ class SentenceEncoder(nn.Module):
             final_period=template is not None and template["final_period"],
             normalize=record.get("normalize", False),
             max_length=record.get("max_length"),
+            text_prefix=record.get("text_prefix") or "",
             method=record["method"],
             arguments=record.get("arguments"),
         )
@@ -552,7 +554,6 @@ class SentenceEncoder(nn.Module):
             position_offset=self.encoder.position_offset,
             dtype=self.encoder.dtype_name,
             other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
-            normalize=self.normalize,
         )
 
     def tuned_backbone(self) -> TunedBackbone:
@@ -570,6 +571,8 @@ class SentenceEncoder(nn.Module):
             dense=self.head.dense if isinstance(self.head, TanhMLP) else None,
             dense_at_inference=self.head_at_inference,
             max_tokens=self.max_tokens,
+            normalize=self.normalize,
+            prompt=self.text_prefix,
         )
 
     def _peft_config(self) -> dict[str, Any] | None:
@@ -577,7 +580,8 @@ class SentenceEncoder(nn.Module):
         if self.encoder.lora is not None:
             return self.encoder.lora.peft_config(self.source.name_or_path, self.source.revision)
         is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
-        if self.templates or self.head_at_inference or self.normalize or not is_cls or self.encoder.peft_obstacles():
+        changed = self.templates or self.text_prefix or self.normalize
+        if changed or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
             return None
         if self.encoder.prompt.kind != DeepPrompt.kind:  # `dcpcse export` converts them; this folder keeps them
             return None

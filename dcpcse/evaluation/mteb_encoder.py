@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.evaluation.evaluator import shortening
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_model_meta import model_meta
@@ -47,7 +48,8 @@ class MTEBEncoder:
         self.model, self.truncate_dim = model, truncate_dim
         self.folder = None if folder is None else Path(folder)
         if prompts is None:
-            prompts = {} if self.folder is None else folder_prompts(self.folder)
+            foreign = self.folder is not None and not is_model_folder(self.folder)
+            prompts = folder_prompts(self.folder) if foreign else {}
         self.prompts = dict(prompts)
         self.encode_texts = encode or model.encode
         self.errors: list[Exception] = []

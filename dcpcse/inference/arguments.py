@@ -38,6 +38,11 @@ class EncoderArguments:
         "Template for every sentence, such as 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
         "the public PromptBERT code. With --pooler mask its [MASK] is the representation.",
     )
+    prompt: str | None = option(
+        None,
+        "Text before each sentence, such as 'query: '; '' for none. Default: as recorded in the folder, or the "
+        "default prompt of its config_sentence_transformers.json.",
+    )
     denoise: bool | None = flag(
         "Subtract the [MASK] vector of the template alone, at the positions of the full input. Default: as recorded "
         "in the model folder; not for other encoders."

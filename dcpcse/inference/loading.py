@@ -10,18 +10,11 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
-from dcpcse.encoders.storage.st_modules import (
-    MODEL_CONFIG,
-    encoder_folder,
-    read_modules,
-    read_pooling_settings,
-    read_size,
-    read_text_settings,
-)
+from dcpcse.encoders.storage.st_modules import MODEL_CONFIG, read_size
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
-from dcpcse.inference.st_folder import modules_folder, prepare_texts, settle_modules
+from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
@@ -53,6 +46,8 @@ def load_model(
         require_flex_attention(model.device, args.packing)
     set_packed(model, args.packing, args.flex_attention)
     model.bf16 = args.bf16
+    if args.prompt is not None:
+        model.text_prefix = args.prompt
     return model
 
 
@@ -108,26 +103,26 @@ def local_folder(name: str, args: EncoderArguments) -> Path | None:
 def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
     device = pick_device(args.device)
     require_trained_head(args.lm_head)
-    folder = modules_folder(name, options)
+    folder = SentenceFolder.find(name, options)
     if folder is None:
         return _represented(name, args, options).to(device)
     asked = args.pooler_type is not None or args.template is not None
-    modules = read_modules(folder)
-    place = encoder_folder(folder, modules)
-    texts = read_text_settings(folder, place)
-    after = None if asked else read_pooling_settings(folder, modules, texts.prefix)
-    if hub.is_hub_id(name) and modules[0].path:
+    if not asked:
+        args = replace(args, pooler_type=folder.pooling.pooling)
+    if hub.is_hub_id(name) and folder.modules[0].path:
         raise UserError(
             f"{name} has its encoder in a subfolder; download it (hf download {name}), and give the folder"
         )
-    where = name if hub.is_hub_id(name) else str(place)
-    model = _represented(where, args if after is None else replace(args, pooler_type=after.pooling), options)
-    prepare_texts(model, texts, templated=args.template is not None)
-    if after is None:
+    model = _represented(name if hub.is_hub_id(name) else str(folder.encoder), args, options)
+    folder.prepare_tokenizer(model.tokenizer)
+    if args.template is None:
+        model.text_prefix = folder.texts.prefix
+    folder.limit_length(model)
+    if asked:
         notify(f"representation: {model.pooling} instead of that of {MODULES}, whose other settings hold")
     else:
-        settle_modules(model, after)
-        if (size := read_size(folder)) is not None:
+        settle_modules(model, folder.pooling)
+        if (size := read_size(folder.folder)) is not None:
             warn(f"{MODEL_CONFIG} shortens embeddings to {size} values, which is not applied: give truncate_dim")
     return model.to(device)
 
@@ -157,7 +152,7 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
     if Path(name).suffix == ".safetensors":
         raise UserError(f"{name} contains weights of a model; give the folder that contains it")
     _refuse_folder_options(name, args, published)
-    of_encoders = {"template", "denoise", "final_period", "top_k", "remove", "lm_head", "bf16"}
+    of_encoders = {"template", "prompt", "denoise", "final_period", "top_k", "remove", "lm_head", "bf16"}
     for option in sorted(of_encoders & args.changed()):
         raise UserError(f"--{option} applies only to encoders; {name} is a file of word vectors; leave it out")
     if args.pooler_type not in (None, "avg"):

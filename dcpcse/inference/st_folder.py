@@ -1,5 +1,6 @@
 """Give an encoder the modules of a sentence-transformers folder, so that its vectors are those of that library."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from dcpcse.encoders.storage.st_modules import (
     SENTENCE_CONFIGS,
     DenseSettings,
     PoolingSettings,
-    TextSettings,
     encoder_folder,
     read_modules,
     read_pooling_settings,
@@ -48,30 +48,42 @@ def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
     return hub.download_first(name, files, options) is not None
 
 
-def read_representation(name: str, options: LoadOptions) -> PoolingSettings | None:
-    """Return how a sentence-transformers model represents a sentence; None for other encoders.
+class SentenceFolder:
+    """The settings of a sentence-transformers folder.
 
-    Raises UserError if its modules cannot be reproduced.
+    encoder: the folder of its encoder. texts: how texts are prepared. Raises UserError if its modules are unknown.
     """
-    if (folder := modules_folder(name, options)) is None:
-        return None
-    modules = read_modules(folder)
-    texts = read_text_settings(folder, encoder_folder(folder, modules))
-    return read_pooling_settings(folder, modules, texts.prefix)
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modules = read_modules(folder)
+        self.encoder = encoder_folder(folder, self.modules)
+        self.texts = read_text_settings(folder, self.encoder)
 
-def prepare_texts(model: SentenceEncoder, texts: TextSettings, *, templated: bool) -> None:
-    """Prepare texts as sentence-transformers does: lower case, default prompt, maximum length."""
-    if texts.lower_case:
-        _add_lower_case(model.tokenizer)
-    if not templated:
-        model.text_prefix = texts.prefix
-    positions = getattr(model.encoder.backbone.config, "max_position_embeddings", -1)
-    limits = [model.tokenizer.model_max_length, *([positions] if positions != -1 else [])]
-    length = min(limits) if texts.max_length is None else texts.max_length
-    if length < model.encoder.max_tokens:
-        model.require_length(length)
-        model.max_length = length
+    @classmethod
+    def find(cls, name: str, options: LoadOptions) -> "SentenceFolder | None":
+        """Return the settings of an encoder, local or on the hub; None if it has none of sentence-transformers."""
+        folder = modules_folder(name, options)
+        return None if folder is None else cls(folder)
+
+    @cached_property
+    def pooling(self) -> PoolingSettings:
+        """What follows the encoder. Raises UserError if a module or a setting cannot be reproduced."""
+        return read_pooling_settings(self.folder, self.modules, self.texts.prefix)
+
+    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Let a tokenizer convert texts to lower case if sentence-transformers does."""
+        if self.texts.lower_case:
+            _add_lower_case(tokenizer)
+
+    def limit_length(self, model: SentenceEncoder) -> None:
+        """Set the maximum number of tokens of a text to that of sentence-transformers."""
+        positions = getattr(model.encoder.backbone.config, "max_position_embeddings", -1)
+        limits = [model.tokenizer.model_max_length, *([positions] if positions != -1 else [])]
+        length = min(limits) if self.texts.max_length is None else self.texts.max_length
+        if length < model.encoder.max_tokens:
+            model.require_length(length)
+            model.max_length = length
 
 
 def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:

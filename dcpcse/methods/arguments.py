@@ -35,6 +35,7 @@ ENCODER_DTYPES = ("float32", "bfloat16")
 HAS_HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in POOLERS_WITH_HEAD)
 POOLS_MASK = Need("--pooler_type mask", lambda args: args.pooler_type == "mask")
 NO_ORG_MLP = Need("--org_mlp False", lambda args: not args.org_mlp)
+NO_TEMPLATE = Need("sentences outside a template", lambda args: args.template is None)
 HAS_TEMPLATE = Need("a template (--template)", lambda args: args.template is not None)
 DENOISING = Need("--denoise", lambda args: args.denoise or args.denoise_at_inference)
 BY_TEMPLATE = Need("--denoise_by template", lambda args: args.denoise_by in (None, "template"))
@@ -111,6 +112,16 @@ class RepresentationOptions:
     temp: float = option(0.05, "Temperature of the contrastive loss.")
     pooler_type: str | None = option(
         None, f"Sentence representation. {describe_poolers()}. Default: depends on --method.", choices=list(POOLERS)
+    )
+    normalize: bool | None = flag(
+        "Scale the embeddings to unit length after training. Default: as the encoder's modules.json says; off for an "
+        "encoder without one.",
+    )
+    prompt: str | None = option(
+        None,
+        "Text before each sentence, such as 'query: '; '' for none. Default: the default prompt of the encoder's "
+        "config_sentence_transformers.json.",
+        needs=NO_TEMPLATE,
     )
     hard_negative_weight: float = option(
         0.0,

@@ -112,6 +112,8 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
         templates=templates,
         denoising=denoising_of(backbone, args),
         final_period=args.final_period,
+        normalize=bool(args.normalize),
+        text_prefix=args.prompt or "",
         method=args.method,
         arguments=args.record(),
     )

@@ -1,14 +1,21 @@
 """Options that fit the method, the encoder and the device: what a run takes if nothing is given, and advice."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODULES
-from dcpcse.inference.st_folder import is_sentence_encoder, read_representation
+from dcpcse.inference.st_folder import SentenceFolder, is_sentence_encoder
+from dcpcse.methods import fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import Recipe
+from dcpcse.methods.registry import Entry
 from dcpcse.training.arguments import TrainingArguments
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import has_bfloat16_units
 from dcpcse.utils.distributed import all_reduce_max
 from dcpcse.utils.errors import UserError
@@ -78,31 +85,69 @@ def load_options(model: ModelArguments) -> LoadOptions:
     return LoadOptions.from_args(model.cache_dir, model.use_auth_token, model.model_revision)
 
 
-def advise_on_representation(model: SentenceEncoder, given: ModelArguments) -> None:
-    """Say which options fit an encoder whose folder has the modules of sentence-transformers.
+def sentence_folder(model: ModelArguments) -> SentenceFolder | None:
+    """Return the sentence-transformers settings of an encoder; None if it has none.
 
-    Nothing is said if the options fit already, or if the user has chosen others. model: what is trained. given: the
-    options of the model as the user gave them.
+    A warning reports settings that cannot be reproduced; they count as none.
     """
-    name = model.source.name_or_path
+    name, options = model.model_name_or_path, load_options(model)
     try:
-        own = read_representation(name, load_options(given))
-    except UserError:  # settings that cannot be reproduced here
-        return
-    if own is not None and (words := fitting_options(model, given, own.pooling)):
-        notify(f"{name} is a sentence encoder ({own}, as {MODULES} says); {words} keeps this representation")
+        hub.require_known(name, options)
+    except UserError:  # the same error is raised when the encoder is loaded
+        return None
+    try:
+        folder = SentenceFolder.find(name, options)
+        if folder is not None:
+            folder.pooling  # noqa: B018, it is read here, so that its errors are raised here
+        return folder
+    except UserError as error:
+        warn(f"the representation of {name} is not kept: {error}")
+        return None
 
 
-def fitting_options(model: SentenceEncoder, given: ModelArguments, pooling: str) -> str:
-    """Return the options that fit an encoder that was trained for sentences, as words of a command line.
+def fill_representation(
+    model: ModelArguments, columns: Sequence[str], entry: Entry, folder: SentenceFolder | None
+) -> ModelArguments:
+    """Return the options with the representation of a sentence encoder, unless another one is chosen.
 
-    Options that the user has given, or that have no effect, are left out. model: what is trained. pooling: the pooler
-    with which the encoder was trained.
+    A pooler, a template or a head chooses another representation; a method may do so too. folder: the settings of the
+    encoder; None for an encoder without any. columns, entry: as in `fill_defaults`.
     """
-    found = []
-    own, other = POOLERS[model.pooling], POOLERS[pooling]
-    if given.pooler_type is None and not model.templates and (own.layers, own.reduce) != (other.layers, other.reduce):
-        found.append(f"--pooler_type {pooling}")
-    if given.position_offset is None and model.encoder.position_offset:
-        found.append("--position_offset 0")
-    return " ".join(found)
+    if folder is None:
+        return model
+    filled = fill_defaults(model, columns, entry)
+    if filled.template is not None:
+        return model
+    values: dict[str, Any] = {"prompt": folder.texts.prefix or None}
+    if not (model.pooler_type or model.mlp_only_train or model.org_mlp or model.batchnorm):
+        values |= {"pooler_type": folder.pooling.pooling, "normalize": folder.pooling.normalize}
+    if filled.tuning == "deep":
+        values["position_offset"] = 0
+    return replace(model, **{name: value for name, value in values.items() if getattr(model, name) is None})
+
+
+def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> None:
+    """Say whether a training keeps the representation of its sentence encoder, and warn of each difference.
+
+    model: what is trained. folder: the settings of the encoder.
+    """
+    name = f"{model.source.name_or_path} is a sentence encoder ({folder.pooling}, as {MODULES} says)"
+    trained, own = model.pooler, POOLERS[folder.pooling.pooling]
+    prompt = folder.texts.prefix
+    differences = {
+        f"the pooler {model.pooling}": (trained.layers, trained.reduce) != (own.layers, own.reduce),
+        "a head": model.head_at_inference,
+        "no dense layer": bool(folder.pooling.dense),
+        f"vectors that are {'' if model.normalize else 'not '}scaled to unit length": (
+            model.normalize != folder.pooling.normalize
+        ),
+        f"{f'the prompt {model.text_prefix!r}' if model.text_prefix else 'no prompt'} instead of {prompt!r}": (
+            model.text_prefix != prompt
+        ),
+        f"texts that begin at position {model.encoder.position_offset}": model.encoder.position_offset != 0,
+    }
+    if changed := [difference for difference, differs in differences.items() if differs]:
+        warn(f"{name}; the trained model has another representation: {', '.join(changed)}")
+    else:
+        before = f" after the text {prompt!r}" if prompt else ""
+        notify(f"{name}; the trained model keeps this representation{before}")

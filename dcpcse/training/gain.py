@@ -16,10 +16,10 @@ from dcpcse.evaluation.outcomes import ExampleOutcomes, outcomes_of_results
 from dcpcse.evaluation.significance import Outcomes, difference, resample
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
-from dcpcse.inference.st_folder import read_representation
+from dcpcse.inference.st_folder import SentenceFolder
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.dev_evaluation import OwnTask
-from dcpcse.training.fitting_options import fitting_options, load_options
+from dcpcse.training.fitting_options import load_options
 from dcpcse.training.run_history import gains_of
 from dcpcse.training.sharding import unsharded
 from dcpcse.training.trainer import Trainer
@@ -112,12 +112,12 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
     model, options = trainer.sentence_encoder, load_options(trainer.model_options)
     name, run = model.source.name_or_path, trainer.args
     settings: dict[str, Any] = {"packing": run.packing, "flex_attention": run.flex_attention}
-    own = read_representation(name, options)
+    own = SentenceFolder.find(name, options)
     if own is None:
         settings |= _representation(model)
     encoder = load_model(name, EncoderArguments(device=str(run.device), **settings), options=options)
     template = f" in the template {settings['template']}" if settings.get("template") else ""
-    return encoder, str(own) if own else f"pooler {encoder.pooling}{template}"
+    return encoder, str(own.pooling) if own else f"pooler {encoder.pooling}{template}"
 
 
 def _representation(model: SentenceEncoder) -> dict[str, Any]:
@@ -171,9 +171,10 @@ def _advise(
     trainer: Trainer, given: ModelArguments, encoder: SentenceEncoder, task: OwnTask, cls: Mapping[str, Result]
 ) -> None:
     """Recommend mean pooling if the mean of the untouched encoder is far ahead of its [CLS]. cls: results of [CLS]."""
-    words = fitting_options(trainer.sentence_encoder, given, "avg")
-    if given.pooler_type is not None or not words:
+    if given.pooler_type is not None or trainer.sentence_encoder.templates:
         return
+    positions = given.position_offset is None and trainer.sentence_encoder.encoder.position_offset
+    words = f"--pooler_type avg{' --position_offset 0' if positions else ''}"
     encoder.pooling = "avg"
     mean = _measure(encoder, _suite([task]), trainer)
     before, after = cls[task.name].points, mean[task.name].points

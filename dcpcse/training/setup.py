@@ -43,11 +43,13 @@ from dcpcse.methods.registry import Builder, find_method, recipe_of, require_com
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.compiled_layers import require_compiler
 from dcpcse.training.fitting_options import (
-    advise_on_representation,
     fill_precision,
     fill_recipe,
+    fill_representation,
     fill_workers,
     load_options,
+    report_representation,
+    sentence_folder,
 )
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
@@ -186,10 +188,10 @@ def build(
     model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
     """
     columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
-    given = options
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
-        options = fill_defaults(options, columns, entry)
+        folder = sentence_folder(options)
+        options = fill_defaults(fill_representation(options, columns, entry, folder), columns, entry)
     fill_recipe(run, recipe_of(entry, options.tuning), options)
     fill_precision(run, options)
     fill_workers(run)
@@ -206,9 +208,13 @@ def build(
     if entry:
         code = code_digest(entry.build)
         backbone = _unchanged(model) if isinstance(model, Backbone) else load_encoder(options)
+        if folder:
+            folder.prepare_tokenizer(backbone.tokenizer)
         method = build_resolved(backbone, options, columns, entry)
-        if data and run.do_train:
-            advise_on_representation(method.model, given)
+        if folder:
+            folder.limit_length(method.model)
+            if data and run.do_train:
+                report_representation(method.model, folder)
     else:
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)
@@ -226,6 +232,7 @@ def build(
         method.views,
         data_args.max_seq_length,
         templates=method.model.templates,
+        prefix=method.model.text_prefix,
         width=method.model.dimension,
         seed=run.seed,
         guides={name: guide.model for name, guide in method.guides.items()},
@@ -276,6 +283,8 @@ def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingD
     """Return the corrupted corpus, or None if none is given. Raises UserError if it does not fit this run."""
     if getattr(args, "corrupted_corpus", None) is None:
         return None
+    if method.model.text_prefix:
+        raise UserError("--corrupted_corpus contains sentences without the encoder's prompt; give --prompt ''")
     if args.positive == "next":
         raise UserError(
             "--corrupted_corpus contains copies of sentences, not following lines; leave out --positive next"

@@ -273,6 +273,7 @@ def require_fitting(
     columns: those of the examples. dataset: the examples; None if the run does not train.
     """
     require_fits(method, data)
+    require_room_after_prompt(method, data)
     require_masked(method, columns)
     require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
@@ -284,6 +285,17 @@ def require_fitting(
         require_negatives(method, run)
     if run.gradient_cache_chunk:
         require_cachable(method.model.head)
+
+
+def require_room_after_prompt(method: Method, data: DataArguments) -> None:
+    """Raise UserError if the text before each sentence leaves no room for the sentence."""
+    model = method.model
+    tokens = len(model.tokenizer(model.text_prefix)["input_ids"]) if model.text_prefix else 0
+    if tokens >= data.max_seq_length:
+        raise UserError(
+            f"--max_seq_length {data.max_seq_length} leaves no room for a sentence after the prompt "
+            f"{model.text_prefix!r:.80}, which has {tokens} tokens; raise it, or give --prompt ''"
+        )
 
 
 def require_fits(method: Method, data: DataArguments) -> None:

@@ -19,7 +19,7 @@ from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenIds
 
 ROWS = 11
-WAYS = [Tokenization(None, 30), Tokenization(None, 2), Tokenization(" ", 30), Tokenization("", 3)]
+WAYS = [Tokenization(*way) for way in (("", False, 30), ("query: ", False, 9), (" ", True, 30), ("", True, 3))]
 
 
 @pytest.fixture(params=["bert", "roberta"])
@@ -54,7 +54,7 @@ def test_a_table_has_the_ids_of_the_tokenizer(tokenizer, load):
         found = table.take(cells)
         for cell, ids in zip(cells.tolist(), found.lists(), strict=True):
             text = data[cell % ROWS][data.column_names[cell // ROWS]]
-            text = text if way.lead is None else way.lead + text.strip()
+            text = way.lead + (text.strip() if way.strip else text)
             assert ids == tokenizer(text, add_special_tokens=False)["input_ids"][: way.limit]
         assert found.lengths.sum() == len(found.values)
     assert TokenIds.of([[], [3, 4], []]).lists() == [[], [3, 4], []]

@@ -3,13 +3,13 @@
 import json
 import logging
 import re
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_folders import write_sentence_folder
 from test_adaptation_parts import WORDS
 
 import dcpcse
@@ -61,18 +61,7 @@ def adapt(tiny, tmp_path):
 @pytest.fixture
 def st_encoder(tiny, tmp_path):
     """A sentence-transformers folder with mean pooling, normalisation and a length of its own."""
-    folder = tmp_path / "st"
-    shutil.copytree(tiny("bert"), folder)
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(kinds.items())
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": "mean"}))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 24}))
-    return str(folder)
+    return write_sentence_folder(tmp_path / "st", tiny("bert"), max_seq_length=24)
 
 
 # Planted trials: what is chosen, and by what
@@ -89,7 +78,7 @@ class Planted:
         monkeypatch.setattr(run.SentenceEncoder, "load", lambda place, **options: place)
         monkeypatch.setattr(run, "_move_model", lambda place, folder: self.events.append(("kept", place.name)))
 
-    def trial(self, setting, shared, parts, untouched, folder, watch):
+    def trial(self, setting, shared, parts, folder, watch):
         number = int(folder.name)
         folder.mkdir(parents=True)
         if number == self.interrupted:
@@ -383,31 +372,20 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-NOT_KEPT = {
-    "a prompt": (
-        lambda folder: (folder / "config_sentence_transformers.json").write_text(
-            json.dumps({"prompts": {"q": "query: "}, "default_prompt_name": "q"})
-        ),
-        "the text 'query: ' before each sentence",
-    ),
-    "lower case": (lambda folder: edit(folder / "sentence_bert_config.json", do_lower_case=True), "do_lower_case"),
-}
+def test_a_prompt_and_lower_case_of_the_encoder_are_kept(adapt, few, st_encoder, tmp_path):
+    few(1)
+    settings = {"prompts": {"q": "query: "}, "default_prompt_name": "q"}
+    (tmp_path / "st/config_sentence_transformers.json").write_text(json.dumps(settings))
+    edit(tmp_path / "st/sentence_bert_config.json", do_lower_case=True)
+    model = adapt(pairs(120), encoder=st_encoder, keep=True).model
+    assert model.text_prefix == "query: "
+    np.testing.assert_array_equal(model.encode(["RAIN FELL"]), model.encode(["rain fell"]))
 
 
-@pytest.mark.parametrize("name", NOT_KEPT)
-def test_an_encoder_whose_representation_cannot_be_kept_is_refused_and_nothing_is_left(
-    name, adapt, tiny, st_encoder, tmp_path
-):
-    change, message = NOT_KEPT[name]
-    tokenizer = tmp_path / "st/tokenizer.json"
-    tokenizer.write_text(
-        tokenizer.read_text()
-        .replace('"lowercase":true', '"lowercase":false')
-        .replace('"lowercase": true', '"lowercase": false')
-    )
-    change(tmp_path / "st")
-    with pytest.raises(UserError, match=message):
-        adapt(pairs(120), encoder=st_encoder)
+def test_an_encoder_with_a_layer_after_pooling_is_refused_and_nothing_is_left(adapt, tiny, tmp_path):
+    folder = write_sentence_folder(tmp_path / "dense", tiny("bert"), dense=True)
+    with pytest.raises(UserError, match="has a layer after pooling"):
+        adapt(pairs(120), encoder=folder)
     assert not (tmp_path / "out").exists()
 
 

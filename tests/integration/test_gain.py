@@ -1,6 +1,5 @@
 """The closing line of a training with own evaluation data: untouched encoder, trained model and their difference."""
 
-import json
 import re
 import shutil
 from itertools import combinations
@@ -11,6 +10,7 @@ import pytest
 import torch
 from runs import assert_same_weights
 from scipy.stats import spearmanr
+from sentence_folders import write_sentence_folder
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
@@ -26,8 +26,6 @@ LINE = re.compile(
     r"\((95 % interval (?P<low>\S+) to (?P<high>\S+), which covers (pairs|texts), not seeds|there are too few .*)\)"
     r"(?P<chose>; these (pairs|texts) also chose the checkpoint)?$"
 )
-MODULES = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
-MODULES += [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +88,7 @@ def test_the_closing_line_compares_with_the_encoder_by_its_own_representation(
 ):
     encoder = tiny("bert")
     if is_sentence_encoder:
-        encoder = shutil.copytree(encoder, tmp_path / "encoder")
-        (encoder / "modules.json").write_text(json.dumps(MODULES), encoding="utf-8")
-        (encoder / "1_Pooling").mkdir()
-        (encoder / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}', encoding="utf-8")
+        encoder = write_sentence_folder(tmp_path / "encoder", encoder, normalize=False)
     run = train(encoder, train_txt, eval_pairs=own["pairs"], eval_steps=2, learning_rate=1e-3)
     (found,) = gains(caplog)
     assert caplog.messages[-1] == found[0] and not found["chose"]

@@ -1,14 +1,13 @@
 """The learning rate and the batch size of a run whose user gives none, and the options that fit a sentence encoder."""
 
-import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from method_models import with_encoder
+from sentence_folders import write_sentence_folder
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
@@ -21,26 +20,6 @@ from dcpcse.utils import presets
 from dcpcse.utils.devices import has_bfloat16_units
 
 QUIET = {"use_cpu": True, "report_to": "none", "max_steps": 1, "save_strategy": "no"}
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-]
-
-
-@pytest.fixture
-def as_sentence_encoder(tiny, tmp_path):
-    """A tiny encoder with the files of sentence-transformers: as_sentence_encoder(pooling mode, kind)."""
-
-    def make(mode: str = "mean", kind: str = "bert") -> str:
-        folder = tmp_path / f"sentence-{mode}-{kind}"
-        shutil.copytree(tiny(kind), folder)
-        (folder / "modules.json").write_text(json.dumps(MODULES), encoding="utf-8")
-        (folder / "1_Pooling").mkdir()
-        (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": mode}), encoding="utf-8")
-        return str(folder)
-
-    return make
 
 
 def filled(model, sentences, folder: Path, method="dcpcse", given=None, **options) -> tuple[float, int]:
@@ -111,10 +90,8 @@ def test_what_is_not_given_follows_method_and_tuning(name, tiny, sentences, tmp_
     assert not caplog.messages or not any("sentence encoder" in line for line in caplog.messages)
 
 
-def test_a_sentence_encoder_has_a_rate_of_its_own_and_a_line_that_says_what_fits(
-    as_sentence_encoder, sentences, tmp_path, caplog
-):
-    folder = as_sentence_encoder()
+def test_a_sentence_encoder_has_a_rate_of_its_own(tiny, sentences, tmp_path, caplog):
+    folder = write_sentence_folder(tmp_path / "encoder", tiny("bert"))
     with caplog.at_level("INFO", logger="dcpcse"):
         assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
     (rates,) = [line for line in caplog.messages if "filled in" in line]
@@ -122,50 +99,10 @@ def test_a_sentence_encoder_has_a_rate_of_its_own_and_a_line_that_says_what_fits
         'learning_rate 0.01 and per_device_train_batch_size 64: filled in, as the default of method="dcpcse" with '
         'tuning="deep" on an encoder that was trained for sentences'
     )
-    (advice,) = [line for line in caplog.messages if "is a sentence encoder" in line]
-    assert advice == (
-        f"{folder} is a sentence encoder (mean pooling, normalised, as modules.json says); "
-        'pooler_type="avg" position_offset 0 keeps this representation'
-    )
     (Path(folder) / "modules.json").unlink()
     (Path(folder) / "config_sentence_transformers.json").write_text("{}", encoding="utf-8")
     assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
     assert filled(folder, sentences, tmp_path, "simcse") == (3e-5, 64)
-
-
-ADVICE = {
-    "prompts for [CLS]": ({}, 'pooler_type="avg" position_offset 0'),
-    "the pooler is given": ({"pooler_type": "cls"}, "position_offset 0"),
-    "the offset is given": ({"position_offset": 3}, 'pooler_type="avg"'),
-    "both are given": ({"pooler_type": "cls_before_pooler", "position_offset": 10}, None),
-    "no prompts": ({"method": "simcse"}, 'pooler_type="avg"'),
-    "a method that trains the mean": ({"method": "sbert"}, None),
-    "a template": ({"method": "promptbert"}, None),
-    "rotary positions": ({"kind": "modernbert"}, 'pooler_type="avg"'),
-    "an encoder that was trained by [CLS]": ({"mode": "cls"}, "position_offset 0"),
-}
-
-
-@pytest.mark.parametrize("name", ADVICE)
-def test_only_options_that_change_something_are_recommended(name, as_sentence_encoder, tmp_path, sentences, caplog):
-    options, expected = ADVICE[name]
-    options = dict(options)
-    folder = as_sentence_encoder(options.pop("mode", "mean"), options.pop("kind", "bert"))
-    data = [(a, b, c) for a, b, c in zip(sentences, sentences[1:], sentences[2:], strict=False)]
-    with caplog.at_level("INFO", logger="dcpcse"):
-        filled(folder, data if options.get("method") == "sbert" else sentences, tmp_path, **options)
-    said = [line for line in caplog.messages if "is a sentence encoder" in line]
-    assert [line.partition("); ")[2] for line in said] == (
-        [f"{expected} keeps this representation"] if expected else []
-    )
-
-
-def test_modules_of_other_code_are_no_error(as_sentence_encoder, sentences, tmp_path, caplog):
-    folder = as_sentence_encoder()
-    (Path(folder) / "modules.json").write_text('[{"type": "mine.Transformer", "path": ""}]', encoding="utf-8")
-    with caplog.at_level("INFO", logger="dcpcse"):
-        filled(folder, sentences, tmp_path)
-    assert not any("is a sentence encoder" in line for line in caplog.messages)
 
 
 def test_arguments_of_two_trainers_are_filled_in_twice(tiny, sentences, tmp_path):

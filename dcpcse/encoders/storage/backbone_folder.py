@@ -23,6 +23,7 @@ from dcpcse.encoders.storage.manifest import (
     ADAPTER,
     BACKBONE,
     CONFIG,
+    MODEL_CONFIG,
     MODULES,
     SENTENCE_CONFIG,
     WEIGHTS,
@@ -31,7 +32,10 @@ from dcpcse.encoders.storage.manifest import (
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
-_POOLING, _DENSE = "1_Pooling", "2_Dense"
+_POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "3_Normalize"
+PROMPT_NAME = "default"
+"""Name of the text before each sentence among the prompts of sentence-transformers."""
+
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Model types whose pooler is a dense layer and tanh on [CLS], like SimCSE's MLP."""
 
@@ -42,6 +46,7 @@ class SentenceModules:
 
     pooling: name of the pooler. size: hidden size of the encoder. dense: the layer of the tanh MLP, or None if there
     is no such head. dense_at_inference: whether inference uses this layer. max_tokens: maximum sequence length.
+    normalize: whether embeddings are scaled to unit length. prompt: the text before each sentence.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
@@ -52,6 +57,8 @@ class SentenceModules:
     dense: nn.Linear | None
     dense_at_inference: bool
     max_tokens: int
+    normalize: bool = False
+    prompt: str = ""
 
     def write(self, folder: Path) -> None:
         """Write the files from which sentence-transformers reads the pooling, head and maximum length."""
@@ -69,6 +76,11 @@ class SentenceModules:
             write_json_atomic(folder / _DENSE / CONFIG, {**shape, "activation_function": activation})
             linear = {f"linear.{name}": tensor for name, tensor in self.dense.state_dict().items()}
             save_tensors(folder / _DENSE / WEIGHTS, linear)
+        if self.normalize:
+            kinds["Normalize"] = _NORMALIZE  # it has no settings, and so no folder
+        if self.prompt:
+            prompts = {"prompts": {PROMPT_NAME: self.prompt}, "default_prompt_name": PROMPT_NAME}
+            write_json_atomic(folder / MODEL_CONFIG, prompts)
         modules = [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (kind, path) in enumerate(kinds.items())
@@ -113,7 +125,6 @@ def plain_obstacles(
     position_offset: int,
     dtype: str,
     other_head: bool,
-    normalize: bool = False,
 ) -> list[str]:
     """Return the reasons why AutoModel and sentence-transformers would return different embeddings; [] if they do not.
 
@@ -130,7 +141,6 @@ def plain_obstacles(
             pooling not in SentenceModules.POOLINGS
         ),
         "its head at inference is not a tanh MLP": other_head,
-        "it scales embeddings to unit length": normalize,
     }
     return [reason for reason, there in reasons.items() if there]
 

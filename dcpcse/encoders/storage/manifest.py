@@ -53,8 +53,9 @@ TOKENIZER_FILES = (
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 SENTENCE_CONFIG = "sentence_bert_config.json"
+MODEL_CONFIG = "config_sentence_transformers.json"
 SENTENCE_FILES = (
-    *(MODULES, SENTENCE_CONFIG),
+    *(MODULES, SENTENCE_CONFIG, MODEL_CONFIG),
     *(f"{folder}/{name}" for folder, name in ((_POOLING, CONFIG), (_DENSE, CONFIG), (_DENSE, WEIGHTS))),
 )
 """Relative paths of the files for sentence-transformers in a plain folder, which other libraries can open."""
@@ -185,6 +186,7 @@ class Manifest:
     # Only in folders of models that have these settings, which earlier versions do not know:
     normalize: bool = False
     max_length: int | None = schema.size(default=None)
+    text_prefix: str | None = schema.text(default=None)
     lora: _Lora | None = None
     lora_folder: str | None = schema.one_of(tuple(ADAPTERS), default=None)
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpcse.encoders.storage.manifest import CONFIG, DAMAGED, MODULES, SENTENCE_CONFIG, read_object
+from dcpcse.encoders.storage.manifest import CONFIG, DAMAGED, MODEL_CONFIG, MODULES, SENTENCE_CONFIG, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 from dcpcse.utils.parsing import read_json
 
-MODEL_CONFIG = "config_sentence_transformers.json"
 SENTENCE_CONFIGS = (
     SENTENCE_CONFIG,
     *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta")),

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from dcpcse.encoders.backbones import tokenizer_record
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -42,11 +41,10 @@ def load_untouched(name: str, given: Options) -> SentenceEncoder:
         notify(f"{name} has no pooling of its own: its token vectors are averaged; --pooler_type changes this")
         args.pooler_type = OWN_POOLER
     model = load_model(name, args, options=options)
-    if model.head is not None or model.text_prefix:
-        part = f"the text {model.text_prefix!r} before each sentence" if model.text_prefix else "a layer after pooling"
+    if model.head is not None:
         raise UserError(
-            f"ENCODER {name} has {part}, which an adapted encoder cannot keep; give --pooler_type to use the encoder "
-            "without it"
+            f"ENCODER {name} has a layer after pooling, which an adapted encoder cannot keep; give --pooler_type to "
+            "use the encoder without it"
         )
     return model
 
@@ -56,18 +54,6 @@ def representation_of(model: SentenceEncoder) -> dict[str, Any]:
     return {
         "model_name_or_path": model.source.name_or_path,
         "pooler_type": model.pooling,
+        "normalize": model.normalize,
         "max_seq_length": model.max_tokens,
     }
-
-
-def keep_representation(trained: SentenceEncoder, untouched: SentenceEncoder) -> None:
-    """Let a model that is about to be trained scale and truncate as the untouched encoder does.
-
-    Raises UserError if the two read texts differently.
-    """
-    if tokenizer_record(trained.tokenizer) != tokenizer_record(untouched.tokenizer):
-        raise UserError(
-            f"ENCODER {untouched.source.name_or_path} changes texts before its tokenizer does (do_lower_case), which "
-            "an adapted encoder cannot keep; set the rule in its tokenizer"
-        )
-    trained.normalize, trained.max_length = untouched.normalize, untouched.max_length

@@ -212,7 +212,7 @@ class _Search:
     def _leave_out_untrainable(self) -> None:
         place = self.record.folder / TRIALS / "check"
         given = self.request.given
-        self.settings = trainable(self.settings, self.shared, given, self.parts, self.untouched, place)
+        self.settings = trainable(self.settings, self.shared, given, self.parts, place)
         remove(place)
 
     def _warn_of_few(self) -> None:
@@ -291,7 +291,7 @@ class _Search:
         before = self.record.best
         place = self.record.folder / TRIALS / f"{len(self.record.trials):03d}"
         watch = Watch(self.budget, is_worse, show)
-        trial = run_trial(setting, self.shared, self.parts, self.untouched, place, watch)
+        trial = run_trial(setting, self.shared, self.parts, place, watch)
         self.record.trials.append(trial)
         self._count_time()
         self.record.write(RUNNING)

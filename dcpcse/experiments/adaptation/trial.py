@@ -14,9 +14,7 @@ import transformers
 from senteval import DataError, Suite, settings_of_mode
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.experiments.adaptation.budget import Budget
-from dcpcse.experiments.adaptation.encoder import keep_representation
 from dcpcse.experiments.adaptation.measures import Measure
 from dcpcse.experiments.adaptation.parts import DEV, Parts
 from dcpcse.experiments.adaptation.settings import MEASURING, Options
@@ -117,9 +115,7 @@ def as_suite(measure: Measure) -> Suite:
     return Suite({measure.part: measure}, settings_of_mode("dev", official=False), {})
 
 
-def run_trial(
-    setting: Options, shared: Options, parts: Parts, untouched: SentenceEncoder, folder: Path, watch: Watch
-) -> FinishedTrial:
+def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, watch: Watch) -> FinishedTrial:
     """Train with a setting, and write the model with the best dev score to a new folder.
 
     shared: options of train.py that all trials have. Raises UserError if the options, the encoder and the data do not
@@ -128,7 +124,6 @@ def run_trial(
     started = time.monotonic()
     with quiet():
         trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
-        keep_representation(trainer.sentence_encoder, untouched)
         reason = None
         try:
             trainer.train()
@@ -154,7 +149,6 @@ def trainable(
     shared: Options,
     given: Options,
     parts: Parts,
-    untouched: SentenceEncoder,
     folder: Path,
 ) -> list[Options]:
     """Return the settings with which the encoder can be trained, before anything is measured.
@@ -171,7 +165,6 @@ def trainable(
         try:
             with quiet():
                 trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
-                keep_representation(trainer.sentence_encoder, untouched)
                 del trainer  # memory is needed for the next one
                 gc.collect()
         except UserError as error:

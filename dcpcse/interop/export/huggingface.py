@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.interop.export.usage_page import embed, needs_other_pooler, pooling_of, write_page
+from dcpcse.interop.export.usage_page import embed, needs_other_pooler, write_page
 
 ENCODER_NOTE = "A trained sentence encoder. sentence-transformers reads the pooling from `modules.json`."
 
@@ -33,4 +33,4 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
     """Return the embeddings computed by transformers alone."""
     module = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    return embed(module, folder, sentences, model.max_tokens, pooling_of(model))
+    return embed(model, module, folder, sentences)

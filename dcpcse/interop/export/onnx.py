@@ -160,6 +160,6 @@ def _settings(model: SentenceEncoder, dimension: int) -> dict[str, object]:
         "text": {
             "final_period": model.final_period,
             "strip": template is not None,
-            "prepend": "" if template is None else template.lead,
+            "prepend": model.text_prefix if template is None else template.lead,
         },
     }

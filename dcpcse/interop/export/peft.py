@@ -11,7 +11,7 @@ from dcpcse.encoders.heads import TanhMLP
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.backbone_folder import SentenceModules
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_WEIGHTS
-from dcpcse.interop.export.usage_page import embed, needs_other_pooler, pooling_of, write_page
+from dcpcse.interop.export.usage_page import embed, needs_other_pooler, write_page
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import save_tensors
 
@@ -33,8 +33,6 @@ def obstacles(model: SentenceEncoder) -> list[str]:
         found.append("its head at inference is not a tanh MLP")
     elif needs_other_pooler(model):
         found.append(f"{model.source.model_type} encoders have no pooler for its MLP")
-    if model.normalize:
-        found.append("it scales embeddings to unit length")
     return found
 
 
@@ -64,4 +62,4 @@ def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) ->
     source = model.source
     base = AutoModel.from_pretrained(source.name_or_path, revision=source.revision, dtype=torch.float32)
     module = PeftModel.from_pretrained(base, folder).eval()
-    return embed(module, folder, sentences, model.max_tokens, pooling_of(model))
+    return embed(model, module, folder, sentences)

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.st_modules import MODEL_CONFIG
+from dcpcse.encoders.storage.backbone_folder import PROMPT_NAME
+from dcpcse.encoders.storage.manifest import MODEL_CONFIG, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
@@ -52,16 +53,21 @@ def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = No
         model.tuned_backbone().write(folder)
         model.tokenizer.save_pretrained(folder)
         if truncate_dim is not None:
-            write_json_atomic(folder / MODEL_CONFIG, {"truncate_dim": truncate_dim})
+            path = folder / MODEL_CONFIG
+            settings = read_object(path) if path.is_file() else {}
+            write_json_atomic(path, {**settings, "truncate_dim": truncate_dim})
     else:
         from sentence_transformers import SentenceTransformer
 
         from dcpcse.interop.sentence_transformers import DeepPromptTransformer
 
-        modules = [DeepPromptTransformer(model)]
-        SentenceTransformer(modules=modules, device="cpu", truncate_dim=truncate_dim).save(
-            str(folder), create_model_card=False
-        )
+        SentenceTransformer(
+            modules=[DeepPromptTransformer(model)],
+            device="cpu",
+            truncate_dim=truncate_dim,
+            prompts={PROMPT_NAME: model.text_prefix} if model.text_prefix else None,
+            default_prompt_name=PROMPT_NAME if model.text_prefix else None,
+        ).save(str(folder), create_model_card=False)
     frozen = f"trained weights for the frozen encoder `{model.source.name_or_path}`, which is loaded from there"
     what = "the trained encoder" if model.encoder.tuned else frozen
     page = README_PAGE.format(

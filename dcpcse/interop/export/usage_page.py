@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, in_float32
 from dcpcse.encoders.storage.backbone_folder import WITH_POOLER, SentenceModules
 from dcpcse.utils.files import write_atomic
 
@@ -45,13 +45,18 @@ def needs_other_pooler(model: SentenceEncoder) -> bool:
     return model.head_at_inference and model.source.model_type not in WITH_POOLER
 
 
-def embed(module: nn.Module, folder: Path, sentences: Sequence[str], max_tokens: int, pooling: Pooling) -> np.ndarray:
-    """Encode one batch of sentences with a model and the tokenizer in a folder; return the embeddings (N, H)."""
+def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Sequence[str]) -> np.ndarray:
+    """Encode one batch of sentences as the page of `write_page` does; return the embeddings (N, H).
+
+    model: the exported model. module: what transformers loads from the folder.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    batch = tokenizer(list(sentences), padding=True, truncation=True, max_length=max_tokens, return_tensors="pt")
+    texts = [model.text_prefix + sentence for sentence in sentences]
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=model.max_tokens, return_tensors="pt")
     mask = batch["attention_mask"]
     with torch.no_grad():
-        return pooling.of(module(input_ids=batch["input_ids"], attention_mask=mask), mask).numpy()
+        output = module(input_ids=batch["input_ids"], attention_mask=mask)
+        return in_float32(pooling_of(model).of(output, mask), model.normalize).numpy()
 
 
 def write_page(
@@ -62,6 +67,7 @@ def write_page(
         *("---", f"library_name: {library}", "---", f"# Sentence embeddings ({model.method or 'DCPCSE'})", ""),
         *(note, "", "```python", *imports, "", 'FOLDER = "."  # the folder of this README'),
         'sentences = ["A man is playing a flute.", "Rain fell."]',
+        *([f"sentences = [{model.text_prefix!r} + text for text in sentences]"] if model.text_prefix else []),
         "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
         f"model = {load}.eval()",
         f'options = {{"padding": True, "truncation": True, "max_length": {model.max_tokens}}}',
@@ -70,6 +76,7 @@ def write_page(
         "with torch.no_grad():",
         '    output = model(input_ids=batch["input_ids"], attention_mask=mask)',
         f"embeddings = {pooling_of(model).line}",
+        *(["embeddings = torch.nn.functional.normalize(embeddings)"] if model.normalize else []),
         *("```", ""),
     ]
     write_atomic(folder / "README.md", "\n".join(lines))
