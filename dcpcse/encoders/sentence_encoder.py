@@ -21,7 +21,7 @@ from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, finge
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.half_precision import in_half_precision
-from dcpcse.encoders.heads import DenseLayers, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
+from dcpcse.encoders.heads import DenseLayers, MLMTransform, PretrainedPooler, TanhMLP, apply_head, build_head, head_record
 from dcpcse.encoders.lora import Lora, lora_weights, require_peft
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
@@ -185,7 +185,7 @@ class SentenceEncoder(nn.Module):
         scale the embeddings to unit length; by default, at inference as the model's setting says. See `forward` for
         the other arguments.
         """
-        hidden = self._hidden(input_ids, attention_mask, slots, **options)
+        hidden = self.hidden_states(input_ids, attention_mask, slots, **options)
         return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots, normalize)
 
     def pool_and_embed_hidden(
@@ -200,13 +200,13 @@ class SentenceEncoder(nn.Module):
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         before_denoising = isinstance(head, MLMTransform)  # PromptBERT's org_mlp; other heads follow denoising
         vector = self.pooler(hidden, attention_mask, slots)
-        vector = head(vector) if before_denoising else vector
+        vector = apply_head(head, vector) if before_denoising else vector
         if self.denoising.training if self.training else self.denoising.inference:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.denoising.freeze):
                 bias = self._bias(input_ids, attention_mask, slots)
-                bias = head(bias) if before_denoising else bias
+                bias = apply_head(head, bias) if before_denoising else bias
             vector = vector - bias
-        embedding = vector if before_denoising else head(vector)
+        embedding = vector if before_denoising else apply_head(head, vector)
         unit = self.normalize and not self.training if normalize is None else normalize
         return vector, F.normalize(embedding, dim=-1) if unit else embedding
 
@@ -243,11 +243,15 @@ class SentenceEncoder(nn.Module):
         return self._pool(alone.input_ids, alone.attention_mask, alone.slots, **how)[alone.case_of]
 
     def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
-        return self.pooler(self._hidden(input_ids, attention_mask, slots, **options), attention_mask, slots)
+        return self.pooler(self.hidden_states(input_ids, attention_mask, slots, **options), attention_mask, slots)
 
-    def _hidden(
+    def hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any
     ) -> tuple[Tensor, ...]:
+        """Return the hidden states (N, L, H) that the pooler needs, those of the last layer at the end.
+
+        See `forward` for the arguments.
+        """
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
@@ -485,7 +489,7 @@ class SentenceEncoder(nn.Module):
                 parameter.copy_(found[name])
             if prompt is not None and prompt.projection is None:
                 prompt.table.weight.copy_(contents.prompts)
-            elif prompt is not None and not torch.allclose(prompt.table().cpu(), contents.prompts, atol=1e-4):
+            elif prompt is not None and not _same_prompts(prompt.table().cpu(), contents.prompts):
                 raise UserError(
                     f"{folder}: the prompts differ from the output of the saved projection; copy the folder again"
                 )
@@ -674,6 +678,12 @@ def in_float32(embeddings: Tensor, normalize: bool, truncate_dim: int | None = N
     """Return the first values of embeddings (N, H), or all, in float32, scaled to unit length if `normalize`."""
     embeddings = embeddings[:, :truncate_dim].float()
     return F.normalize(embeddings, dim=-1) if normalize else embeddings
+
+
+def _same_prompts(computed: Tensor, saved: Tensor) -> bool:
+    """Return whether prompts are those that were saved, up to the rounding of the type in which they were saved."""
+    rounding = 4 * torch.finfo(saved.dtype).eps
+    return torch.allclose(computed, saved.to(computed.dtype), rtol=max(1e-5, rounding), atol=max(1e-4, rounding))
 
 
 def _adapter_in_words(effect: Mapping[str, Any] | None) -> str:

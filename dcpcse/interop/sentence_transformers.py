@@ -16,6 +16,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.templates import Slots
 from dcpcse.encoders.tokenization import tokenize_texts
+from dcpcse.utils.arguments import strings
 from dcpcse.utils.errors import UserError
 
 SLOT_KEY = "slots_"
@@ -52,7 +53,7 @@ class DeepPromptTransformer(InputModule):
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Put sentences into the model's template and tokenize them; prompt: text to put before each sentence."""
-        model, texts = self.encoder, [f"{prompt or ''}{text}" for text in inputs]
+        model, texts = self.encoder, [f"{prompt or ''}{text}" for text in strings(inputs)]
         rows = tokenize_texts(
             model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period
         )
@@ -61,10 +62,15 @@ class DeepPromptTransformer(InputModule):
         return {"input_ids": input_ids, "attention_mask": mask, **found}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Compute the embeddings (N, H) of a batch from `preprocess` and add them to its features."""
+        """Add the embeddings (N, H) of a batch from `preprocess` to its features, and those of its tokens (N, L, H).
+
+        The embeddings of the tokens are the hidden states of the last layer, before pooling and head.
+        """
         slots = {name.removeprefix(SLOT_KEY): part for name, part in features.items() if name.startswith(SLOT_KEY)}
-        embeddings = self.encoder(features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None)
-        return {**features, "sentence_embedding": embeddings}
+        batch = features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None
+        hidden = self.encoder.hidden_states(*batch)
+        embeddings = self.encoder.pool_and_embed_hidden(hidden, *batch)[1]
+        return {**features, "token_embeddings": hidden[-1], "sentence_embedding": embeddings}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Save the model as a model folder, which does not contain a frozen encoder."""

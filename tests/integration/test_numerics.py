@@ -22,6 +22,7 @@ from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
+from dcpcse.encoders.untrained.top_k import TopKAverage
 from dcpcse.methods import METHODS
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.safetensors_io import set_dtype
@@ -152,6 +153,17 @@ def test_bfloat16_moves_an_embedding_by_its_own_tolerance(model, texts, exact):
     together, alone = half.encode(texts), half.encode(texts, batch_size=1)
     assert FLOAT32 < moved(together, exact) < BFLOAT16
     assert moved(alone, together) < BFLOAT16
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_converted_to_another_type_keeps_its_embeddings(dtype, model, texts, exact):
+    converted = copy.deepcopy(model).to(dtype)
+    found = converted.encode(texts)
+    assert {parameter.dtype for parameter in converted.parameters()} == {dtype}
+    assert found.dtype == np.float32
+    if isinstance(model.head, TopKAverage) and dtype == torch.bfloat16:
+        return  # rounding chooses other tokens, whose embeddings lie elsewhere
+    assert moved(found, exact) < (FLOAT32 if dtype == torch.float64 else BFLOAT16)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU: embeddings of a CPU and a GPU")

@@ -278,6 +278,33 @@ def test_what_people_do_with_a_sentence_transformer_works(saved, sentences, tmp_
     np.testing.assert_allclose(prefixed, expected, atol=1e-5)
 
 
+def test_an_export_returns_the_embeddings_of_tokens_and_converts_to_half_precision(saved, sentences, tmp_path):
+    folder, model = saved("bert", **DEEP, pooler_type="avg")
+    export(folder, "sentence-transformers", tmp_path / "out")
+    other = opened(tmp_path / "out", trust_remote_code=True)
+    vectors = model.encode(sentences)
+    tokens = other.encode(sentences, output_value="token_embeddings", batch_size=5)
+    assert [len(rows) for rows in tokens] == [len(ids) for ids in model.tokenizer(sentences)["input_ids"]]
+    np.testing.assert_allclose([rows.mean(0).numpy() for rows in tokens], vectors, atol=1e-5)
+    features = other.encode(sentences, output_value=None, batch_size=5)
+    np.testing.assert_allclose([row["sentence_embedding"].numpy() for row in features], vectors, atol=1e-5)
+    for row, own in zip(features, tokens, strict=True):
+        np.testing.assert_allclose(row["token_embeddings"][row["attention_mask"].bool()], own, atol=1e-5)
+    with pytest.raises(UserError, match="sentence 0 is a tuple"):
+        other.encode([("a", "pair")])
+    np.testing.assert_allclose(other.half().encode(sentences), vectors, atol=0.02)
+
+
+def test_an_export_uses_named_prompts(saved, sentences, tmp_path):
+    folder, model = saved("roberta", **VARIANTS["promptbert"])
+    export(folder, "sentence-transformers", tmp_path / "out")
+    other = opened(tmp_path / "out", trust_remote_code=True, prompts={"query": "query: ", "document": "passage: "})
+    for encode, prompt in ((other.encode_query, "query: "), (other.encode_document, "passage: ")):
+        expected = model.encode([prompt + text for text in sentences])
+        np.testing.assert_allclose(encode(sentences), expected, atol=1e-5)
+        np.testing.assert_allclose(other.encode(sentences, prompt=prompt), expected, atol=1e-5)
+
+
 def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences, tmp_path):
     folder, model = saved(**DEEP)
     record = json.loads((folder / "dcpcse.json").read_text())
