@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from typing_extensions import TypeAliasType
 
 from dcpcse.serving.errors import ApiError
@@ -21,9 +21,20 @@ NAME = "a name, which is a text"
 
 
 class Body(BaseModel):
-    """The body of a request. The description of a field says what it must be, for messages."""
+    """The body of a request. The description of a field says what it must be, for messages.
+
+    A field that has a default may be null, which means the default, as in OpenAI's API.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in body.items() if value is not None or name not in optional}
 
 
 class EmbeddingsBody(Body):

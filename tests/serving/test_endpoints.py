@@ -56,6 +56,31 @@ def test_the_vectors_are_those_of_encode(name, form, server, own, sentences):
     assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
+OPTIONAL = {
+    "/v1/embeddings": ("encoding_format", "dimensions", "user", "truncate", "normalize"),
+    "/similarity": ("truncate",),
+    "/search": ("top_k", "threshold", "truncate"),
+}
+REQUIRED = {
+    "/v1/embeddings": {"model": "reviews", "input": "Rain fell."},
+    "/similarity": {"model": "reviews", "a": "Rain fell.", "b": "Rain."},
+    "/search": {"index": "sample", "query": "Rain fell."},
+}
+
+
+@pytest.mark.parametrize("path", OPTIONAL)
+def test_null_means_the_default_of_a_field_and_is_no_value_of_a_required_one(path, server):
+    answer = server.post(path, **REQUIRED[path], **dict.fromkeys(OPTIONAL[path]))
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == server.post(path, **REQUIRED[path]).json()
+    for field in REQUIRED[path]:
+        error = server.post(path, **{**REQUIRED[path], field: None})
+        assert (error.status_code, error.json()["error"]["param"]) == (400, field)
+        assert f"{field} must be" in error.json()["error"]["message"]
+    unknown = server.post(path, **REQUIRED[path], timeout=None)
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (400, "unknown_parameter")
+
+
 def test_texts_and_names_in_any_script_come_back_as_they_are(tiny, tmp_path):
     adapter = save_adapter(tmp_path / "अनुवाद", load_backbone(tiny("roberta")), 0)
     model = load_model(str(adapter), EncoderArguments(device="cpu"))
