@@ -13,7 +13,7 @@ from senteval.names import FAMILY_OF, MODE_NAMES
 
 from dcpcse.api.evaluate import evaluate, tasks_or_pairs
 from dcpcse.api.words import python_words
-from dcpcse.utils.arguments import known_arguments, number, whole_number
+from dcpcse.utils.arguments import known_arguments, location, number, whole_number
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, invalid_choice, shown
 
@@ -162,7 +162,7 @@ def _unused(name: str, used: Collection[str | None]) -> str:
 def _name(runs: Sequence[Any]) -> str:
     """Return a name of a model: the last part of its path, without what its runs do not share."""
     if all(isinstance(run, str | os.PathLike) for run in runs):
-        paths = [os.path.normpath(os.fspath(run)) for run in runs]
+        paths = [os.path.normpath(location("model", run)) for run in runs]
         # Characters, not parts of paths: result/sup-0 and result/sup-1 are "sup".
         shared = paths[0] if len(paths) == 1 else os.path.commonprefix(paths).rstrip("-_/. ")  # noqa: RUF071
         return Path(shared).stem if shared.endswith((".json", ".npz")) else Path(shared).name
@@ -179,7 +179,7 @@ def _given_outcomes(entry: Any) -> "RunOutcomes | None":
         return _outcomes(entry, "the given result")
     if not isinstance(entry, str | os.PathLike):
         return None
-    path = Path(entry)
+    path = Path(location("model", entry))
     if path.suffix in (".json", ".npz") and not path.exists():
         raise UserError(f"the results file {path} does not exist; check the path")
     return read_outcomes(path) if is_results(path) else None

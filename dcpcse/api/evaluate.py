@@ -175,6 +175,7 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
     """
     if tasks is None:
         return (), None
+    tasks = os.path.expanduser(tasks) if isinstance(tasks, str) else tasks
     if isinstance(tasks, str) and tasks not in TASK_SETS and tasks not in FAMILY_OF and Path(tasks).is_file():
         return (), tasks
     given = [tasks] if isinstance(tasks, str) else tasks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.api.evaluate import AnyEncoder
 from dcpcse.api.words import python_words
 from dcpcse.inference.mining.arguments import MiningArguments
-from dcpcse.utils.arguments import batch_size_or_default, known_arguments, path, truth_value
+from dcpcse.utils.arguments import batch_size_or_default, known_arguments, location, path, truth_value
 
 if TYPE_CHECKING:
     from dcpcse.inference.mining.result import MiningResult
@@ -117,8 +117,9 @@ def _guide(guide: AnyEncoder, cache_dir: str | None) -> Any:
     from dcpcse.inference.arguments import EncoderArguments
     from dcpcse.inference.loading import load_guide
 
-    if not isinstance(guide, str | os.PathLike) or find_checkpoint(
-        os.fspath(guide), None, LoadOptions(cache_dir=cache_dir)
-    ):
+    if not isinstance(guide, str | os.PathLike):
         return _encoder(guide, cache_dir)
-    return load_guide(os.fspath(guide), EncoderArguments(cache_dir=cache_dir))
+    name = location("guide", guide)
+    if find_checkpoint(name, None, LoadOptions(cache_dir=cache_dir)):
+        return _encoder(name, cache_dir)
+    return load_guide(name, EncoderArguments(cache_dir=cache_dir))

@@ -55,4 +55,4 @@ def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> Pre
         args = PretrainingArguments(output_dir=str(path("output_dir", output_dir)), **options)
         with unchanged_process():
             record = run_pretraining(path("text", text), args, curve_png)
-    return PretrainingResult(Path(output_dir), dict(record["figures"]), list(record["curve"]), record)
+    return PretrainingResult(Path(args.output_dir), dict(record["figures"]), list(record["curve"]), record)

@@ -27,7 +27,7 @@ from dcpcse.training.run import Inputs, run_training
 from dcpcse.training.run_history import Gain, read_run
 from dcpcse.training.trainer import Trainer, require_callbacks
 from dcpcse.training.validate_arguments import require_valid
-from dcpcse.utils.arguments import path, string
+from dcpcse.utils.arguments import location, path
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import launched
 from dcpcse.utils.errors import UserError
@@ -183,7 +183,7 @@ def _plugins(given: Any) -> list[str]:
     plugins = [given] if isinstance(given, str | os.PathLike) else given
     if not isinstance(plugins, list | tuple):
         raise UserError(f"plugin is {describe(given)}; give modules or .py files as a list of strings")
-    return [string("plugin", one) for one in plugins]
+    return [location("plugin", one) for one in plugins]
 
 
 def encoder_name(model: Any, parameter: str = "model") -> str:
@@ -191,7 +191,7 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
     if model is None:
         raise UserError(f"{parameter} is missing; give the name or the folder of an encoder")
     if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
-        return os.fspath(model)
+        return location(parameter, model)
     kinds = {one.__name__ for one in type(model).__mro__}
     remedy = "give the name or the folder of an encoder, as a string or a path"
     if "SentenceEncoder" in kinds:

@@ -5,6 +5,7 @@ The command line overrides the options file, which overrides the preset, which o
 
 import argparse
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
     parser.add_argument("--plugin", nargs="*")
     named = parser.parse_known_args(argv)[0].plugin
     if named is None and argv and not argv[0].startswith("-"):
-        named = _content(Path(argv[0])).get("plugin")
+        named = _content(_options_file(argv[0])).get("plugin")
     return [named] if isinstance(named, str) else [str(name) for name in named or ()]
 
 
@@ -128,7 +129,7 @@ def _given(parser: Parser, argv: Sequence[str], names: LegacyNames) -> dict[str,
     argv = list(argv)
     from_file: dict[str, Any] = {}
     if argv and not argv[0].startswith("-"):
-        from_file = _read_config(parser, Path(argv.pop(0)), names)
+        from_file = _read_config(parser, _options_file(argv.pop(0)), names)
     return from_file | parser.given(translate(argv, notify, names))
 
 
@@ -138,6 +139,10 @@ def _read_config(parser: Parser, path: Path, names: LegacyNames = TRAINING_NAMES
         return parser.given_by_name(content, lambda words: translate(words, notify, names))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _options_file(word: str) -> Path:
+    return Path(os.path.expanduser(word))
 
 
 def _content(path: Path) -> dict[str, Any]:

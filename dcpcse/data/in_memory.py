@@ -29,6 +29,7 @@ from dcpcse.data.labels import CLASSES
 from dcpcse.data.readers import FileRow, RowSource, complete_rows
 from dcpcse.data.tables import Row, Table, describe, is_missing, open_table
 from dcpcse.data.training_file import TrainingData, load_training_file
+from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def load_training_data(
     training data (with row and column), or if the cache folder is not writable.
     """
     if isinstance(data, (str, PathLike)):
-        return load_training_file(data, cache_dir, refresh=refresh, documents=documents)
+        return load_training_file(path(name, data), cache_dir, refresh=refresh, documents=documents)
     table = open_table(data, name)
     header, rows = _take_header(table)
     if table.taken_once:

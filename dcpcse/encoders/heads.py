@@ -16,8 +16,8 @@ from dcpcse.utils.errors import UserError
 def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
     """Return the output of a head on pooled vectors (N, H), computed in the type of the head's weights.
 
-    Pooled vectors are float32 or wider, whatever the type of the encoder's weights. The head's weights may have another
-    type, for example after `model.half()`; the output then has the type of the pooled vectors again.
+    Pooled vectors are float32 or wider, whatever the type of the encoder's weights. The head's weights may have
+    another type, for example after `model.half()`; the output then has the type of the pooled vectors again.
     """
     dtype = next(head.parameters(), pooled).dtype
     return head(pooled) if dtype == pooled.dtype else head(pooled.to(dtype)).to(pooled.dtype)

@@ -21,7 +21,15 @@ from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, finge
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.half_precision import in_half_precision
-from dcpcse.encoders.heads import DenseLayers, MLMTransform, PretrainedPooler, TanhMLP, apply_head, build_head, head_record
+from dcpcse.encoders.heads import (
+    DenseLayers,
+    MLMTransform,
+    PretrainedPooler,
+    TanhMLP,
+    apply_head,
+    build_head,
+    head_record,
+)
 from dcpcse.encoders.lora import Lora, lora_weights, require_peft
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
@@ -35,7 +43,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.utils.arguments import encode_arguments, path, string, whole_number
+from dcpcse.utils.arguments import encode_arguments, location, path, whole_number
 from dcpcse.utils.devices import Movable, pick_device, release_memory, run_jobs, run_pipeline, send
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
@@ -401,7 +409,7 @@ class SentenceEncoder(nn.Module):
         and configuration are checked. device: by default, CUDA if it is available. Raises UserError if the base is a
         different encoder, if files are damaged, if weights are not finite, or if tensors are missing or unexpected.
         """
-        folder, base = path("folder", folder), None if base is None else string("base", base)
+        folder, base = path("folder", folder), None if base is None else location("base", base)
         return read_beside_training(folder, lambda: cls._load(folder, base, device, options))
 
     @classmethod

@@ -20,6 +20,7 @@ from senteval.pairs import PairsTask
 
 from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of
 from dcpcse.data.tables import Table, open_table
+from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, plural
 
 
@@ -135,7 +136,7 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
 
 def _open(data: Any, name: str, kind: _Kind) -> _Table:
     if isinstance(data, (str, os.PathLike)):
-        return _open_file(Path(data), kind)
+        return _open_file(Path(path(name, data)), kind)
     table = open_table(data, name)
     target = None if table.columns is None else kind.target(table.columns)
     if table.columns is not None and len(table.columns) != kind.width:

@@ -16,6 +16,7 @@ from senteval.lines import Content, Line, is_number, read_bytes, read_lines, rec
 
 from dcpcse.evaluation.mteb_tasks import PREFIX, MtebTasks, find_benchmark, load_downloaded
 from dcpcse.evaluation.own_data import content_of
+from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, first_line
 from dcpcse.utils.parsing import parse_json
@@ -59,7 +60,7 @@ def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask
     :SPLIT. A set has one split, which is used instead. Raises the errors of `retrieval_tasks`, and UserError for
     NanoBEIR, which is several sets.
     """
-    tasks = retrieval_tasks([os.fspath(data)], split)
+    tasks = retrieval_tasks([location("retrieval", data)], split)
     if len(tasks) > 1:
         raise UserError(f"{data} is {len(tasks)} sets; give one of them, such as {tasks[0].name}")
     return tasks[0]

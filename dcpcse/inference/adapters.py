@@ -29,7 +29,7 @@ from dcpcse.encoders.storage.manifest import TOKENIZER_FILES, sha256_of
 from dcpcse.encoders.storage.model_folder import FolderContents
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
-from dcpcse.utils.arguments import encode_arguments, strings
+from dcpcse.utils.arguments import encode_arguments, location, strings
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.live_runs import read_beside_training
@@ -82,7 +82,7 @@ class Adapters:
             raise UserError("Adapters.load takes at least one name with its folder: {'name': 'folder'}")
         first, reach = hub.require_model_folder(next(iter(folders.values())), options)
         record = _read_folder(first).record
-        backbone = load_recorded(first, record, base, reach)
+        backbone = load_recorded(first, record, None if base is None else location("base", base), reach)
         set_dtype(backbone.model, TORCH_DTYPES[dtype_of(record)])
         backbone.model.to(pick_device(device))
         adapters = cls(backbone, dtype_of(record), first, options)

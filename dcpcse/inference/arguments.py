@@ -37,6 +37,7 @@ class EncoderArguments:
         None,
         "Template for every sentence, such as 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
         "the public PromptBERT code. With --pooler mask its [MASK] is the representation.",
+        text=True,
     )
     prompt: str | None = option(
         None,

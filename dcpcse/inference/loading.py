@@ -15,6 +15,7 @@ from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
+from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
@@ -41,6 +42,7 @@ def load_model(
     vectors. options: by default those in `args`. Raises UserError if an option does not apply to this encoder.
     """
     options = options or LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    name = location("model", name)
     model = read_beside_training(name, lambda: _load(name, args, published, options))
     if args.flex_attention:
         require_flex_attention(model.device, args.packing)

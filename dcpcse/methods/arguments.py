@@ -208,11 +208,13 @@ class TemplateOptions:
         None,
         "Template for every sentence, such as 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
         "the public PromptBERT code. [PROMPT] marks a continuous prompt. Default: depends on --method.",
+        text=True,
     )
     second_template: str | None = option(
         None,
         "Template of the positive and the hard negative. Default: depends on --method, otherwise --template.",
         needs=HAS_TEMPLATE,
+        text=True,
     )
     no_blank_in_training: bool | None = flag(
         "In training, leave out the blank that a template has before the sentence, as the public PromptBERT code does "

@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import inspect
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ def _module_name(name: str) -> str:
 
     The folder of a file is added to the end of sys.path, so that its files shadow no other module.
     """
-    path = Path(name)
+    path = Path(os.path.expanduser(name))
     if not name.endswith(".py"):
         if path.with_suffix(".py").is_file() or len(path.parts) > 1:
             raise UserError(f"--plugin {name}: not a module name; to load the file, give {path.with_suffix('.py')}")

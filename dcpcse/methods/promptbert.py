@@ -37,6 +37,7 @@ class PromptBERTOptions:
         None,
         "PromptBERT: further templates of the positive, besides --second_template. The anchor is compared with the "
         "positive in each of them, and the loss is the mean.",
+        text=True,
     )
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
 
+import os
 import re
 from collections.abc import Collection
 from dataclasses import MISSING, Field, dataclass, fields
@@ -297,6 +298,8 @@ class TrainingArguments(transformers.TrainingArguments):
         """Raise UserError if an option that is a number or a truth value has another type; convert those of numpy."""
         for one in fields(self):
             kinds, value = (one.type, *get_args(one.type)), getattr(self, one.name)
+            if isinstance(value, str):
+                setattr(self, one.name, os.path.expanduser(value))
             check = next((check for kind, check in _CHECKS.items() if kind in kinds), None)
             if check and str not in kinds and value is not None:
                 checked = check(one.name, value)

@@ -14,7 +14,9 @@ from transformers.hf_argparser import string_to_bool
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
 from dcpcse.utils import presets
 from dcpcse.utils.arguments import (
+    list_of_locations,
     list_of_strings,
+    location,
     number,
     numbers,
     string,
@@ -22,7 +24,7 @@ from dcpcse.utils.arguments import (
     whole_number,
     whole_numbers,
 )
-from dcpcse.utils.command_parser import Parser, build_dataclass
+from dcpcse.utils.command_parser import Parser, as_text, build_dataclass
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
@@ -102,7 +104,8 @@ def _python_value(action: "argparse.Action", value: Any) -> Any:
     if action.nargs == "+":
         if of_list := {int: whole_numbers, float: numbers}.get(action.type):
             return of_list(name, value)
-        return list_of_strings(name, [value] if isinstance(value, str | Path) else value)
+        value = [value] if isinstance(value, str | Path) else value
+        return list_of_strings(name, value) if action.type is as_text else list_of_locations(name, value)
     if check := _CHECKS.get(action.type):
         return check(name, value)
     if action.choices is not None:
@@ -116,7 +119,7 @@ def _python_value(action: "argparse.Action", value: Any) -> Any:
             raise UserError(f"{name}: {error}; give an object that JSON can hold") from error
     if isinstance(value, list | tuple) and len(value) == 1:  # transformers holds report_to as a list
         value = value[0]
-    return string(name, value)
+    return string(name, value) if action.type is as_text else location(name, value)
 
 
 def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,13 +111,27 @@ def list_of_strings(name: str, value: Any) -> list[str]:
     return [str(one) for one in value]
 
 
+def location(name: str, value: Any) -> str:
+    """Return a path or name as a string, with the home folder for `~` or `~USER` at its start."""
+    return os.path.expanduser(string(name, value))
+
+
+def list_of_locations(name: str, value: Any) -> list[str]:
+    """Return a list or tuple of paths and names as strings, each as `location` returns it."""
+    return [os.path.expanduser(one) for one in list_of_strings(name, value)]
+
+
 def path(name: str, value: Any) -> str | Path:
-    """Return a path that is not empty: a string or an object such as `pathlib.Path`, but no bytes."""
+    """Return a path that is not empty: a string or an object such as `pathlib.Path`, but no bytes.
+
+    The home folder replaces `~` or `~USER` at its start.
+    """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
         raise _invalid(name, value, "a path, as a string or pathlib.Path")
     if "\0" in text:
         raise _invalid(name, value, "a path without NUL")
-    return value if isinstance(value, str | Path) else text
+    text = os.path.expanduser(text)  # unlike Path.expanduser, it keeps a `~USER` that does not exist
+    return Path(text) if isinstance(value, Path) else text
 
 
 def encoder(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import re
 import sys
 from collections import Counter
@@ -44,6 +45,11 @@ def _true_or_false(text: str) -> bool:
         return string_to_bool(text)
     except argparse.ArgumentTypeError:
         raise ValueError("True or False") from None
+
+
+def as_text(word: str) -> str:
+    """Return the word unchanged: the type of arguments that are texts, in which `~` is not the home folder."""
+    return word
 
 
 STRICT_TYPES: Mapping[Any, Callable[[str], Any]] = {
@@ -106,6 +112,8 @@ class CommandParser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:
+        if action.type in (None, str, Path):  # a path, a name or one of the choices
+            text = os.path.expanduser(text)
         parse = STRICT_TYPES.get(action.type, action.type)
         if action.type not in STRICT_TYPES and not isinstance(parse, Whole | Number):
             return super()._get_value(action, text)
@@ -217,9 +225,11 @@ class Parser(CommandParser, HfArgumentParser):
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
-        field = copy(field)
+        field, is_text = copy(field), field.metadata.get("text")
         field.metadata = {name: value for name, value in field.metadata.items() if name not in OWN_METADATA}
         HfArgumentParser._parse_dataclass_field(parser, field)
+        if is_text:
+            parser._option_string_actions[f"--{field.name}"].type = as_text
 
     def metadata(self) -> dict[str, Mapping[str, Any]]:
         """Return the metadata of all options by name."""

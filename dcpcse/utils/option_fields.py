@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from dcpcse.utils.arguments import (
+    list_of_locations,
     list_of_strings,
+    location,
     number,
     numbers,
     string,
@@ -100,7 +102,7 @@ def finite_number(text: str) -> float:
     return value
 
 
-OWN_METADATA = ("needs", "replaces", "column")
+OWN_METADATA = ("needs", "replaces", "column", "text")
 """Metadata keys of fields that only this package uses; others are arguments of `argparse.add_argument`."""
 
 
@@ -108,8 +110,9 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field. help: the text that `--help` shows.
 
     needs: a `Need`, or several. column: the column of the training data without which the option has no effect.
-    replaces: options of a preset that are removed if this option is given (for a flag: if it is given as False). Other
-    metadata are passed to argparse.
+    replaces: options of a preset that are removed if this option is given (for a flag: if it is given as False). text:
+    whether the value is a text; in all other values, `~` at the start is the home folder. Other metadata are passed to
+    argparse.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
@@ -143,21 +146,26 @@ def require_choices(arguments: Any) -> None:
 
 
 def require_kinds(arguments: Any) -> None:
-    """Convert options to the types of their fields, such as numpy's integers; raise UserError for other types."""
+    """Convert options to the types of their fields, such as numpy's integers; raise UserError for other types.
+
+    In paths, the home folder replaces `~`.
+    """
     # Lists come first, since their type argument is a type as well.
     checks = {
-        list[str]: list_of_strings,
+        list[str]: list_of_locations,
         list[int]: whole_numbers,
         list[float]: numbers,
         bool: truth_value,
         int: whole_number,
         float: number,
-        str: string,
+        str: location,
     }
+    of_texts = {location: string, list_of_locations: list_of_strings}
     for one in fields(arguments):
         value, kinds = getattr(arguments, one.name), (one.type, *get_args(one.type))
         if value is not None or type(None) not in kinds:
             check = next(check for kind, check in checks.items() if kind in kinds)
+            check = of_texts.get(check, check) if one.metadata.get("text") else check
             setattr(arguments, one.name, check(f"--{one.name}", value))
 
 

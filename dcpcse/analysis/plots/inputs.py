@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
                 f"{found[label]} and {place} have the same {called} {label!r}; give one of them another {called}, as "
                 f"in {label}-2={place}"
             )
-        found[label] = place
+        found[label] = os.path.expanduser(place)
     return found
 
 

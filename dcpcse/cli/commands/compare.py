@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,7 @@ def _models(args: argparse.Namespace) -> tuple[list[str | None], list[list[str]]
     names, models = [None] * len(args.models), [[path] for path in args.models]
     for text in args.model:
         name, _, paths = text.partition("=")
-        runs = [path for path in paths.split(",") if path]
+        runs = [os.path.expanduser(path) for path in paths.split(",") if path]
         if not name.strip() or not runs:
             raise UserError(f"--model {text}: must be NAME=FOLDER, or NAME=FOLDER,FOLDER,... with a folder per seed")
         names.append(name)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import notify
 from dcpcse.utils.files import require_output, write_atomic
 from dcpcse.utils.live_runs import read_beside_training
@@ -51,7 +51,7 @@ def push_parser() -> CommandParser:
     add("repo_id", metavar="ORG/NAME", help="Repository; it is created if it does not exist.")
     add("--private", action="store_true", help="Make a new repository private.")
     add("--revision", default="main", help="Branch; it is created if it does not exist. Default: %(default)s")
-    add("--message", help="Commit message.")
+    add("--message", type=as_text, help="Commit message.")
     add("--overwrite", action="store_true", help="Replace anything that is not an earlier version of this folder.")
     return parser
 

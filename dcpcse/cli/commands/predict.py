@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import MASK, Template
-from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Whole
@@ -71,10 +71,15 @@ def as_table(lines: Sequence[Mapping[str, str | list[str]]]) -> str:
 def predict_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser(prog="dcpcse predict", description="Predict tokens at the [MASK] of a template.")
-    parser.add_argument("sentences", nargs="+", metavar="SENTENCE", help="Sentences to put into the template.")
+    parser.add_argument(
+        "sentences", nargs="+", type=as_text, metavar="SENTENCE", help="Sentences to put into the template."
+    )
     parser.add_argument("--model_name_or_path", required=True, help="Hugging Face folder or hub id (required)")
     parser.add_argument(
-        "--template", default=DEFAULT_TEMPLATE, help="Template with {sentence} and [MASK] (default: %(default)s)."
+        "--template",
+        type=as_text,
+        default=DEFAULT_TEMPLATE,
+        help="Template with {sentence} and [MASK] (default: %(default)s).",
     )
     parser.add_argument("--lm_head", default="checkpoint", help="Masked-LM head: checkpoint, or a folder or hub id.")
     parser.add_argument("--top_k", type=Whole(1), default=5, help="Number of tokens to show.")

@@ -8,7 +8,7 @@ from dcpcse.analysis.html_report.page import EvaluationScores, render_page
 from dcpcse.analysis.plots.inputs import DATA_DIR
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.training.run_history import Run, find_scores, require_run, run_labels
-from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
@@ -76,7 +76,7 @@ def report_parser() -> CommandParser:
     add("runs", nargs="+", metavar="RUN", help="Output folder of train.py.")
     add("--output", required=True, metavar="FILE", help="Path of the HTML page (required).")
     add("--overwrite", action="store_true", help="Replace an existing page.")
-    add("--title", help="Heading of the page.")
+    add("--title", type=as_text, help="Heading of the page.")
     help = "Files of evaluation.py --output_file, in addition to those in the folders of the runs."
     add("--scores", nargs="+", default=[], metavar="FILE", help=help)
     add("--data_dir", help=f"Folder that contains downstream/ (default: {DATA_DIR}, if it exists).")

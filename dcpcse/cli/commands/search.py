@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.data.text_file import TextFile
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.backends import BACKENDS
-from dcpcse.utils.command_parser import Parser
+from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
@@ -180,5 +180,5 @@ def search_parser() -> Parser:
         description="Find the most similar sentences in a text file or a saved index.",
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
-    parser.add_argument("query", nargs="*", default=[], metavar="QUERY", help="Sentence to search for.")
+    parser.add_argument("query", nargs="*", type=as_text, default=[], metavar="QUERY", help="Sentence to search for.")
     return parser

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dcpcse.data.text_file import TextFile
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.utils.command_parser import Parser
+from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
@@ -96,5 +96,5 @@ def similarity_parser() -> Parser:
         description="Print the cosine of the first sentence to each of the others, or of the pairs in a file.",
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
-    parser.add_argument("sentence", nargs="*", default=[], metavar="SENTENCE")
+    parser.add_argument("sentence", nargs="*", type=as_text, default=[], metavar="SENTENCE")
     return parser

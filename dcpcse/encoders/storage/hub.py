@@ -63,7 +63,8 @@ def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOpti
 
 def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
     """Like `resolve_model_folder`, but raise UserError if the repository does not contain a model folder."""
-    if not is_hub_id(path("folder", name)):
+    name = path("folder", name)
+    if not is_hub_id(name):
         return name, options
     options = options or LoadOptions()
     folder = find_model_folder(str(name), options)

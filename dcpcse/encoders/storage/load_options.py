@@ -20,6 +20,8 @@ class LoadOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
                 raise UserError(f"{name} of type {type(value).__name__}: must be a string")
+        if self.cache_dir is not None:
+            object.__setattr__(self, "cache_dir", os.path.expanduser(self.cache_dir))
 
     @classmethod
     def from_args(cls, cache_dir: str | None, use_auth_token: bool, model_revision: str = "main") -> "LoadOptions":

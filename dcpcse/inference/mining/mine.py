@@ -20,6 +20,7 @@ from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.inference.mining.pairs import AnchorChunk, DistinctTexts, Pairs
 from dcpcse.inference.mining.result import MiningResult, Negatives, OutputRows
 from dcpcse.inference.mining.similarities import Encoding, Similarities, StoredVectors
+from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_output, staging_folder
@@ -41,7 +42,8 @@ def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> Trainin
     """
     if corpus is None:
         return None
-    if isinstance(corpus, str | PathLike) and os.path.isdir(corpus):
+    corpus = location(name, corpus) if isinstance(corpus, str | PathLike) else corpus
+    if isinstance(corpus, str) and os.path.isdir(corpus):
         if not is_index_folder(corpus):
             raise UserError(f"{name} {corpus} is a folder without an index; give a file, or an index of dcpcse search")
         return Path(corpus)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dcpcse.interop.convert.choices import Choices
 from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, recognise_layout
+from dcpcse.utils.arguments import location
 
 if TYPE_CHECKING:
     from dcpcse.encoders.storage.load_options import LoadOptions
@@ -44,7 +45,7 @@ def import_checkpoint(
     from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint, require_room_for, write_model_folder
     from dcpcse.interop.convert.read import read_checkpoint
 
-    path, output = Path(path), Path(output)
+    path, output = Path(location("path", path)), Path(location("output", output))
     require_room_for(path, output, overwrite)
     model, imported = load_checkpoint(read_checkpoint(path), EncoderPlace(base, tokenizer, options), layout, choices)
     write_model_folder(model, output)

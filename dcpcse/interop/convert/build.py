@@ -21,6 +21,7 @@ from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.interop.convert.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
 from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
 from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer
+from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import atomic_folder, require_writable
@@ -44,6 +45,11 @@ class EncoderPlace:
     base: str | None
     tokenizer: str | None
     options: LoadOptions | None
+
+    def __post_init__(self) -> None:
+        for name in ("base", "tokenizer"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, location(name, value))
 
 
 def load_checkpoint(

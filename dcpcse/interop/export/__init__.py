@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_folder, require_new_folder
 from dcpcse.utils.packages import require_packages
@@ -93,7 +94,7 @@ def export(
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
-    target, output = EXPORT_FORMATS[to], Path(output)
+    target, output = EXPORT_FORMATS[to], Path(path("output", output))
     if truncate_dim is not None and not target.shortens:
         others = " or ".join(f"--to {name}" for name, one in EXPORT_FORMATS.items() if one.shortens)
         raise UserError(f"--truncate_dim: --to {to} cannot contain a size; leave it out, or use {others}")
