@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok
+from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
 from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_WEIGHTS, read_object
 from dcpcse.utils.errors import UserError, first_line
@@ -91,6 +91,25 @@ def _tokenizer(path: Path) -> Findings:
             yield fault("tokenizer", f"{path / found[0]} is not readable JSON ({error})")
             return
     yield ok("tokenizer", found[0])
+    yield from _first_token(path)
+
+
+def _first_token(path: Path) -> Findings:
+    """Check that texts begin with [CLS] if the encoder represents them by it, as a plain encoder does by default."""
+    from dcpcse.encoders.backbones import load_tokenizer  # imports torch; not for training files
+    from dcpcse.encoders.pooling import POOLERS
+    from dcpcse.encoders.storage.load_options import LoadOptions
+    from dcpcse.encoders.templates import missing_cls
+    from dcpcse.inference.st_folder import read_representation
+
+    try:
+        after = read_representation(str(path), LoadOptions())
+        missing = missing_cls(load_tokenizer(str(path), LoadOptions()))
+    except UserError as error:
+        yield fault("tokenizer", str(error))
+        return
+    if missing is not None and (after is None or POOLERS[after.pooling].reads_cls):
+        yield warning("tokenizer", missing)
 
 
 def check_adapter(path: Path, settings: CheckSettings) -> Findings:

@@ -62,14 +62,17 @@ def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Fin
         yield note("base", "not loaded, since the folder is damaged")
         return
     from dcpcse.encoders.sentence_encoder import SentenceEncoder  # imports torch, which takes seconds
+    from dcpcse.encoders.templates import missing_cls
 
     try:
-        SentenceEncoder.load(path, None if record["backbone"] is not None else settings.base, device="cpu")
+        model = SentenceEncoder.load(path, None if record["backbone"] is not None else settings.base, device="cpu")
     except UserError as error:
         yield fault("base", str(error))
         return
     where = "the encoder in the folder" if record["backbone"] else settings.base or record["base"]["name_or_path"]
     yield ok("base", f"loads; {where} has the recorded fingerprint")
+    if model.pooler.reads_cls and (missing := missing_cls(model.tokenizer)) is not None:
+        yield warning("tokenizer", missing)
 
 
 def check_run(path: Path, settings: CheckSettings) -> Findings:

@@ -69,6 +69,11 @@ class Pooler:
     needs_template: bool = False
 
     @property
+    def reads_cls(self) -> bool:
+        """Whether it reads the vector of the first token only, which should be [CLS] or <s>."""
+        return self.reduce is first_token
+
+    @property
     def needs_all_layers(self) -> bool:
         return self.layers != (-1,)
 

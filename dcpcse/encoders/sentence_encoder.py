@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -41,9 +42,10 @@ from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.backbone_folder import SentenceModules, TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
-from dcpcse.encoders.templates import Slots, Template, TokenTemplate
+from dcpcse.encoders.templates import Slots, Template, TokenTemplate, missing_cls
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.arguments import encode_arguments, location, path, whole_number
+from dcpcse.utils.console import warn
 from dcpcse.utils.devices import Movable, pick_device, release_memory, run_jobs, run_pipeline, send
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
@@ -57,6 +59,9 @@ CPU_TOKENS, GPU_TOKENS = 2_048, 32_768
 
 WORTH_PREPACKING = 4_096
 """Number of tokens in a call of `encode` from which prepacking the weights pays off (see `prepacked`)."""
+
+_TOLD_TOKENIZERS: WeakSet[PreTrainedTokenizerBase] = WeakSet()
+"""The tokenizers that were examined for a [CLS] token. All adapters of an encoder may share one."""
 
 SAME_CONFIGURATION = "give the folder of a model with the same --method, --tuning and sizes"
 
@@ -160,6 +165,10 @@ class SentenceEncoder(nn.Module):
     def pooling(self, name: str) -> None:
         _require_pooler(name)
         self._pooling = name
+        if POOLERS[name].reads_cls and self.tokenizer not in _TOLD_TOKENIZERS:
+            _TOLD_TOKENIZERS.add(self.tokenizer)
+            if (missing := missing_cls(self.tokenizer)) is not None:
+                warn(f"the pooler {name} reads the vector of the first token as that of [CLS], but {missing}")
 
     @property
     def pooler(self) -> Pooler:
@@ -591,7 +600,7 @@ class SentenceEncoder(nn.Module):
         """Return peft's adapter_config.json of LoRA, or of prompts if peft alone computes the same [CLS] vectors."""
         if self.encoder.lora is not None:
             return self.encoder.lora.peft_config(self.source.name_or_path, self.source.revision)
-        is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
+        is_cls = self.pooler.reads_cls
         changed = self.templates or self.text_prefix or self.normalize
         if changed or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
             return None

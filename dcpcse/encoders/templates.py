@@ -257,6 +257,21 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     return framed[:start], framed[start + len(word) :]
 
 
+def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return a sentence about a tokenizer that puts no [CLS] token before a text, and how to mend it; None otherwise.
+
+    A tokenizer that names no [CLS] token may begin a text with any special token instead.
+    """
+    first, _ = frame(tokenizer)
+    if first and tokenizer.cls_token_id in (None, first[0]):
+        return None
+    begins = f"with {tokenizer.convert_ids_to_tokens(first[0])!r}" if first else "with its first word"
+    return (
+        f"the tokenizer begins every text {begins}, not with {tokenizer.cls_token or 'a [CLS] token'}; use the pooler "
+        "avg, or give the tokenizer a post-processor (see docs/encoding.md#the-cls-token)"
+    )
+
+
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tuple[list[int], dict[str, list[int]]]:
     """Return the ids of a part of a template, and the indices of its masks, prompt slots and words.
 

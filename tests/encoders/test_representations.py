@@ -1,12 +1,15 @@
 """Representations without training: static averages, top-k, predicted words; each against a plain computation."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from dcpcse.cli.commands.predict import predict_command
@@ -207,3 +210,48 @@ def test_a_wrong_request_for_words_is_one_line(words, named, tiny, capsys):
     captured = capsys.readouterr().err
     assert named in captured
     assert captured.count("\n") == 1
+
+
+def without_post_processor(folder: str, to: Path, single: str | None = None) -> str:
+    """A copy of an encoder whose tokenizer adds no special tokens, or only those in `single`."""
+    shutil.copytree(folder, to)
+    words = Tokenizer.from_file(str(to / "tokenizer.json"))
+    content = json.loads(words.to_str()) | {"post_processor": None}
+    if single is not None:
+        special = [(token, words.token_to_id(token)) for token in single.split() if token != "$A"]
+        words.post_processor = TemplateProcessing(single=single, special_tokens=special)
+        content = json.loads(words.to_str())
+    (to / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return str(to)
+
+
+def warnings_of(caplog, pooling: str, folder: str, template: Template | None = None) -> list[str]:
+    """The warnings of a plain encoder."""
+    caplog.clear()
+    build_representation(pooling, load_backbone(folder), Choice(template=template))
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "single", "begins"),
+    [
+        ("bert", None, "with its first word, not with [CLS]"),
+        ("roberta", None, "with its first word, not with <s>"),
+        ("bert", "$A [SEP]", "with its first word, not with [CLS]"),
+        ("roberta", "</s> $A", "with '</s>', not with <s>"),
+    ],
+)
+def test_a_tokenizer_that_adds_no_cls_token_is_told_once(kind, single, begins, tiny, tmp_path, caplog):
+    pooling = "cls_before_pooler"
+    folder = without_post_processor(tiny(kind), tmp_path / "encoder", single)
+    ids = AutoTokenizer.from_pretrained(folder)("Rain fell.")["input_ids"]
+    assert ids[0] != AutoTokenizer.from_pretrained(folder).cls_token_id
+    for template in (None, TEMPLATE):
+        (told,) = warnings_of(caplog, pooling, folder, template)
+        assert begins in told and "use the pooler avg" in told
+    assert not warnings_of(caplog, "avg", folder) + warnings_of(caplog, "mask", folder, TEMPLATE)
+    assert not warnings_of(caplog, pooling, tiny(kind))
+    model = build_representation("avg", load_backbone(folder), Choice())
+    model.pooling = pooling
+    model.pooling = "cls_before_pooler"
+    assert len([record for record in caplog.records if begins in record.getMessage()]) == 1

@@ -23,6 +23,8 @@ from dcpcse.doctor import environment, evaluation_data, training_file
 from dcpcse.doctor.checks import CHECKS
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.doctor.overlap import key
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.methods import build_method, model_arguments
 
 
 @pytest.fixture
@@ -375,6 +377,19 @@ def test_another_base_is_a_fault_and_one_that_is_gone_a_warning(run, doctor, tin
     code, found = doctor(run)
     assert code == 0 and ("warning", "base") in found
     assert doctor(run, "--base", tiny("bert")) == (0, {})
+
+
+def test_a_tokenizer_that_adds_no_cls_token_is_a_warning_where_it_matters(tiny, doctor, tmp_path):
+    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer.json").write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    (told,) = doctor(folder)[1].values()
+    assert "begins every text with its first word, not with [CLS]" in told
+    for pooling, warned in (("cls", True), ("avg", False)):
+        torch.manual_seed(0)
+        options = model_arguments(method="dcpcse", pre_seq_len=3, pooler_type=pooling)
+        build_method(load_backbone(str(folder)), options, ["anchor"]).model.save(tmp_path / pooling)
+        assert (("warning", "tokenizer") in doctor(tmp_path / pooling)[1]) == warned
 
 
 def test_an_encoder_folder_is_looked_through(tiny, doctor, tmp_path):
