@@ -258,7 +258,7 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return a sentence about a tokenizer that puts no [CLS] token before a text, and how to mend it; None otherwise.
+    """Return a sentence about a tokenizer that puts no [CLS] token before a text, with advice; None otherwise.
 
     A tokenizer that names no [CLS] token may begin a text with any special token instead.
     """
