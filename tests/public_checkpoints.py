@@ -49,6 +49,20 @@ class Checkpoint:
         self.put("mlp.dense.weight", self.hidden, self.hidden)
         self.put("mlp.dense.bias", self.hidden)
 
+    def with_batch_normalised_mlp(self) -> None:
+        """DiffCSE's head, and its discriminator, which only training uses."""
+        size = 2 * self.hidden
+        self.put("mlp.net.0.weight", size, self.hidden)
+        self.put("mlp.net.1.weight", size)
+        self.put("mlp.net.1.bias", size)
+        self.put("mlp.net.3.weight", self.hidden, size)
+        for place, width in ((1, size), (4, self.hidden)):
+            self.put(f"mlp.net.{place}.running_mean", width)
+            self.tensors[f"mlp.net.{place}.running_var"] = self.normal(width).abs() + 0.5
+            self.tensors[f"mlp.net.{place}.num_batches_tracked"] = torch.tensor(7)
+        self.put("electra_head.weight", 2, self.hidden)
+        self.put("discriminator.embeddings.word_embeddings.weight", 4, 4)
+
     def with_prefix(self, projection: bool) -> None:
         width = 2 * self.config.num_hidden_layers * self.hidden
         if not projection:
@@ -109,3 +123,17 @@ class Checkpoint:
         """[CLS] of the last layer (N, H), sentence by sentence."""
         ids = AutoTokenizer.from_pretrained(self.base)(sentences)["input_ids"]
         return torch.stack([self.hidden_states(row, table)[0] for row in ids])
+
+
+def published(code: str, base: str) -> Checkpoint:
+    """A checkpoint as the public code of a method writes it: simcse, diffcse, promcse or promptbert."""
+    made = Checkpoint(base, trained=code != "promcse")
+    parts = {
+        "simcse": [made.with_mlp],
+        "diffcse": [made.with_batch_normalised_mlp],
+        "promcse": [lambda: made.with_prefix(True), made.with_mlp],
+        "promptbert": [made.with_pooler, made.with_mlp],
+    }
+    for add in parts[code]:
+        add()
+    return made

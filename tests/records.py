@@ -30,7 +30,7 @@ from dcpcse.experiments.verification.report import require_report_room
 from dcpcse.inference.file_encoding.shards import Shards
 from dcpcse.inference.index import index_folder
 from dcpcse.inference.index.sentence_index import SentenceIndex
-from dcpcse.interop.convert.read import read_checkpoint
+from dcpcse.inference.public_checkpoints.read import read_checkpoint
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.interop.onnx_encoder import OnnxEncoder
 from dcpcse.pretraining.arguments import PretrainingArguments

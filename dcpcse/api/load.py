@@ -2,24 +2,17 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dcpcse.api.words import python_words
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
-from dcpcse.inference.loading import load_model
-from dcpcse.interop.convert import Choices
-from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint
-from dcpcse.interop.convert.read import WEIGHT_FILES, read_checkpoint, recognise_checkpoint
+from dcpcse.inference.loading import CheckpointArguments, load_model
 from dcpcse.utils.arguments import known_arguments, path, string, truth_value, whole_number
 from dcpcse.utils.console import notify
-from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
 
@@ -88,41 +81,24 @@ def load(
             truth_value(argument, value)
     if max_length is not None:
         whole_number("max_length", max_length, 1)
-    options = LoadOptions(revision, cache_dir, token)
-    of_checkpoint: dict[str, Any] = {"tokenizer": tokenizer, "denoise_from_zero": denoise_from_zero}
-    of_checkpoint["position_offset"] = position_offset
-    of_encoder = {"top_k": top_k, "remove": remove, "lm_head": lm_head}
-    checkpoint = find_checkpoint(name, layout, options)
-    if checkpoint is not None:
-        _refuse(of_encoder, f"applies only to plain encoders; {name} is a checkpoint of other code")
-        choices = Choices(
-            pooler_type=pooler,
-            mlp_only_train=mlp_only_train,
-            template=template,
-            final_period=final_period,
-            denoise_at_inference=denoise,
-            denoise_from_zero=denoise_from_zero,
-            position_offset=position_offset,
-        )
-        model, _ = load_checkpoint(
-            read_checkpoint(checkpoint), EncoderPlace(base, tokenizer, options), layout, choices
-        )
-        model.to(pick_device(device)).bf16 = bool(bf16)
-    else:
-        _refuse(of_checkpoint, f"applies only to checkpoints of other code; {name} is none")
-        settings: dict[str, Any] = {argument: value for argument, value in of_encoder.items() if value is not None}
-        arguments = EncoderArguments(
-            pooler_type=pooler,
-            template=template,
-            denoise=denoise,
-            final_period=bool(final_period),
-            base=base,
-            bf16=bool(bf16),
-            device=None if device is None else str(device),
-            **settings,
-        )
-        published = PublishedEvaluationArguments(mlp_only_train=bool(mlp_only_train))
-        model = load_model(name, arguments, published, options=options)
+    settings: dict[str, Any] = {"top_k": top_k, "remove": remove, "lm_head": lm_head}
+    arguments = EncoderArguments(
+        pooler_type=pooler,
+        template=template,
+        denoise=denoise,
+        final_period=final_period,
+        base=base,
+        bf16=bool(bf16),
+        device=None if device is None else str(device),
+        **{argument: value for argument, value in settings.items() if value is not None},
+    )
+    model = load_model(
+        name,
+        arguments,
+        PublishedEvaluationArguments(mlp_only_train=mlp_only_train),
+        options=LoadOptions(revision, cache_dir, token),
+        of_checkpoint=CheckpointArguments(layout, tokenizer, denoise_from_zero, position_offset),
+    )
     if prompt is not None:
         model.text_prefix = string("prompt", prompt)
     if max_length is not None:
@@ -141,26 +117,3 @@ def _name(name: Any) -> str:
             "dcpcse.evaluate or dcpcse.train as it is"
         )
     return os.fspath(path("name", name))
-
-
-def find_checkpoint(name: str, layout: str | None, options: LoadOptions) -> Path | None:
-    """Return the local folder of a checkpoint of other code; None if the name is anything else.
-
-    layout: the format, if the caller knows it; then the name must be that of a checkpoint.
-    """
-    if hub.is_hub_id(name):
-        if layout is None and hub.find_model_folder(name, options) is not None:
-            return None
-        folder = hub.download_checkpoint(name, (*WEIGHT_FILES[False], *WEIGHT_FILES[True]), options)
-    else:
-        folder = Path(name)
-    if layout is not None:
-        return folder
-    known = os.path.isdir(folder) and not is_model_folder(folder) and recognise_checkpoint(folder) is not None
-    return folder if known else None
-
-
-def _refuse(given: dict[str, Any], why: str) -> None:
-    for argument, value in given.items():
-        if value is not None:
-            raise UserError(f"{argument} {why}; leave it out")

@@ -112,14 +112,9 @@ def _encoder(model: AnyEncoder, cache_dir: str | None) -> Any:
 
 def _guide(guide: AnyEncoder, cache_dir: str | None) -> Any:
     """Return a guide; the name of a plain encoder stands for the mean over its tokens, as for `--guide`."""
-    from dcpcse.api.load import find_checkpoint
-    from dcpcse.encoders.storage.load_options import LoadOptions
     from dcpcse.inference.arguments import EncoderArguments
     from dcpcse.inference.loading import load_guide
 
     if not isinstance(guide, str | os.PathLike):
         return _encoder(guide, cache_dir)
-    name = location("guide", guide)
-    if find_checkpoint(name, None, LoadOptions(cache_dir=cache_dir)):
-        return _encoder(name, cache_dir)
-    return load_guide(name, EncoderArguments(cache_dir=cache_dir))
+    return load_guide(location("guide", guide), EncoderArguments(cache_dir=cache_dir))

@@ -1,5 +1,6 @@
 """Checks of an encoder folder or a PEFT adapter: configuration, weights, tokenizer."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
 from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_WEIGHTS, read_object
+from dcpcse.inference.public_checkpoints.recognise import recognise_checkpoint
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import parse_json, read_bytes
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
@@ -33,6 +35,9 @@ def check(path: Path, settings: CheckSettings) -> Findings:
     else:
         yield fault("config", f"{path / CONFIG} has no model_type, which transformers needs to load the encoder")
     yield from _weights(path)
+    with contextlib.suppress(UserError):  # damaged weights are reported above
+        if checkpoint := recognise_checkpoint(path):
+            yield note("kind", f"{checkpoint}; {checkpoint.import_command} converts it to a model folder")
     yield from _tokenizer(path)
 
 

@@ -48,7 +48,7 @@ class EncoderArguments:
         "Subtract the [MASK] vector of the template alone, at the positions of the full input. Default: as recorded "
         "in the model folder; not for other encoders."
     )
-    final_period: bool = option(False, "Add a full stop to sentences that do not end with . ? \" or '.")
+    final_period: bool | None = flag("Add a full stop to sentences that do not end with . ? \" or '.")
     top_k: int = option(200, "Number of tokens that --pooler top_k averages.")
     remove: list[str] | None = option(
         None,
@@ -147,7 +147,7 @@ class PublishedEvaluationArguments:
     pre_seq_len: int | None = option(None, "Prompt length; it must equal that of the model folder.")
     prefix_projection: bool = option(False, "Prompts computed by an MLP; it must equal the model folder.")
     prefix_hidden_size: int | None = option(None, "Hidden size of that MLP; it must equal that of the model folder.")
-    mlp_only_train: bool = option(False, "Evaluate [CLS] before the MLP.")
+    mlp_only_train: bool | None = flag("Evaluate [CLS] before the MLP.")
     do_mlm: bool = option(False, "Option of training without an effect on scores; it is reported.")
     temp: float | None = option(None, "Option of training without an effect on scores; it is reported.")
     hard_negative_weight: float | None = option(

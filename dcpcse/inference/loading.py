@@ -1,6 +1,9 @@
-"""Load the encoder that a command's options select: an output folder of train.py, a plain encoder or word vectors."""
+"""Load the encoder that a command's options select.
 
-from dataclasses import replace
+It is an output folder of train.py, a checkpoint of other code, a plain encoder or a file of word vectors.
+"""
+
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dcpcse.encoders.backbones import load_backbone, require_trained_head
@@ -14,6 +17,10 @@ from dcpcse.encoders.storage.st_modules import MODEL_CONFIG, read_size
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
+from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
+from dcpcse.inference.public_checkpoints.choices import Choices
+from dcpcse.inference.public_checkpoints.read import read_checkpoint
+from dcpcse.inference.public_checkpoints.recognise import checkpoint_folder, find_checkpoint
 from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
@@ -29,21 +36,45 @@ NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 """The default of every option of the papers' evaluation scripts."""
 
 
+@dataclass(frozen=True)
+class CheckpointArguments:
+    """Arguments of `dcpcse.load` for checkpoints of other code that the options of commands do not contain."""
+
+    layout: str | None = None
+    tokenizer: str | None = None
+    denoise_from_zero: bool | None = None
+    position_offset: int | None = None
+
+
+NO_CHECKPOINT_ARGUMENTS = CheckpointArguments()
+
+
 def load_model(
     name: str,
     args: EncoderArguments,
     published: PublishedEvaluationArguments = NO_PUBLISHED_OPTIONS,
     *,
     options: LoadOptions | None = None,
+    of_checkpoint: CheckpointArguments = NO_CHECKPOINT_ARGUMENTS,
 ) -> SentenceEncoder:
     """Load an encoder with the requested representation, in eval mode, onto the requested device.
 
-    name: output folder of train.py, folder or hub id of an encoder, also one of sentence-transformers, or file of word
-    vectors. options: by default those in `args`. Raises UserError if an option does not apply to this encoder.
+    name: output folder of train.py, checkpoint of other code, folder or hub id of an encoder, also one of
+    sentence-transformers, or file of word vectors. options: by default those in `args`. Raises UserError if an option
+    does not apply to this encoder.
     """
     options = options or LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     name = location("model", name)
-    model = read_beside_training(name, lambda: _load(name, args, published, options))
+    model = read_beside_training(name, lambda: _load(name, args, published, options, of_checkpoint))
+    return _computed_as(model, args)
+
+
+def load_plain(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
+    """Load the encoder of a checkpoint, as `load_model` does, but without the head or prompts of other code."""
+    return _computed_as(_untrained(name, args, options), args)
+
+
+def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEncoder:
     if args.flex_attention:
         require_flex_attention(model.device, args.packing)
     set_packed(model, args.packing, args.flex_attention)
@@ -63,7 +94,7 @@ def load_guide(name: str, args: EncoderArguments, option: str = "--guide") -> Se
     try:
         if args.pooler_type is None and not Path(name).is_file():
             hub.require_known(name, options)
-            if not is_trained(name, args) and modules_folder(name, options) is None:
+            if not has_representation(name, args) and modules_folder(name, options) is None:
                 args = replace(args, pooler_type=OWN_POOLER)
         return load_model(name, args, options=options)
     except UserError as error:
@@ -71,22 +102,66 @@ def load_guide(name: str, args: EncoderArguments, option: str = "--guide") -> Se
 
 
 def _load(
-    name: str, args: EncoderArguments, published: PublishedEvaluationArguments, options: LoadOptions
+    name: str,
+    args: EncoderArguments,
+    published: PublishedEvaluationArguments,
+    options: LoadOptions,
+    of_checkpoint: CheckpointArguments,
 ) -> SentenceEncoder:
-    if Path(name).is_file():
+    given, is_file = name, Path(name).is_file()
+    if not is_file:
+        name, options = hub.resolve_model_folder(name, options)
+        if not is_model_folder(name):
+            _refuse_unfinished(Path(name))
+            if of_checkpoint.layout is not None or find_checkpoint(name, options) is not None:
+                return _public_checkpoint(name, args, published, options, of_checkpoint)
+    _refuse_checkpoint_arguments(given, of_checkpoint)
+    if is_file:
         return _word_vectors(name, args, published)
-    given, (name, options) = name, hub.resolve_model_folder(name, options)
     if not is_model_folder(name):
-        _refuse_unfinished(Path(name))
         _refuse_folder_options(name, args, published)
         return _untrained(name, args, options)
-    _refuse_untrained_options(given, args)
+    _refuse_untrained_options(given, args, "an output folder")
     model = SentenceEncoder.load(name, args.base, device=args.device, options=options)
     _require_agreement(model, published)
     _require_same_reading(model, given, args)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
     _settle_denoising(model, given, args.denoise)
     return model
+
+
+def _public_checkpoint(
+    name: str,
+    args: EncoderArguments,
+    published: PublishedEvaluationArguments,
+    options: LoadOptions,
+    of_checkpoint: CheckpointArguments,
+) -> SentenceEncoder:
+    """Convert a checkpoint of other code in memory."""
+    _refuse_untrained_options(name, args, "a checkpoint of other code")
+    choices = Choices(
+        pooler_type=args.pooler_type,
+        mlp_only_train=published.mlp_only_train,
+        template=args.template,
+        final_period=args.final_period,
+        denoise_at_inference=args.denoise,
+        denoise_from_zero=of_checkpoint.denoise_from_zero,
+        position_offset=of_checkpoint.position_offset,
+    )
+    model, _ = load_checkpoint(
+        read_checkpoint(checkpoint_folder(name, options)),
+        EncoderPlace(args.base, of_checkpoint.tokenizer, options),
+        of_checkpoint.layout,
+        choices,
+    )
+    _require_agreement(model, published)
+    return model.to(pick_device(args.device))
+
+
+def has_representation(name: str, args: EncoderArguments) -> bool:
+    """Return whether a name refers to an output folder of train.py or to a checkpoint of other code."""
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    return is_trained(name, args) or find_checkpoint(name, options) is not None
 
 
 def is_trained(name: str, args: EncoderArguments) -> bool:
@@ -135,7 +210,7 @@ def _represented(name: str, args: EncoderArguments, options: LoadOptions) -> Sen
     choice = Choice(
         template=Template.parse(args.template) if args.template else None,
         denoise=bool(args.denoise),
-        final_period=args.final_period,
+        final_period=bool(args.final_period),
         remove=tuple(args.remove or ()),
         top_k=args.top_k,
     )
@@ -164,11 +239,17 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
     return load_word_vectors(name).to(pick_device(args.device))
 
 
-def _refuse_untrained_options(name: str, args: EncoderArguments) -> None:
+def _refuse_checkpoint_arguments(name: str, of_checkpoint: CheckpointArguments) -> None:
+    for argument, value in vars(of_checkpoint).items():
+        if value is not None:
+            raise UserError(f"--{argument} applies only to checkpoints of other code; {name} is none; leave it out")
+
+
+def _refuse_untrained_options(name: str, args: EncoderArguments, kind: str) -> None:
     given = [f"--{option}" for option in sorted({"top_k", "remove", "lm_head"} & args.changed())]
     given += [f"--pooler {args.pooler_type}"] if args.pooler_type in UNTRAINED else []
     if given:
-        raise UserError(f"{given[0]} applies only to plain encoders, but {name} is an output folder; leave it out")
+        raise UserError(f"{given[0]} applies only to plain encoders, but {name} is {kind}; leave it out")
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
@@ -198,7 +279,7 @@ def _refuse_unfinished(folder: Path) -> None:
         )
 
 
-def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_train: bool) -> None:
+def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_train: bool | None) -> None:
     head = " with its head" if model.head_at_inference else " before its head" if model.head else ""
     trained = f"{model.pooling}{head}"
     if mlp_only_train and model.head_at_inference:

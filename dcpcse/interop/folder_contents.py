@@ -14,8 +14,13 @@ from huggingface_hub.errors import HFValidationError
 
 from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig, PoolingConfig
-from dcpcse.encoders.storage.parameter_counts import count, count_trained, parameter_headers
-from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
+from dcpcse.encoders.storage.parameter_counts import count, count_trained, parameters_of
+from dcpcse.inference.public_checkpoints.recognise import (
+    WEIGHT_FILES,
+    find_weight_file,
+    recognise_checkpoint,
+    tensor_headers,
+)
 from dcpcse.training.run_history import find_scores, read_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.live_runs import read_beside_training
@@ -145,30 +150,38 @@ def _adapter(folder: Path) -> FolderFacts:
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
     found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "not recorded in the adapter"}
     facts = {"kind": "PEFT adapter", **_chosen(config, _OF_ADAPTERS), "base": base | found}
-    return facts | _weights(folder, manifest.PEFT_WEIGHTS)
+    return facts | _weights(folder, adapter=True)
 
 
 def _encoder(folder: Path) -> FolderFacts:
     config = manifest.read_object(folder / manifest.CONFIG, EncoderConfig)
-    facts = {"kind": "Hugging Face folder", **_chosen(config, _OF_ENCODERS), **_weights(folder, manifest.WEIGHTS)}
-    return facts | _sentence_transformer(folder)
+    weights = _weights(folder, adapter=False)
+    kind = "checkpoint of other code" if "checkpoint_of" in weights else "Hugging Face folder"
+    return {"kind": kind, **_chosen(config, _OF_ENCODERS), **weights} | _sentence_transformer(folder)
 
 
 def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
     return {name: config[name] for name in names if config.get(name) is not None}
 
 
-def _weights(folder: Path, name: str) -> FolderFacts:
-    """Return the number of parameters, data types and public format of a weight file; pickles are not opened."""
-    path = folder / name
-    if not path.is_file():
-        pickles = sorted(one.name for one in folder.glob("*.bin"))
-        return {"weights": f"{', '.join(pickles)}: a pickle, not opened" if pickles else f"{name} does not exist"}
-    tensors = parameter_headers(path)
-    layout = recognise_layout(tensors)
-    public = {} if layout is None or LAYOUTS[layout].ambiguous else {"checkpoint_of": LAYOUTS[layout].title}
+def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
+    """Return the number of parameters and data types of a weight file, and what it is if public code wrote it."""
+    if (file := find_weight_file(folder, adapter)) is None:
+        others = sorted(one.name for one in folder.glob("*.bin"))
+        missing = f"{WEIGHT_FILES[adapter][0]} does not exist"
+        return {"weights": f"{', '.join(others)}: a pickle, not opened" if others else missing}
+    tensors = parameters_of(tensor_headers(file))
     kinds = sorted({HEADER_DTYPES.get(kind, kind) for _, kind in tensors.values()})
-    return {"parameters": {"in_all": count(tensors)}, "dtype": ", ".join(kinds), **public}
+    return {"parameters": {"in_all": count(tensors)}, "dtype": ", ".join(kinds), **_public_code(folder)}
+
+
+def _public_code(folder: Path) -> FolderFacts:
+    """Return the format of a checkpoint of public code, its parts and the command that imports it; {} for others."""
+    checkpoint = recognise_checkpoint(folder)
+    if checkpoint is None or not checkpoint.parts:  # any adapter of PEFT is recognised, but only prefixes are imported
+        return {}
+    names = {"checkpoint_of": checkpoint.layout.title, "contains": list(checkpoint.parts)}
+    return names | {"to_import": checkpoint.import_command}
 
 
 def _sentence_transformer(folder: Path) -> FolderFacts:

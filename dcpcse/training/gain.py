@@ -15,7 +15,7 @@ from dcpcse.evaluation.evaluator import OWN_METRICS, evaluate_suite
 from dcpcse.evaluation.outcomes import ExampleOutcomes, outcomes_of_results
 from dcpcse.evaluation.significance import Outcomes, difference, resample
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.inference.loading import load_model
+from dcpcse.inference.loading import load_model, load_plain
 from dcpcse.inference.st_folder import SentenceFolder
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.dev_evaluation import OwnTask
@@ -115,7 +115,8 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
     own = SentenceFolder.find(name, options)
     if own is None:
         settings |= _representation(model)
-    encoder = load_model(name, EncoderArguments(device=str(run.device), **settings), options=options)
+    args = EncoderArguments(device=str(run.device), **settings)
+    encoder = load_plain(name, args, options) if own is None else load_model(name, args, options=options)
     template = f" in the template {settings['template']}" if settings.get("template") else ""
     return encoder, str(own.pooling) if own else f"pooler {encoder.pooling}{template}"
 

@@ -35,6 +35,7 @@ from dcpcse.encoders.fingerprint import ROUNDING_ONLY_KEYS, identity
 from dcpcse.encoders.storage import hub
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
+from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
@@ -61,7 +62,7 @@ from dcpcse.training.validate_setup import (
     require_shardable,
     warn_of_unknown_tokens,
 )
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.option_fields import require_kinds
@@ -245,16 +246,23 @@ def build(
 
 
 def load_encoder(args: ModelArguments) -> Backbone:
-    """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it."""
+    """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it.
+
+    Of a checkpoint of other code, the encoder alone is taken, and a warning names the other parts.
+    """
     options = load_options(args)
     hub.require_known(args.model_name_or_path, options)
-    return load_backbone(
+    backbone = load_backbone(
         args.model_name_or_path,
         tokenizer=args.tokenizer_name,
         config=args.config_name,
         lm_head=args.lm_head if args.do_mlm or args.org_mlp else None,
         options=options,
     )
+    if checkpoint := find_checkpoint(args.model_name_or_path, options):
+        unused = " and ".join(part for part in checkpoint.parts if part != "encoder")
+        warn(f"{checkpoint}: training starts from its encoder, without its {unused}")
+    return backbone
 
 
 def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args: ModelArguments) -> dict[str, Guide]:

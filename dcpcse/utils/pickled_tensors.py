@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_header import require_no_pointer
+from dcpcse.utils.safetensors_header import TensorHeaders, require_no_pointer
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, require_finite
 
 
@@ -22,6 +22,17 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
     (zip) format are mapped from the file, so they take no memory of their own, and must be copied before the file may
     change; those of the format before torch 1.6 are read into memory.
     """
+    tensors = _read(path)
+    require_finite(path, tensors)
+    return tensors
+
+
+def pickled_headers(path: Path) -> TensorHeaders:
+    """Return name → shape and type of the tensors in a file, as `load_pickle` does, without reading their values."""
+    return {name: (list(one.shape), str(one.dtype).removeprefix("torch.")) for name, one in _read(path).items()}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"{path} is missing; the folder is not complete")
     try:
@@ -62,6 +73,4 @@ def _tensors_of(path: Path, content: Any) -> dict[str, Tensor]:
             )
         if value.device.type != "cpu" or value.nbytes > value.untyped_storage().nbytes():
             raise UserError(f"{path}: '{name}' claims to have more values than the file contains; copy it again")
-    tensors = {name: value.detach() for name, value in content.items()}
-    require_finite(path, tensors)
-    return tensors
+    return {name: value.detach() for name, value in content.items()}

@@ -338,7 +338,7 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
         (simcse, {"base": plain}, "leave base out"),
         (text, {"pooler": "cls"}, "word vectors are always averaged"),
         (tmp_path / "model", {"template": "x {sentence} [MASK]"}, "template"),
-        (tmp_path / "model", {"layout": "simcse"}, "is a model folder already"),
+        (tmp_path / "model", {"layout": "simcse"}, "layout applies only to checkpoints of other code"),
         (tmp_path / "empty", {}, "cannot load the encoder"),
         (str(tmp_path / "nowhere"), {}, "does not exist"),
         (tmp_path / "model/dcpcse.json", {}, "file of word vectors"),

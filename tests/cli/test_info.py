@@ -182,8 +182,11 @@ def test_hugging_face_folders_are_described(tiny, tmp_path):
     assert facts["sentence_transformers_pooling"] == "mean_tokens"
     assert facts["files"]["1_Pooling/"] == len(json.dumps(modes))
     (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model-00001.bin").write_bytes(b"anything")
+    assert tell(folder)["weights"] == "pytorch_model-00001.bin: a pickle, not opened"
     (folder / "pytorch_model.bin").write_bytes(b"anything")
-    assert tell(folder)["weights"] == "pytorch_model.bin: a pickle, not opened"
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is damaged"):
+        describe_folder(folder, pytest.fail)
 
 
 def test_a_checkpoint_of_other_code_is_named(tiny, tmp_path):

@@ -120,7 +120,11 @@ def test_weights_with_code_are_refused_and_the_code_is_not_run(name, place, enco
         load_backbone(asked)
     with pytest.raises(UserError, match=r"contains more than tensors.* not loaded"):
         load_masked_lm(asked, LoadOptions())
-    assert describe_folder(encoder, pytest.fail)["weights"].endswith("a pickle, not opened")
+    if name.endswith(".json"):
+        assert describe_folder(encoder, pytest.fail)["weights"].endswith("a pickle, not opened")
+    else:
+        with pytest.raises(UserError, match=r"contains more than tensors.* not loaded"):
+            describe_folder(encoder, pytest.fail)
     opened = {"pytorch_model.bin", "pytorch_model.bin.index.json", "shard.bin"}
     assert not {file for file in server.downloads() if file.endswith((".bin", ".pt", ".pth", ".pkl"))} - opened
 

@@ -17,7 +17,8 @@ from transformers import AutoModel, AutoTokenizer
 import dcpcse
 from dcpcse.cli.commands.import_ import import_command, import_parser
 from dcpcse.cli.runner import run
-from dcpcse.interop.convert import LAYOUTS, Choices, import_checkpoint, recognise_layout
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, recognise_layout
+from dcpcse.interop.convert import Choices, import_checkpoint
 from dcpcse.utils.errors import UserError
 
 KINDS = ["bert", "roberta"]
@@ -541,7 +542,7 @@ def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, t
     folder = made.write(tmp_path / "simcse")
     for name in ("tokenizer.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
-    refused(folder, tmp_path, "has no tokenizer; give the one of its encoder with --tokenizer")
+    refused(folder, tmp_path, "has no tokenizer; copy that of its encoder there, or give it")
     model = imported(folder, tmp_path, tokenizer=made.base)
     assert_same(model.encode(sentences), made.firsts(sentences))
     shutil.rmtree(tmp_path / "imported")

@@ -46,17 +46,16 @@ class DemoModel:
 def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
-    An output folder of train.py keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
+    A trained model keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
     embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
     """
     from senteval.lines import Line
 
-    from dcpcse.encoders.storage.manifest import is_model_folder
     from dcpcse.evaluation.evaluator import cached_encode
-    from dcpcse.inference.loading import load_model
+    from dcpcse.inference.loading import has_representation, load_model
 
     notify(f"{label}: {place}")
-    trained = is_model_folder(place)
+    trained = has_representation(place, args)
     model = load_model(place, replace(args, pooler_type=None) if trained else replace(args, base=None))
     about = place if trained or args.pooler_type is None else f"{place}, {args.pooler_type}"
     folder = embeddings_dir(args.cache_dir) if args.cache_dir else None

@@ -131,12 +131,13 @@ def encode_by_each(
 ) -> Iterator[tuple[str, EncodedPairs]]:
     """Yield each label with the pairs encoded by its model; only one model is in memory at a time.
 
-    If only some of the models are output folders of train.py, the option --pooler applies to the others.
+    If only some of the models are output folders of train.py or checkpoints of other code, the option --pooler applies
+    to the others.
     """
-    from dcpcse.inference.loading import is_trained, load_model
+    from dcpcse.inference.loading import has_representation, load_model
 
     encoder = encoder_arguments(args)
-    trained = [place for place in places.values() if encoder.pooler_type and is_trained(place, encoder)]
+    trained = [place for place in places.values() if encoder.pooler_type and has_representation(place, encoder)]
     as_trained = trained if len(trained) < len(places) else []
     for label, place in places.items():
         notify(f"{label}: {place}")

@@ -191,18 +191,16 @@ def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], 
 
 def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, EncoderArguments]:
     """Return place → the options that load the encoder with the matrices; checks all places before any is loaded."""
-    from dcpcse.inference.loading import is_trained
+    from dcpcse.inference.loading import has_representation
 
     options = EncoderArguments(base=args.base, cache_dir=args.cache_dir, lm_head=args.lm_head)
     # The input embeddings do not depend on the pooling, and cls_before_pooler works for any encoder.
     plain = "static_lm_head" if "mlm_head" in args.matrix else "cls_before_pooler"
     encoders = {}
     for place in places:
-        trained = is_trained(place, options)
+        trained = has_representation(place, options)
         if trained and "mlm_head" in args.matrix:
-            raise UserError(
-                f"--matrix mlm_head applies only to plain encoders, but {place} is an output folder; leave it out"
-            )
+            raise UserError(f"--matrix mlm_head applies only to plain encoders, but {place} is trained; leave it out")
         encoders[place] = replace(options, pooler_type=None if trained else plain)
     return encoders
 

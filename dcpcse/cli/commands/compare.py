@@ -40,7 +40,7 @@ def compare_command(argv: Sequence[str]) -> None:
     from dcpcse.api.compare import compare_models
     from dcpcse.api.evaluate import evaluate
     from dcpcse.inference.arguments import EncoderArguments
-    from dcpcse.inference.loading import is_trained, load_model
+    from dcpcse.inference.loading import has_representation, load_model
 
     # Without its decorators, which replace the names of options by those of Python's parameters.
     plain = inspect.unwrap(evaluate)
@@ -48,7 +48,7 @@ def compare_command(argv: Sequence[str]) -> None:
 
     def evaluate_path(path: str, **data: Any) -> "EvaluationResult":
         encoder = EncoderArguments(pooler_type=args.pooler, cache_dir=args.cache_dir)
-        model = path if args.pooler is None or is_trained(path, encoder) else load_model(path, encoder)
+        model = path if args.pooler is None or has_representation(path, encoder) else load_model(path, encoder)
         return plain(model, **data, **options, cache_dir=args.cache_dir)
 
     comparison = compare_models(

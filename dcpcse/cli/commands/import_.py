@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dcpcse.inference.public_checkpoints.choices import CheckpointSource, Choices
 from dcpcse.interop.convert import import_checkpoint
-from dcpcse.interop.convert.choices import CheckpointSource, Choices
 from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import notify
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.interop.convert.choices import CheckpointSource, Choices
+from dcpcse.inference.public_checkpoints.choices import CheckpointSource, Choices
 from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
@@ -21,7 +21,7 @@ from dcpcse.utils.parsing import read_text
 if TYPE_CHECKING:
     from dcpcse.experiments.reproduction.published_rows import PublishedRow
     from dcpcse.experiments.verification.subject import Subject
-    from dcpcse.interop.convert.read import ForeignCheckpoint
+    from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
 
 DESCRIPTION = """Evaluate a published checkpoint (or a model folder, a plain encoder, a file of word vectors) as a row
 of a paper's table was evaluated, and compare each figure with the published one. The exit code is 0 if the row passes,
@@ -125,7 +125,8 @@ def _convert(
 ) -> Mapping[str, Any]:
     """Write a checkpoint as a model folder, and return the settings that are the row's, not the checkpoint's."""
     from dcpcse.experiments.verification.fitting_rows import conversion_settings, needed_base
-    from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint, write_model_folder
+    from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
+    from dcpcse.interop.convert import write_model_folder
 
     base = source.base
     if base is None and (base := needed_base(subject, row)):

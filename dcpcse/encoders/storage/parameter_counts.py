@@ -13,9 +13,9 @@ _BUFFER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_
 """Names of tensors in weight files that are not parameters."""
 
 
-def parameter_headers(path: Path) -> TensorHeaders:
-    """Return the headers of the parameters in a weight file, without buffers."""
-    return {name: header for name, header in read_header(path).items() if not _BUFFER.fullmatch(name)}
+def parameters_of(tensors: TensorHeaders) -> TensorHeaders:
+    """Return the headers of parameters, without those of buffers."""
+    return {name: header for name, header in tensors.items() if not _BUFFER.fullmatch(name)}
 
 
 def count(tensors: TensorHeaders) -> int:
@@ -32,11 +32,11 @@ def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     parts: dict[str, int] = {}
     if record.get("lora") or (record["prompt"] and record["prompt"]["projection"] is None):
         parts["lora" if record.get("lora") else "prompt"] = count(read_header(folder / manifest.adapter_file(record)))
-    trained = parameter_headers(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
+    trained = parameters_of(read_header(folder / manifest.TRAINED)) if (folder / manifest.TRAINED).is_file() else {}
     for part in dict.fromkeys(name.split(".")[0] for name in trained):
         parts[part] = count({name: header for name, header in trained.items() if name.split(".")[0] == part})
     if record["backbone"] is not None:
-        own = parameter_headers(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS)
+        own = parameters_of(read_header(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS))
         # The pooler is a copy of the head for other libraries.
         parts["backbone"] = count({name: header for name, header in own.items() if not name.startswith("pooler.")})
     return parts

@@ -8,7 +8,8 @@ from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.experiments.adaptation.settings import Options
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.inference.loading import OWN_POOLER, is_trained, load_model
+from dcpcse.inference.loading import OWN_POOLER, is_trained, load_plain
+from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
 from dcpcse.inference.st_folder import modules_folder
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
@@ -37,10 +38,15 @@ def load_untouched(name: str, given: Options) -> SentenceEncoder:
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(name, options)
     args.pooler_type = given.get("pooler_type")
+    if args.pooler_type is None and (checkpoint := find_checkpoint(name, options)):
+        raise UserError(
+            f"ENCODER {checkpoint}, of which an adapted encoder keeps the encoder alone; give --pooler_type, such as "
+            f"{OWN_POOLER}, to use the encoder"
+        )
     if args.pooler_type is None and modules_folder(name, options) is None:
         notify(f"{name} has no pooling of its own: its token vectors are averaged; --pooler_type changes this")
         args.pooler_type = OWN_POOLER
-    model = load_model(name, args, options=options)
+    model = load_plain(name, args, options)
     if model.head is not None:
         raise UserError(
             f"ENCODER {name} has a layer after pooling, which an adapted encoder cannot keep; give --pooler_type to "

@@ -8,8 +8,8 @@ from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_row
 from dcpcse.experiments.reproduction.units import published_encoder
 from dcpcse.experiments.verification.report import row_options
 from dcpcse.experiments.verification.subject import Subject
-from dcpcse.interop.convert.choices import PublishedSettings
-from dcpcse.interop.convert.layouts import LAYOUTS
+from dcpcse.inference.public_checkpoints.choices import PublishedSettings
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError, first_names
 

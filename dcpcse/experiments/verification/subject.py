@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.interop.convert.layouts import LAYOUTS, Layout, find_layout, recognise_layout
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout, find_layout, recognise_layout
+from dcpcse.inference.public_checkpoints.recognise import checkpoint_folder
 from dcpcse.utils.files import file_sha256
 
 if TYPE_CHECKING:
-    from dcpcse.interop.convert.read import ForeignCheckpoint
+    from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,16 @@ def find_subject(
     location: folder, Hub id or file of word vectors. layout: the format of a checkpoint, if its tensors do not tell.
     Raises UserError if there is nothing at the location, or if it is damaged.
     """
-    from dcpcse.interop.convert.read import WEIGHT_FILES, read_checkpoint
+    from dcpcse.inference.public_checkpoints.read import read_checkpoint
 
     place, revision = Path(location), None
     if place.is_file():
         return Subject(location, place, {place.name: file_sha256(place)}), None
     if hub.is_hub_id(location):
-        weights = [name for names in WEIGHT_FILES.values() for name in names]
         with contextlib.suppress(hub.UnreachableError):  # the cache may contain a checkpoint of other code
             place = hub.find_model_folder(location, options) or place
         if place == Path(location):
-            place = hub.download_checkpoint(location, weights, options)
+            place = checkpoint_folder(location, options)
         revision = place.name
     if manifest.is_model_folder(place):
         record = manifest.read_record(place)

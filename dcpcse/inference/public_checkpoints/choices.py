@@ -7,7 +7,7 @@ from typing import Any
 from dcpcse.encoders.pooling import POOLERS, describe_poolers
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.templates import Template
-from dcpcse.interop.convert.layouts import LAYOUTS, Layout
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require

@@ -1,8 +1,7 @@
-"""Build a model from the tensors of a checkpoint, and save it as a model folder."""
+"""Build a model from the tensors of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,17 +13,15 @@ from dcpcse.encoders.heads import HEADS, build_head
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import is_model_folder
-from dcpcse.encoders.storage.model_folder import replaced_model
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.interop.convert.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
-from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
-from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer
+from dcpcse.inference.public_checkpoints.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Imported, Layout, find_layout
+from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
+from dcpcse.inference.public_checkpoints.recognise import is_sentence_transformer
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
-from dcpcse.utils.files import atomic_folder, require_writable
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 from dcpcse.utils.safetensors_io import listed, require_same_tensors
 
@@ -108,7 +105,9 @@ def _trained(
     if not checkpoint.config:
         raise UserError(f"{folder} has no config.json, which describes the encoder; copy it there")
     if place.tokenizer is None and not checkpoint.has_tokenizer:
-        raise UserError(f"{folder} has no tokenizer; give the one of its encoder with --tokenizer")
+        raise UserError(
+            f"{folder} has no tokenizer; copy that of its encoder there, or give it to dcpcse import with --tokenizer"
+        )
     _require_root(checkpoint)
     return build_backbone(folder, found, checkpoint.file.name, tokenizer=place.tokenizer, options=place.options)
 
@@ -317,30 +316,3 @@ def _head(checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], config: An
 def _fill(what: str, module: nn.Module, found: Mapping[str, Tensor]) -> None:
     require_same_tensors(what, module.state_dict(), found)
     module.load_state_dict(found)
-
-
-def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
-    """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`."""
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output} is a file; give a folder")
-    require_writable(output, f"--output {output}")
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    if path.is_dir() and output.samefile(path):
-        raise UserError(f"--output {output} is the folder of the checkpoint; give another folder")
-    if not overwrite:
-        raise UserError(f"--output {output} is not empty; give another folder, or --overwrite to replace its model")
-    if not is_model_folder(output):
-        raise UserError(f"--output {output} contains no model that --overwrite could replace; give another folder")
-
-
-def write_model_folder(model: SentenceEncoder, output: Path) -> None:
-    """Save the model folder; an earlier model is replaced as `replaced_model` describes."""
-    if output.is_dir() and any(output.iterdir()):
-        from dcpcse.training.output_folder import clear_run
-
-        with replaced_model(output, clear_run) as part:  # records of an earlier model must not describe this one
-            model.save(part)
-        return
-    with atomic_folder(output) as temporary:
-        model.save(temporary)

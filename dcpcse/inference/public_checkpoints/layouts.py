@@ -11,6 +11,9 @@ from pathlib import Path
 
 from dcpcse.utils.errors import UserError
 
+PARTS = {"encoder": "encoder", "prompt": "prompts", "shallow": "vectors of the template's tokens", "head": "head"}
+"""Part of a model → what messages call it."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -65,13 +68,21 @@ class Layout:
             used[name] = target
         return used, left_out
 
+    def parts(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return the parts of a model that tensors with these names contain, in words; unknown names are ignored."""
+        matches = [
+            (rule, match) for rule in self.rules for name in names if (match := re.fullmatch(rule.pattern, name))
+        ]
+        present = {match.expand(rule.target).split(".")[0] for rule, match in matches if rule.target is not None}
+        return tuple(words for part, words in PARTS.items() if part in present)
+
     def _rule_of(self, name: str) -> tuple[Rule, re.Match]:
         for rule in self.rules:
             if match := re.fullmatch(rule.pattern, name):
                 return rule, match
         raise UserError(
-            f"'{name}' is not a tensor of a {self.title} checkpoint; for a different format, give --layout: "
-            f"{', '.join(LAYOUTS)}"
+            f"'{name}' is not a tensor of a {self.title} checkpoint; for a different format, give dcpcse import "
+            f"--layout: {', '.join(LAYOUTS)}"
         )
 
 

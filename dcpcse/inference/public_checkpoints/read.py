@@ -9,14 +9,10 @@ from torch import Tensor
 
 from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
-from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
+from dcpcse.inference.public_checkpoints.recognise import WEIGHT_FILES, find_weight_file
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.pickled_tensors import load_pickle
-from dcpcse.utils.safetensors_header import read_header
 from dcpcse.utils.safetensors_io import load_tensors
-
-WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_WEIGHTS, "adapter_model.bin")}
-"""Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 """Tokenizer files; any one of them is enough to load a tokenizer."""
@@ -63,31 +59,10 @@ def _require_checkpoint(folder: Path) -> None:
 
 
 def _weights_in(folder: Path, adapter: bool) -> Path:
-    names = WEIGHT_FILES[adapter]
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    if found is None:
+    if (found := find_weight_file(folder, adapter)) is None:
         others = sorted(path.name for path in folder.iterdir() if path.name.endswith(_WEIGHTS_OF_OTHERS))
         held = f"it contains {', '.join(others)}" if others else "it contains no weights"
-        raise UserError(f"{folder} has no {' or '.join(names)}, and other formats are not read; {held}")
+        raise UserError(
+            f"{folder} has no {' or '.join(WEIGHT_FILES[adapter])}, and other formats are not read; {held}"
+        )
     return found
-
-
-def recognise_checkpoint(folder: Path) -> str | None:
-    """Return the key in `LAYOUTS` of a folder that contains more than a plain encoder; None for any other folder.
-
-    A SimCSE checkpoint whose head was renamed has the tensors of a plain encoder with a pooler, and is taken as one.
-    """
-    if (folder / manifest.PEFT_CONFIG).is_file():
-        return "peft"
-    file = next((folder / name for name in WEIGHT_FILES[False] if (folder / name).is_file()), None)
-    if file is None or is_sentence_transformer(folder):
-        return None
-    names = read_header(file) if file.suffix == ".safetensors" else load_pickle(file)
-    found = recognise_layout(names)
-    plain = found is None or (LAYOUTS[found].ambiguous and not any(name.startswith("mlp.") for name in names))
-    return None if plain else found
-
-
-def is_sentence_transformer(folder: Path) -> bool:
-    """Whether the folder was written by sentence-transformers and therefore contains its own pooling settings."""
-    return (folder / manifest.MODULES).is_file()

@@ -1,0 +1,80 @@
+"""Tell a checkpoint of public code from other encoders, by the names of its tensors; torch is imported for pickles."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dcpcse.encoders.storage import hub, manifest
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout, recognise_layout
+from dcpcse.utils.safetensors_header import TensorHeaders, read_header
+
+WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_WEIGHTS, "adapter_model.bin")}
+"""Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
+
+
+@dataclass(frozen=True)
+class PublicCheckpoint:
+    """A checkpoint of public code. parts: those parts of a model that it contains, in words."""
+
+    folder: Path
+    layout: Layout
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.folder} is a {self.layout.title} checkpoint ({', '.join(self.parts)})"
+
+    @property
+    def import_command(self) -> str:
+        """The command that converts it to a model folder."""
+        base = " --base ENCODER" if self.layout.frozen else ""
+        return f"dcpcse import {self.folder} --output FOLDER{base}"
+
+
+def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
+    """Return what `recognise_checkpoint` does for a path, or for an id on the Hub, from which it is downloaded.
+
+    An id must not be that of a model folder.
+    """
+    return recognise_checkpoint(checkpoint_folder(name, options))
+
+
+def checkpoint_folder(name: str, options: LoadOptions) -> Path:
+    """Return the folder of a checkpoint at a path or id on the Hub, from which it is downloaded."""
+    if not hub.is_hub_id(name):
+        return Path(name)
+    return hub.download_checkpoint(name, (*WEIGHT_FILES[False], *WEIGHT_FILES[True]), options)
+
+
+def recognise_checkpoint(folder: Path) -> PublicCheckpoint | None:
+    """Return what a folder contains besides a plain encoder; None if it contains nothing else.
+
+    A SimCSE checkpoint whose head was renamed has the tensors of a plain encoder with a pooler, and is taken as one.
+    """
+    adapter = (folder / manifest.PEFT_CONFIG).is_file()
+    if manifest.is_model_folder(folder) or (is_sentence_transformer(folder) and not adapter):
+        return None
+    file = find_weight_file(folder, adapter)
+    names = {} if file is None else tensor_headers(file)
+    layout = "peft" if adapter else recognise_layout(names)
+    if layout is None or (LAYOUTS[layout].ambiguous and not any(name.startswith("mlp.") for name in names)):
+        return None
+    return PublicCheckpoint(folder, LAYOUTS[layout], LAYOUTS[layout].parts(names))
+
+
+def find_weight_file(folder: Path, adapter: bool) -> Path | None:
+    """Return the weight file of a checkpoint; None without one. adapter: whether it is one of PEFT."""
+    return next((folder / name for name in WEIGHT_FILES[adapter] if (folder / name).is_file()), None)
+
+
+def tensor_headers(file: Path) -> TensorHeaders:
+    """Return the shapes and types of the tensors in a safetensors file or pickle, without reading their values."""
+    if file.suffix == ".safetensors":
+        return read_header(file)
+    from dcpcse.utils.pickled_tensors import pickled_headers  # imports torch
+
+    return pickled_headers(file)
+
+
+def is_sentence_transformer(folder: Path) -> bool:
+    """Whether the folder was written by sentence-transformers and therefore contains its own pooling settings."""
+    return (folder / manifest.MODULES).is_file()

@@ -1,0 +1,84 @@
+"""Convert checkpoints of SimCSE, DCPCSE, DiffCSE, PromptBERT, P-tuning v2 and PEFT to model folders.
+
+    dcpcse.import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
+
+`dcpcse.inference.public_checkpoints` recognises, reads and builds them.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dcpcse.encoders.storage.manifest import is_model_folder
+from dcpcse.inference.public_checkpoints.choices import Choices
+from dcpcse.inference.public_checkpoints.layouts import Imported
+from dcpcse.utils.arguments import location
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import atomic_folder, require_writable
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.encoders.storage.load_options import LoadOptions
+
+__all__ = ["Choices", "Imported", "import_checkpoint"]
+
+PUBLISHED_CHOICES = Choices()
+"""The settings of the published evaluation."""
+
+
+def import_checkpoint(
+    path: str | Path,
+    output: str | Path,
+    base: str | None = None,
+    *,
+    tokenizer: str | None = None,
+    layout: str | None = None,
+    choices: Choices = PUBLISHED_CHOICES,
+    overwrite: bool = False,
+    options: "LoadOptions | None" = None,
+) -> Imported:
+    """Read a checkpoint written by other code and save it as a model folder for `dcpcse.load`.
+
+    base: the frozen encoder, for layouts that have one. tokenizer: folder or Hub id of the tokenizer; by default that
+    of the checkpoint, or else that of the base. layout: a format of docs/import.md; by default it is recognised from
+    the names of the tensors. choices: settings that the checkpoint does not contain. overwrite: replace a model in
+    `output`. Raises UserError if the folder is not a checkpoint, if tensors are missing, unknown, damaged or from a
+    different encoder, or if a pickle contains anything but tensors.
+    """
+    # Imported here because it imports torch.
+    from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
+    from dcpcse.inference.public_checkpoints.read import read_checkpoint
+
+    path, output = Path(location("path", path)), Path(location("output", output))
+    require_room_for(path, output, overwrite)
+    model, imported = load_checkpoint(read_checkpoint(path), EncoderPlace(base, tokenizer, options), layout, choices)
+    write_model_folder(model, output)
+    return imported
+
+
+def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
+    """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`."""
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output {output} is a file; give a folder")
+    require_writable(output, f"--output {output}")
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if path.is_dir() and output.samefile(path):
+        raise UserError(f"--output {output} is the folder of the checkpoint; give another folder")
+    if not overwrite:
+        raise UserError(f"--output {output} is not empty; give another folder, or --overwrite to replace its model")
+    if not is_model_folder(output):
+        raise UserError(f"--output {output} contains no model that --overwrite could replace; give another folder")
+
+
+def write_model_folder(model: "SentenceEncoder", output: Path) -> None:
+    """Save the model folder; an earlier model is replaced as `replaced_model` describes."""
+    if output.is_dir() and any(output.iterdir()):
+        # Imported here because they import torch.
+        from dcpcse.encoders.storage.model_folder import replaced_model
+        from dcpcse.training.output_folder import clear_run
+
+        with replaced_model(output, clear_run) as part:  # records of an earlier model must not describe this one
+            model.save(part)
+        return
+    with atomic_folder(output) as temporary:
+        model.save(temporary)
