@@ -6,6 +6,7 @@ The command line overrides the options file, which overrides the preset, which o
 import argparse
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,8 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Return the options of evaluation.py."""
     parser = evaluation_parser()
+    if argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in _READERS:
+        argv = ["--model_name_or_path", *argv]
     given = _given(parser, argv, EVALUATION_NAMES)
     return tuple(build_dataclass(kind, given) for kind in parser.dataclass_types)
 
@@ -90,8 +93,8 @@ def training_parser() -> Parser:
     from dcpcse.training.options import training_option_parser
 
     parser = training_option_parser(
-        prog="train.py",
-        usage="train.py [OPTIONS.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--OPTION "
+        prog=(program := _program("train", "train.py")),
+        usage=f"{program} [OPTIONS.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--OPTION "
         "VALUE ...]",
         description="Train sentence embeddings on a frozen encoder. The first argument may be a file of options "
         "(.json, .yaml), which the command line overrides.",
@@ -112,13 +115,19 @@ def evaluation_parser() -> Parser:
     kinds = (EvaluationArguments, PublishedEvaluationArguments)
     return Parser(
         kinds,
-        prog="evaluation.py",
-        usage="evaluation.py [OPTIONS.yaml] --model_name_or_path FOLDER_OR_ID [--OPTION VALUE ...]",
+        prog=(program := _program("evaluate", "evaluation.py")),
+        usage=f"{program} FOLDER_OR_ID [--OPTION VALUE ...]",
         description="Evaluate an encoder on STS, transfer and other tasks, and print the tables of the papers. The "
-        "first argument may be a file of options (.json, .yaml), which the command line overrides.",
+        "first argument is the encoder (--model_name_or_path), or a file of options (.json, .yaml), which the command "
+        "line overrides.",
         epilog=f"--help all shows all options. {DEBUG_HELP}",
         main_options=MAIN_EVALUATION_OPTIONS,
     )
+
+
+def _program(command: str, script: str) -> str:
+    """Return how this program was started: as a script, or as a command of dcpcse."""
+    return script if Path(sys.argv[0]).name == script else f"dcpcse {command}"
 
 
 def _given(parser: Parser, argv: Sequence[str], names: LegacyNames) -> dict[str, Any]:

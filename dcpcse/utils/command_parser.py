@@ -22,9 +22,6 @@ from dcpcse.utils.option_fields import OWN_METADATA, Whole, finite_number
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 
-REMOVED: dict[str, dict[str, str]] = {}
-"""Program (`train.py`, `dcpcse runs`) → its removed options: name without dashes → advice on what to use instead."""
-
 
 @dataclass(frozen=True)
 class Number:
@@ -136,8 +133,6 @@ class CommandParser(argparse.ArgumentParser):
         if self._subparsers is None:  # otherwise the options belong to a subparser
             given = [word.split("=")[0] for word in _options(words)]
             for name in (option[2:].replace("-", "_") for option in given):
-                if name in (removed := REMOVED.get(self.prog, {})):
-                    raise UserError(f"--{name} was removed; {removed[name]}")
                 if name in self.unsupported:
                     raise UserError(f"--{name} is not supported: {self.unsupported[name]}; leave it out")
             self.refuse_unknown([name for name in given if name not in self._option_string_actions])

@@ -28,7 +28,7 @@ _SYNONYMS = {
     **{"mean": "avg", "mean_tokens": "avg", "first_token": "cls", "prefix": "deep", "promcse": "dcpcse"},
     **{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "validation": "dev", "adamw": "adamw_torch"},
     **{"batch_size": "per_device_train_batch_size", "epochs": "num_train_epochs", "lr": "learning_rate"},
-    **{"temperature": "temp"},
+    **{"temperature": "temp", "model": "model_name_or_path"},
 }
 """Common name in the literature or of other libraries → the name that dcpcse uses."""
 

@@ -6,9 +6,8 @@ import pytest
 from transformers import TrainingArguments
 
 from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, translate
-from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training, training_parser
+from dcpcse.cli.parse import parse_evaluation, parse_training, training_parser
 from dcpcse.training.arguments import UNSUPPORTED
-from dcpcse.utils import command_parser
 from dcpcse.utils.errors import UserError
 
 PAPERS = {
@@ -72,12 +71,21 @@ def test_options_of_transformers_that_do_harm_are_rejected_with_the_reason(parse
         parse_training([str(file), "--output_dir", "out"])
 
 
-def test_a_removed_option_is_rejected_by_its_own_program_with_what_to_do(parser, monkeypatch):
-    monkeypatch.setitem(command_parser.REMOVED, "train.py", {"estimate": "--dry_run prints the number of steps"})
-    with pytest.raises(UserError, match=r"^--estimate was removed; --dry_run prints the number of steps$"):
-        parser.parse_known_args(["--estimate=1"])
-    with pytest.raises(UserError, match="unknown argument --estimate"):
-        evaluation_parser().parse_known_args(["--estimate"])
+def test_the_first_argument_of_an_evaluation_is_the_encoder_or_a_file_of_options(tmp_path, monkeypatch):
+    file = tmp_path / "options.yaml"
+    file.write_text("model_name_or_path: some-encoder\nmode: dev\n", encoding="utf-8")
+    for words, mode in (
+        (["some-encoder"], "test"),
+        ([str(file)], "dev"),
+        (["--model_name_or_path", "some-encoder"], "test"),
+    ):
+        args, _ = parse_evaluation(words)
+        assert (args.model_name_or_path, args.mode) == ("some-encoder", mode)
+    with pytest.raises(UserError, match=r"unknown argument --model; did you mean --model_name_or_path\?"):
+        parse_evaluation(["--model", "some-encoder"])
+    for program, command in (("train.py", "train.py"), ("dcpcse", "dcpcse train"), ("__main__.py", "dcpcse train")):
+        monkeypatch.setattr("sys.argv", [f"/bin/{program}"])
+        assert training_parser().format_usage().startswith(f"usage: {command} ")
 
 
 def test_everything_else_is_kept():
