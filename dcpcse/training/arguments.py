@@ -3,12 +3,14 @@
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
 
+import copy
 import os
 import re
 from collections.abc import Collection
 from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 import torch
@@ -133,9 +135,11 @@ class TrainingArguments(transformers.TrainingArguments):
     meaning of a contrastive loss are refused. Raises UserError for values that are not allowed.
     """
 
-    given = frozenset()  # names of the options that were set, to tell which have no effect; not an option itself
+    # These are not options themselves.
+    given = frozenset()  # names of the options that were passed, also with a default value
+    filled = MappingProxyType({})  # option → the value that `dcpcse.training.fitting_options` has filled in
     is_resolved = False  # set by `resolve_arguments`
-    filled = frozenset()  # names of the options that `fill_recipe` and `fill_precision` have filled in
+    trains = True  # set by `resolve_arguments`
 
     _argument_group_name = "further options of transformers.TrainingArguments"
 
@@ -243,18 +247,18 @@ class TrainingArguments(transformers.TrainingArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
-        """Note which options are given, since transformers' defaults and values that follow from others look alike.
+        """Record which options are given, since transformers' defaults and values that follow from others look alike.
 
-        Raises UserError if an option is unknown.
+        None is not a given value. Raises UserError if an option is unknown.
         """
         made, defaults = super().__new__(cls), {one.name: one for one in fields(cls)}
         if unknown := next((name for name in options if name not in defaults), None):
             hint = did_you_mean(unknown, defaults.keys() - UNSUPPORTED.keys(), form="--{}")
             raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/training.md'}")
-        given = dict(zip(defaults, args, strict=False)) | options
-        made.given = frozenset(
-            name for name in given if name in defaults and given[name] != default_of(defaults[name])
-        )
+        passed = dict(zip(defaults, args, strict=False)) | options
+        # dataclasses.replace and HfArgumentParser pass all options, also those that nobody has given.
+        passes_all = len(passed) == sum(one.init for one in defaults.values())
+        made.given = None if passes_all else frozenset(name for name in passed if passed[name] is not None)
         return made
 
     def __post_init__(self) -> None:
@@ -282,6 +286,8 @@ class TrainingArguments(transformers.TrainingArguments):
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
         self.dataloader_num_workers = workers
+        if self.given is None:
+            self.given = _changed(self)
 
     @property
     def eval_batch_size(self) -> int:
@@ -385,27 +391,57 @@ def require_supported(given: Collection[str]) -> None:
 
 
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
-    """Return the options of a run in our class; of transformers' own, those that differ from their defaults.
+    """Return a copy of the options of a run, in our class, that a Trainer may change; None returns the defaults.
 
-    None returns the defaults. Raises UserError for another type, and for an option that is not supported.
+    All values of transformers' own class count as given, also those that equal its defaults. Options that an earlier
+    Trainer has filled in are left open again. Raises UserError for another type, and for an option that is not
+    supported.
     """
     if args is None:
         return TrainingArguments()
-    if isinstance(args, TrainingArguments):
-        require_supported(args.given - {"remove_unused_columns"})
-        return args
     if not isinstance(args, transformers.TrainingArguments):
         raise UserError(f"args is {describe(args)}; give dcpcse.TrainingArguments or transformers.TrainingArguments")
-    usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
-    given = {one.name for one in fields(args) if getattr(args, one.name) != getattr(usual, one.name)}
-    # Columns are never removed; the others follow from options that are given.
-    given -= {"remove_unused_columns", "do_eval", "gradient_checkpointing", "gradient_checkpointing_kwargs"}
+    changed = _changed(args)
+    if isinstance(args, TrainingArguments):
+        require_supported(args.given & changed)
+        copied = copy.copy(args)
+        for name, value in args.filled.items():
+            if getattr(copied, name) == value:
+                setattr(copied, name, None)
+    else:
+        require_supported(changed)
+        _require_only_known(args)
+        known = {one.name for one in fields(args)} & {one.name for one in fields(TrainingArguments)}
+        copied = TrainingArguments(**{name: getattr(args, name) for name in known})
+        copied.given = changed
+    copied.filled = {}
+    copied.accelerator_config = copy.copy(copied.accelerator_config)
+    return copied
+
+
+def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
+    """Return the names of the options whose values are not those of arguments without options.
+
+    Values that follow from other options are left out, and columns that are removed or not: none is removed here.
+    """
+    usual = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    shared = {one.name for one in fields(args)} & {one.name for one in fields(usual)}
+    changed = {name for name in shared if getattr(args, name) != getattr(usual, name)}
+    changed |= {"use_cpu"} if args.use_cpu else set()
+    changed -= {"remove_unused_columns", "do_eval", "gradient_checkpointing", "gradient_checkpointing_kwargs"}
     if args.metric_for_best_model == "loss":  # as is by default, where the loss selects the best checkpoint
-        given -= {"metric_for_best_model", "greater_is_better"}
-    require_supported(given)
-    if unknown := sorted(given - {one.name for one in fields(TrainingArguments)}):
+        changed -= {"metric_for_best_model", "greater_is_better"}
+    if args.per_device_eval_batch_size == transformers.TrainingArguments.per_device_eval_batch_size:
+        changed -= {"per_device_eval_batch_size"}
+    return frozenset(changed)
+
+
+def _require_only_known(args: transformers.TrainingArguments) -> None:
+    """Raise UserError for an option of a subclass of transformers' arguments that has an effect elsewhere only."""
+    others = [one for one in fields(args) if one.name not in {own.name for own in fields(TrainingArguments)}]
+    usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu) if others else args
+    if unknown := sorted(one.name for one in others if getattr(args, one.name) != getattr(usual, one.name)):
         raise UserError(f"args: {unknown[0]} of {type(args).__name__} has no effect here; leave it out")
-    return TrainingArguments(**{name: getattr(args, name) for name in (given | {"output_dir", "use_cpu"})})
 
 
 def _require_object(name: str, given: str) -> None:

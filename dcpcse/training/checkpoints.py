@@ -16,7 +16,7 @@ from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.atomic_save import read_seal
-from dcpcse.utils.console import notify, warn
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.live_runs import read_beside_training
@@ -271,7 +271,7 @@ def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> Non
     if (folder / RUN_FILE).is_file():
         run.set_bf16(bool(read_options(folder).get("bf16")))
         if run.bf16:
-            notify(f"--bf16 True: as in {folder / RUN_FILE}")
+            warn(f"--bf16 True: as in {folder / RUN_FILE}")
 
 
 def is_in(checkpoint: Path, run: TrainingArguments) -> bool:

@@ -13,6 +13,7 @@ from dcpcse.evaluation.evaluator import OWN_METRICS
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError
 
 OwnTask = PairsTask | LabelsTask | BeirTask
@@ -57,8 +58,10 @@ def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) ->
     Raises UserError if the given one is not measured, which depends on the scores of the pairs.
     """
     own = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
-    if own and "metric_for_best_model" not in given:
-        run.metric_for_best_model = own[0]
+    if "metric_for_best_model" not in given:
+        run.metric_for_best_model = own[0] if own else run.metric_for_best_model
+        if run.load_best_model_at_end:
+            warn(f"--metric_for_best_model {run.metric_for_best_model}: filled in; it selects the best checkpoint")
         return
     name = (run.metric_for_best_model or "").removeprefix("eval_")
     if name in OWN_METRICS.values() and name not in own:

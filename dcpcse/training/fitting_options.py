@@ -1,6 +1,6 @@
 """Options that fit the method, the encoder and the device: what a run takes if nothing is given, and advice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,25 +27,29 @@ WORKERS_ON_GPU = 2
 def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
     """Set the learning rate and the batch size if they are not given, and say so if the run trains.
 
-    model: the options of the model, which name the encoder. Values that were filled in for an earlier trainer with the
-    same arguments are filled in again.
+    model: the options of the model, which name the encoder.
     """
-    names = ("learning_rate", "per_device_train_batch_size")
-    missing = {name for name in names if getattr(run, name) is None or name in run.filled}
-    if not missing:
-        return
-    depends = "learning_rate" in missing and recipe.on_sentence_encoder is not None
+    depends = run.learning_rate is None and recipe.on_sentence_encoder is not None
     trained_before = depends and _is_sentence_encoder(model)
-    values = (recipe.rate(sentence_encoder=trained_before), recipe.batch_size)
-    found = {name: value for name, value in zip(names, values, strict=True) if name in missing}
-    for name, value in found.items():
-        setattr(run, name, value)
-    run.filled |= missing
-    if run.do_train:
-        filled = " and ".join(f"--{name} {value:g}" for name, value in found.items())
-        of = f"--method {model.method}{f' with --tuning {model.tuning}' if model.tuning else ''}"
+    rate = recipe.rate(sentence_encoder=trained_before)
+    filled = _fill(run, {"learning_rate": rate, "per_device_train_batch_size": recipe.batch_size})
+    if filled and run.trains:
+        values = " and ".join(f"--{name} {value:g}" for name, value in filled.items())
         kind = f" on an encoder that was {'' if trained_before else 'not '}trained for sentences" if depends else ""
-        notify(f"{filled}: filled in, as the default of {of}{kind}")
+        warn(f"{values}: filled in, as the default of {_words(model)}{kind}")
+
+
+def _fill(run: TrainingArguments, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Set those of these options that are not given, and return them."""
+    filled = {name: value for name, value in values.items() if getattr(run, name) is None}
+    for name, value in filled.items():
+        setattr(run, name, value)
+    run.filled = {**run.filled, **filled}
+    return filled
+
+
+def _words(model: ModelArguments) -> str:
+    return f"--method {model.method}{f' with --tuning {model.tuning}' if model.tuning else ''}"
 
 
 def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
@@ -58,19 +62,21 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
         return
     by_launcher = run.mixed_precision  # that of accelerate launch, unless --fp16 is given
     given = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
-    run.set_bf16(by_launcher == "bf16" or not (given or all_reduce_max(int(not has_bfloat16_units(run.device)))))
-    if run.bf16 and not given:
-        run.filled |= {"bf16"}
-        if run.do_train:
-            notify("--bf16 True: filled in, as the default on this GPU; --bf16 False trains in float32")
+    on = by_launcher == "bf16" or not (given or all_reduce_max(int(not has_bfloat16_units(run.device))))
+    _fill(run, {"bf16": on})
+    run.set_bf16(on)
+    if on and not given and run.trains:
+        warn("--bf16 True: filled in, as the default on this GPU; --bf16 False trains in float32")
 
 
 def fill_workers(run: TrainingArguments) -> None:
-    """Set the number of processes that collate batches if it is not given, and say so if there are any."""
-    if run.dataloader_num_workers is None:
-        run.dataloader_num_workers = WORKERS_ON_GPU if run.do_train and run.device.type == "cuda" else 0
-        if run.dataloader_num_workers:
-            notify(f"--dataloader_num_workers {WORKERS_ON_GPU}: filled in, as the default on a GPU")
+    """Set the number of processes that collate batches if it is not given, and say so if there are any.
+
+    The result does not depend on it.
+    """
+    number = WORKERS_ON_GPU if run.trains and run.device.type == "cuda" else 0
+    if _fill(run, {"dataloader_num_workers": number}) and number:
+        notify(f"--dataloader_num_workers {number}: filled in, as the default on a GPU")
 
 
 def _is_sentence_encoder(model: ModelArguments) -> bool:

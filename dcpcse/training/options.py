@@ -25,7 +25,7 @@ from dcpcse.utils.arguments import (
     whole_numbers,
 )
 from dcpcse.utils.command_parser import Parser, as_text, build_dataclass
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
 
@@ -66,7 +66,7 @@ def resolve_options(parser: Parser, given: Mapping[str, Any]) -> "tuple[Options,
     from dcpcse.methods import arguments_class
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
-    given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), notify) | given
+    given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), warn) | given
     values = given | _measure_own_data(given)
     values |= _save_at_evaluations(values) | _implied_method(given)
     model, data, run = (
@@ -149,7 +149,7 @@ def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
         when = "at the steps of --eval_steps" if "eval_steps" in given else "after every epoch"
         start = "before training and " if implied.get("eval_on_start", given.get("eval_on_start")) else ""
         names = " and ".join(f"--{name}" for name in own)
-        notify(f"{names}: evaluated {start}{when}; --eval_strategy changes this")
+        warn(f"{names}: evaluated {start}{when}; --eval_strategy changes this")
     return implied
 
 
@@ -165,7 +165,7 @@ def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
         implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
         if "eval_steps" in given:
             implied["save_steps"] = given["eval_steps"]
-        notify("a checkpoint is saved at every evaluation; the best and the last one are kept")
+        warn("a checkpoint is saved at every evaluation; the best and the last one are kept")
     return {name: value for name, value in implied.items() if name not in given}
 
 
@@ -207,5 +207,5 @@ def _implied_method(given: Mapping[str, Any]) -> dict[str, Any]:
     implied = {name: value for name, value in settings(given[telling]).items() if name not in given}
     implied = {"method": method, **implied}
     words = " ".join(f"--{name} {value}" for name, value in implied.items())
-    notify(f"--{telling} is an option of the public {method} code: {words}")
+    warn(f"--{telling} is an option of the public {method} code: {words}")
     return implied

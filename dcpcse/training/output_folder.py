@@ -34,7 +34,7 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
     folder = Path(run.output_dir)
     if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
         raise UserError(f"--output_dir {folder} is the folder of the encoder; give another folder")
-    if not run.do_train or _resumes_in(folder, run):
+    if not run.trains or _resumes_in(folder, run):
         return
     if any(not atomic_save.is_temporary(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
         if run.resume:

@@ -16,7 +16,7 @@ from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.options import OWN_METRICS_OF_OPTION
 from dcpcse.training.publish import PushTarget
-from dcpcse.utils.console import notify, warn
+from dcpcse.utils.console import warn
 from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import Need
@@ -64,7 +64,7 @@ def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarg
         return None
     if not run.hub_model_id:
         raise UserError("--push_to_hub needs a repository; add --hub_model_id ORGANISATION/NAME")
-    if not run.do_train:
+    if not run.trains:
         raise UserError("--push_to_hub needs --do_train; dcpcse push FOLDER ORGANISATION/NAME pushes a folder")
     run.push_to_hub = False
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
@@ -77,13 +77,13 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
     that the user has set; they are kept as `run.given`.
     """
     run.given, run.is_resolved = frozenset(given), True
-    if not {"do_train", "do_eval"} & set(given):  # run.do_eval is not used: eval_strategy also sets it
-        run.do_train = True
+    # dcpcse.Trainer needs no do_train, as in transformers. run.do_eval is not used: eval_strategy also sets it.
+    run.trains = data is None or run.do_train or not {"do_train", "do_eval"} & run.given
     if run.fp16 and not torch.cuda.is_available():
-        notify("--fp16 has no effect without a GPU; training in float32")
+        warn("--fp16 has no effect without a GPU; training in float32")
         run.fp16 = False
     if run.n_gpu > 1:
-        notify(f"{run.n_gpu} GPUs are visible, but one process uses one; launch with torchrun to use all")
+        warn(f"{run.n_gpu} GPUs are visible, but one process uses one; launch with torchrun to use all")
         run._n_gpu = 1
     if data and data.eval_transfer and not wants_dev_scores(run):
         raise UserError("--eval_transfer has no effect without an evaluation; add --eval_strategy steps or --do_eval")
@@ -93,10 +93,13 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
     _notify_of_unused(run, given)
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
-    run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
-    # Copies from pinned memory need not be waited for: the next batch is collated in the meantime.
-    run.accelerator_config.non_blocking = run.dataloader_pin_memory
-    run.remove_unused_columns = False  # the collator reads the text columns, which the Trainer would drop
+    if run.dataloader_pin_memory and not torch.cuda.is_available():
+        _set_aside(run, "dataloader_pin_memory", "memory is pinned for GPUs, and there is none")
+    if "accelerator_config" not in given:
+        # Copies from pinned memory need not be waited for: the next batch is collated in the meantime.
+        run.accelerator_config.non_blocking = run.dataloader_pin_memory
+    if run.remove_unused_columns:
+        _set_aside(run, "remove_unused_columns", "all columns of the training data are read")
     if run.train_sampling_strategy != "random":
         raise UserError(
             f"--train_sampling_strategy {run.train_sampling_strategy} changes which sentences are each other's "
@@ -114,10 +117,18 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
+def _set_aside(run: TrainingArguments, name: str, reason: str) -> None:
+    """Set an option that is True and cannot have an effect to False, and say so if it was given."""
+    setattr(run, name, False)
+    if name in run.given:
+        warn(f"--{name} True has no effect: {reason}")
+
+
 def _notify_of_unused(run: TrainingArguments, given: Collection[str]) -> None:
-    """Report each given option that has no effect, in a notebook too, where only warnings are shown."""
+    """Report each given option that has no effect. A flag that is off asks for none."""
     for name, need in NEEDS.items():
-        if name in given and not need.holds(run):
+        is_off = getattr(run, name, None) is False
+        if name in given and not is_off and not need.holds(run):
             warn(f"--{name} has no effect without {need.words}")
 
 

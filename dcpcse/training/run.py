@@ -129,14 +129,14 @@ def _train_and_evaluate(
     given: the options of the model as the user gave them; None for a built method.
     """
     run = trainer.args
-    finished = run.do_train and _is_finished(trainer)
-    if run.do_train and not finished:
+    finished = run.trains and _is_finished(trainer)
+    if run.trains and not finished:
         _prepare(trainer, checkpoint)
         measure_untouched(trainer, own, given)
         _train(trainer, checkpoint)
     if run.do_eval and not (finished and (Path(run.output_dir) / output_folder.EVAL_RESULTS).is_file()):
         _evaluate(trainer)
-    if run.do_train:
+    if run.trains:
         report_gains(trainer, own, finished=finished)
 
 
@@ -177,7 +177,7 @@ def build_trainer(
         **{one.name: value for one, value in values.items() if value != default_of(one)},
     )
     model_args = replace(trainer.model_options, preset=model_args.preset, plugin=model_args.plugin)
-    trainer.run_options = resolved(model_args, data_args, run_args, run_args.given)
+    trainer.run_options = resolved(model_args, data_args, trainer.args, trainer.args.given)
     trainer.data_options.overwrite_cache = data_args.overwrite_cache
     trainer.is_prepared = True
     if not inputs.prints_log:

@@ -68,7 +68,7 @@ from dcpcse.utils.files import write_atomic
 from dcpcse.utils.option_fields import require_kinds
 
 ALWAYS_RECORDED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs")
-ALWAYS_RECORDED += ("max_steps", "do_train", "fp16", "bf16")
+ALWAYS_RECORDED += ("max_steps", "fp16", "bf16")
 """Options that are always recorded in `run.yaml`."""
 
 NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
@@ -201,7 +201,7 @@ def build(
         require_distinct_rows(dataset, run)
     require_shardable(options, run)
     require_compilable(options, run)
-    if run.compile_layers and run.do_train:
+    if run.compile_layers and run.trains:
         require_compiler(run.device)
     if run.gradient_cache_chunk:
         require_repeatable(run)
@@ -214,14 +214,14 @@ def build(
         method = build_resolved(backbone, options, columns, entry)
         if folder:
             folder.limit_length(method.model)
-            if data and run.do_train:
+            if data and run.trains:
                 report_representation(method.model, folder)
     else:
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)
     sources = {FALSE_NEGATIVES: GuideSource(options.guide)} if options.guide else {}
     method = replace(method, guides=_load_guides({**sources, **method.guides}, method, options))
-    if data and run.do_train:
+    if data and run.trains:
         warn_of_unknown_tokens(data, method)
     require_fitting(method, columns, dataset, data_args, run)
     for loss_fn in method.losses:
@@ -348,7 +348,7 @@ def resolved(
     """Return the options of a run with their final values, including defaults."""
     # Only those of transformers' hundred options are kept that were given or are always recorded.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
-    options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
+    options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir, "do_train": run.trains}
     return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}
 
 

@@ -30,6 +30,7 @@ from dcpcse.encoders.storage import manifest
 from dcpcse.losses import Loss
 from dcpcse.losses.base import Metrics
 from dcpcse.methods import Method
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments, as_training_arguments
@@ -41,14 +42,14 @@ from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups,
 from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
 from dcpcse.training.pace import PaceCallback
 from dcpcse.training.progress_bar import close_bars
-from dcpcse.training.resolve_arguments import resolve_arguments, wants_dev_scores
+from dcpcse.training.resolve_arguments import resolve_arguments
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.setup import build, checked, model_options, open_train_dataset, resolved, write_run
 from dcpcse.training.sharding import shard_layers, unsharded
 from dcpcse.training.step import TrainingStep
 from dcpcse.training.summary import planned_steps
 from dcpcse.training.validate_setup import batch_sizes
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
 from dcpcse.utils.errors import UserError, invalid_choice, plural
@@ -85,7 +86,7 @@ class Trainer(transformers.Trainer):
     def __init__(
         self,
         model: str | Path | Backbone | None = None,
-        method: str | Builder | Method = "dcpcse",
+        method: str | Builder | Method | None = None,
         args: transformers.TrainingArguments | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
@@ -103,9 +104,10 @@ class Trainer(transformers.Trainer):
         """Build the method on its encoder, and check that it fits the data and the options.
 
         model: an encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
-        method: the name of a registered method; a function (backbone, args, columns) → `Method`, which need not be
-        registered and gives the method its name; or a built `Method`. args: our `TrainingArguments`, or those of
-        transformers, of which the options that differ from transformers' defaults are taken.
+        method: the name of a registered method, by default dcpcse; a function (backbone, args, columns) → `Method`,
+        which need not be registered and gives the method its name; or a built `Method`. args: our `TrainingArguments`,
+        in which options that are not given are filled in; or those of transformers, of which all values are taken. The
+        object stays as it is: `trainer.args` is a copy, with what was filled in.
 
         train_dataset: sentences, pairs, triples or sentences with classes in any form that
         `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only evaluates.
@@ -126,7 +128,8 @@ class Trainer(transformers.Trainer):
 
         Raises UserError for an argument that is not allowed, and for parts that do not fit together.
         """
-        args = as_training_arguments(args)
+        args, chosen = as_training_arguments(args), set() if method is None else {"method"}
+        method = ModelArguments.method if method is None else method
         options = model_options(model, method, method_options)
         data_options = checked(
             DataArguments(),
@@ -140,9 +143,10 @@ class Trainer(transformers.Trainer):
         if compute_metrics is not None and not callable(compute_metrics):
             raise UserError(f"compute_metrics is {describe(compute_metrics)}; give a function that returns a dict")
         if not args.is_resolved:
-            resolve_arguments(args, None, args.given)
+            resolve_arguments(args, None, args.given | method_options.keys() | chosen)
+            args.trains = train_dataset is not None
         self._suites = open_eval_dataset(eval_dataset, data_options)
-        if wants_dev_scores(args) and not self._suites:
+        if (args.eval_strategy != "no" or args.eval_on_start) and not self._suites:
             raise UserError("eval_dataset is missing; give evaluation data, or leave --eval_strategy out")
         data = open_train_dataset(train_dataset, options)
         if data:
@@ -476,6 +480,8 @@ class Trainer(transformers.Trainer):
         asked = self.args.metric_for_best_model
         if asked == "loss" and "loss" not in scores:  # transformers' default, which no evaluation computes here
             self.args.metric_for_best_model, self.args.greater_is_better = next(iter(scores)), True
+            if self.args.load_best_model_at_end:
+                warn(f"--metric_for_best_model {next(iter(scores))}: filled in; it selects the best checkpoint")
         elif asked and asked.removeprefix("eval_") not in scores:
             raise invalid_choice("--metric_for_best_model", asked, scores)
 

@@ -255,10 +255,10 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
     warn_of_columns(data)
     require_classes(data)
     if model.gather_gradient == "published" and run.world_size == 1:
-        notify("--gather_gradient published has no effect with one process")
+        warn("--gather_gradient published has no effect with one process")
     if run.loss_chunk and run.loss_chunk >= run.per_device_train_batch_size:
         rows = run.per_device_train_batch_size
-        notify(f"--loss_chunk {run.loss_chunk} has no effect with --per_device_train_batch_size {rows}")
+        warn(f"--loss_chunk {run.loss_chunk} has no effect with --per_device_train_batch_size {rows}")
 
 
 def require_fitting(
@@ -281,7 +281,7 @@ def require_fitting(
     require_own_layers(method, run)
     require_recomputable(method, run)
     require_warmups(method, run)
-    if run.do_train:
+    if run.trains:
         require_negatives(method, run)
     if run.gradient_cache_chunk:
         require_cachable(method.model.head)

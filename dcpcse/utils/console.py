@@ -46,12 +46,15 @@ def _worded(line: str) -> str:
 
 
 def notify(line: str) -> None:
-    """Log a line for the user, such as how an option is interpreted."""
+    """Log a line for the user, such as the progress of a run."""
     logger.info(_worded(line))
 
 
 def warn(line: str) -> None:
-    """Log a line for the user about something that may be a mistake."""
+    """Log a line for the user about a possible mistake, or a value that was not given and that changes the result.
+
+    Python shows warnings where no logging is set up, unlike the lines of `notify`.
+    """
     logger.warning(_worded(line))
 
 

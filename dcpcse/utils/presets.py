@@ -45,11 +45,11 @@ def drop_unused(
     preset: Mapping[str, Any],
     given: Mapping[str, Any],
     metadata: Mapping[str, Mapping[str, Any]],
-    notify: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> dict[str, Any]:
     """Return the options of a preset without those that the given options replace or deprive of their effect.
 
-    metadata: option → its metadata, which declare the options that it needs and replaces. notify: called with a line
+    metadata: option → its metadata, which declare the options that it needs and replaces. warn: called with a line
     for each option that is left out.
     """
     kept = dict(preset)
@@ -59,7 +59,7 @@ def drop_unused(
         for other in sorted(set(kept) - set(given)):
             void = any(need.voids == name and not need.holds(options) for need in needs_of(metadata[other]))
             if void or other in replaced:
-                notify(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
+                warn(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
     return kept
 
 

@@ -1,5 +1,7 @@
 """The learning rate and the batch size of a run whose user gives none, and the options that fit a sentence encoder."""
 
+import copy
+import pickle
 import re
 from pathlib import Path
 
@@ -25,9 +27,10 @@ QUIET = {"use_cpu": True, "report_to": "none", "max_steps": 1, "save_strategy": 
 def filled(model, sentences, folder: Path, method="dcpcse", given=None, **options) -> tuple[float, int]:
     args = dcpcse.TrainingArguments(str(folder), **QUIET, **(given or {}))
     trainer = dcpcse.Trainer(model, method, args, sentences, **options)
-    assert trainer.run_options["learning_rate"] == args.learning_rate  # as run.yaml and checkpoints record it
-    assert trainer.run_options["per_device_train_batch_size"] == args.per_device_train_batch_size
-    return args.learning_rate, args.per_device_train_batch_size
+    names = ("learning_rate", "per_device_train_batch_size")
+    used = tuple(getattr(trainer.args, name) for name in names)
+    assert used == tuple(trainer.run_options[name] for name in names)  # as run.yaml and checkpoints record it
+    return used
 
 
 def test_every_tuning_has_a_recipe():
@@ -83,7 +86,7 @@ def test_what_is_not_given_follows_method_and_tuning(name, tiny, sentences, tmp_
     options, expected = FILLED[name]
     with caplog.at_level("INFO", logger="dcpcse"):
         assert filled(tiny("bert"), sentences, tmp_path, **options) == expected
-    said = [line for line in caplog.messages if "filled in" in line]
+    said = [record.message for record in caplog.records if "filled in" in record.message]
     given = options.get("given", {})
     assert len(said) == (len(given) < 2)
     assert all(name not in line for line in said for name in given)
@@ -107,20 +110,22 @@ def test_a_sentence_encoder_has_a_rate_of_its_own(tiny, sentences, tmp_path, cap
 
 def test_arguments_of_two_trainers_are_filled_in_twice(tiny, sentences, tmp_path):
     args = dcpcse.TrainingArguments(str(tmp_path), **QUIET)
-    dcpcse.Trainer(tiny("bert"), "dcpcse", args, sentences)
-    assert args.learning_rate == 3e-2
-    dcpcse.Trainer(tiny("bert"), "simcse", args, sentences)
-    assert args.learning_rate == 3e-5
-    args = dcpcse.TrainingArguments(str(tmp_path), **QUIET)
-    args.learning_rate = 1e-4  # given later
-    dcpcse.Trainer(tiny("bert"), "simcse", args, sentences)
-    assert (args.learning_rate, args.per_device_train_batch_size) == (1e-4, 64)
+    before = {**vars(args), "accelerator_config": str(args.accelerator_config)}
+    first = dcpcse.Trainer(tiny("bert"), "dcpcse", args, sentences)
+    assert first.args.learning_rate == 3e-2
+    for reused in (args, first.args, copy.deepcopy(first.args), pickle.loads(pickle.dumps(first.args))):
+        assert dcpcse.Trainer(tiny("bert"), "simcse", reused, sentences).args.learning_rate == 3e-5
+    assert {**vars(args), "accelerator_config": str(args.accelerator_config)} == before
+    for changed in (args, first.args):  # given later
+        changed.learning_rate = 1e-4
+        used = dcpcse.Trainer(tiny("bert"), "simcse", changed, sentences).args
+        assert (used.learning_rate, used.per_device_train_batch_size) == (1e-4, 64)
 
 
 def test_other_forms_of_arguments_methods_and_encoders_are_filled_in(tiny, sentences, tmp_path):
     plain = transformers.TrainingArguments(str(tmp_path), **QUIET)
     trainer = dcpcse.Trainer(tiny("bert"), "dcpcse", plain, sentences)
-    assert (trainer.args.learning_rate, trainer.args.per_device_train_batch_size) == (3e-2, 64)
+    assert (trainer.args.learning_rate, trainer.args.per_device_train_batch_size) == (5e-5, 8)
     built = build_method(load_backbone(tiny("bert")), model_arguments(pre_seq_len=2), ["anchor"])
     assert filled(None, sentences, tmp_path, built) == (3e-2, 64)
     assert filled(load_backbone(tiny("bert")), sentences, tmp_path) == (3e-2, 64)
@@ -134,7 +139,7 @@ def test_other_forms_of_arguments_methods_and_encoders_are_filled_in(tiny, sente
 
 def test_few_examples_are_no_warning_unless_the_batch_was_asked_for(tiny, sentences, tmp_path, caplog):
     filled(tiny("bert"), sentences, tmp_path)
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert not any("fewer" in record.message for record in caplog.records if record.levelname == "WARNING")
     filled(tiny("bert"), sentences, tmp_path, given={"per_device_train_batch_size": 64})
     assert "12 examples are fewer than a batch of 64" in caplog.text
 
@@ -255,15 +260,17 @@ def test_fp16_of_the_public_scripts_is_kept(units, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [({}, 2), ({"dataloader_num_workers": 0}, 0), ({"do_train": False}, 0)]
+    ("given", "trains", "expected"), [({}, True, 2), ({"dataloader_num_workers": 0}, True, 0), ({}, False, 0)]
 )
-def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(given, expected, tmp_path, monkeypatch, caplog):
-    options = {"do_train": True, **QUIET, **given}
-    run = dcpcse.TrainingArguments(str(tmp_path), **options)
+def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(
+    given, trains, expected, tmp_path, monkeypatch, caplog
+):
+    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
     fitting_options.fill_workers(run)
     assert run.dataloader_num_workers == 0
     monkeypatch.setattr(dcpcse.TrainingArguments, "device", torch.device("cuda"))
-    run = dcpcse.TrainingArguments(str(tmp_path), **options)
+    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
+    run.trains = trains
     with caplog.at_level("INFO", logger="dcpcse"):
         fitting_options.fill_workers(run)
     assert run.dataloader_num_workers == expected

@@ -1,0 +1,251 @@
+"""What a user gives is what is used, from train.py, `dcpcse.train` and `dcpcse.Trainer`; what is filled in is said."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+
+import dcpcse
+from dcpcse.cli.parse import parse_training
+from dcpcse.training import fitting_options
+from dcpcse.training.arguments import UNSUPPORTED, default_of
+from dcpcse.training.run import run_training
+
+QUIET = {"use_cpu": True, "report_to": "none", "max_steps": 2, "disable_tqdm": True, "logging_strategy": "no"}
+PAIRS = [("Rain fell.", "It rained.", 4.5), ("Rain fell.", "A cat sleeps.", 0.5), ("He sings.", "He hums.", 3.5)]
+PLAIN = dataclasses.fields(transformers.TrainingArguments)
+
+
+def by_command(encoder, data, folder, options):
+    words = [f"--model_name_or_path={encoder}", f"--train_file={data}", f"--output_dir={folder}"]
+    return run_training(*parse_training([*words, *(f"--{name}={value}" for name, value in options.items())]))
+
+
+def by_function(encoder, data, folder, options):
+    return dcpcse.train(encoder, data, output_dir=folder, **options).trainer
+
+
+def by_trainer(encoder, data, folder, options):
+    names = {one.name for one in dataclasses.fields(dcpcse.TrainingArguments)}
+    args = dcpcse.TrainingArguments(folder, **{name: options[name] for name in options if name in names})
+    method = {name: value for name, value in options.items() if name not in names and name != "eval_pairs"}
+    pairs = PAIRS if "eval_pairs" in options else None
+    trainer = dcpcse.Trainer(encoder, args=args, train_dataset=data, eval_dataset=pairs, **method)
+    trainer.train()
+    return trainer
+
+
+WAYS = {"train.py": by_command, "dcpcse.train": by_function, "dcpcse.Trainer": by_trainer}
+
+
+@pytest.fixture(params=WAYS)
+def train(request, tiny, train_txt, tmp_path, caplog, monkeypatch):
+    """train(options) → the trainer, and the warnings as a text; the device seems to have units for bfloat16."""
+    monkeypatch.setattr(fitting_options, "has_bfloat16_units", lambda device: True)
+
+    def call(**options):
+        caplog.clear()
+        trainer = WAYS[request.param](tiny("bert"), train_txt, str(tmp_path / "run"), {**QUIET, **options})
+        return trainer, "\n".join(one.message for one in caplog.records if one.levelname == "WARNING")
+
+    call.way = request.param
+    return call
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS), encoding="utf-8")
+    return str(path)
+
+
+# option → a value to give, which is mostly a default of transformers; what is used without it; whether that is said
+OPTIONS = {
+    "learning_rate": (5e-5, 3e-2, True),
+    "per_device_train_batch_size": (8, 64, True),
+    "bf16": (False, True, True),
+    "dataloader_num_workers": (0, 0, False),
+    "optim": ("sgd", "adamw_torch", False),
+    "data_seed": (7, 42, False),
+    "ddp_find_unused_parameters": (True, False, False),
+}
+# the same with evaluation data of one's own and load_best_model_at_end
+OF_EVALUATION = {
+    "eval_strategy": ("steps", "epoch", True),
+    "eval_steps": (1, None, False),
+    "eval_on_start": (False, True, True),
+    "save_strategy": ("steps", "epoch", True),
+    "save_steps": (1, 500, False),
+    "save_total_limit": (3, 2, True),
+    "metric_for_best_model": ("eval_pairs_spearman", "pairs_spearman", True),
+    "greater_is_better": (True, True, False),
+}
+
+
+def test_options_that_are_given_are_used_and_others_are_filled_in_and_named(train):
+    for is_given in (True, False):
+        given = {name: value for name, (value, _, _) in OPTIONS.items() if is_given}
+        trainer, said = train(**given, method="dcpcse", save_strategy="no", overwrite_output_dir=True)
+        said = "\n".join(line for line in said.splitlines() if "filled in" in line)
+        for name, (value, default, is_said) in OPTIONS.items():
+            assert getattr(trainer.args, name) == (value if is_given else default), name
+            assert (f"{name} " in said or f"{name}=" in said) == (is_said and not is_given)
+        assert bool(said) != is_given
+    assert trainer.run_options["learning_rate"] == 3e-2
+
+
+def test_the_same_of_options_that_own_evaluation_data_imply(train, pairs_file):
+    if train.way == "dcpcse.Trainer":
+        pytest.skip("as in transformers, a Trainer evaluates and saves as it is told")
+    base = {"eval_pairs": pairs_file, "load_best_model_at_end": True, "overwrite_output_dir": True}
+    for is_given in (True, False):
+        given = {name: value for name, (value, _, _) in OF_EVALUATION.items() if is_given}
+        trainer, said = train(**base, **given)
+        for name, (value, default, _) in OF_EVALUATION.items():
+            assert getattr(trainer.args, name) == (value if is_given else default), name
+    assert "metric_for_best_model pairs_spearman: filled in; it selects the best checkpoint" in said
+    assert "evaluated before training and after every epoch" in said
+    assert "a checkpoint is saved at every evaluation; the best and the last one are kept" in said
+
+
+def test_a_trainer_says_which_score_selects_the_best_checkpoint(tiny, sentences, tmp_path, caplog):
+    options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    args = transformers.TrainingArguments(str(tmp_path), **QUIET, **options, load_best_model_at_end=True)
+    dcpcse.Trainer(tiny("bert"), args=args, train_dataset=sentences, eval_dataset=PAIRS, method="simcse").train()
+    line = "metric_for_best_model pairs_spearman: filled in; it selects the best checkpoint"
+    assert caplog.messages.count(line) == 1
+
+
+# transformers.TrainingArguments: every field.
+
+CHANGED = {"remove_unused_columns": False, "dataloader_pin_memory": False}
+"""Fields that a Trainer here sets on a CPU whatever their default, which have no effect on the result."""
+
+OTHER_VALUES = {
+    **{"max_steps": 3, "num_train_epochs": 2.0, "learning_rate": 1e-3, "per_device_train_batch_size": 5},
+    **{"per_device_eval_batch_size": 3, "gradient_accumulation_steps": 2, "optim": "adamw_torch"},
+    **{"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 0.4}, "warmup_steps": 1},
+    **{"weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.99, "adam_epsilon": 1e-7, "max_grad_norm": 2.0},
+    **{"optim_args": "a=1", "optim_target_modules": "x", "bf16": True, "seed": 7, "data_seed": 8},
+    **{"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
+    **{"logging_strategy": "epoch", "logging_steps": 3, "logging_first_step": True, "log_on_each_node": False},
+    **{"logging_nan_inf_filter": False, "log_level": "warning", "log_level_replica": "error", "disable_tqdm": True},
+    **{"run_name": "name", "project": "project", "report_to": [], "torch_empty_cache_steps": 1},
+    **{"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 1, "eval_on_start": True, "do_eval": True},
+    **{"metric_for_best_model": "pairs_spearman", "greater_is_better": True, "load_best_model_at_end": True},
+    **{"save_strategy": "steps", "save_steps": 2, "save_total_limit": 3, "save_on_each_node": True},
+    **{"save_only_model": True, "enable_jit_checkpoint": False, "restore_callback_states_from_checkpoint": True},
+    **{"do_train": True, "full_determinism": False, "dataloader_drop_last": True, "dataloader_num_workers": 1},
+    **{"dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3, "dataloader_in_order": False},
+    **{"skip_memory_metrics": False, "ignore_data_skip": True, "ddp_find_unused_parameters": True},
+    **{"ddp_bucket_cap_mb": 10, "ddp_broadcast_buffers": True, "ddp_timeout": 99},
+    **{"ddp_static_graph": True, "dataloader_multiprocessing_context": "fork", "resume_from_checkpoint": "x"},
+    **{"hub_private_repo": True, "hub_model_id": "a/b", "hub_revision": "x", "use_cpu": True, "output_dir": "y"},
+    **{"accelerator_config": {"even_batches": False}, "debug": "underflow_overflow", "local_rank": -1},
+}
+NEED_A_GPU = {"fp16", "tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode"}
+REFUSED = {"push_to_hub", "train_sampling_strategy"}
+FOR_SEVERAL_PROCESSES = {"ddp_backend"}
+OLD_NAMES = {"gradient_checkpointing", "gradient_checkpointing_kwargs"}
+
+
+def values_of(args) -> dict:
+    return {one.name: getattr(args, one.name) for one in PLAIN}
+
+
+def test_every_field_of_transformers_is_taken(tiny, sentences, tmp_path):
+    named = OTHER_VALUES.keys() | CHANGED | UNSUPPORTED.keys() | NEED_A_GPU | REFUSED | OLD_NAMES
+    assert {one.name for one in PLAIN} <= named | FOR_SEVERAL_PROCESSES
+    args = transformers.TrainingArguments(**{**OTHER_VALUES, "output_dir": str(tmp_path)})
+    usual, before = values_of(transformers.TrainingArguments(str(tmp_path))), values_of(args)
+    assert sum(before[name] != usual[name] for name in OTHER_VALUES) > 60
+    data = {"train_dataset": sentences, "eval_dataset": PAIRS}
+    trainer = dcpcse.Trainer(tiny("bert"), "simcse", args, **data, callbacks=[transformers.TrainerCallback])
+    assert values_of(trainer.args) == {**before, **CHANGED}
+    assert values_of(args) == before
+
+
+def test_six_lines_as_one_writes_them_with_transformers(tiny, sentences, tmp_path, caplog):
+    given = {"per_device_train_batch_size": 8, "learning_rate": 5e-5, "max_steps": 2, "save_steps": 1}
+    given |= {"report_to": "none", "push_to_hub": False, "use_cpu": True}
+    args = transformers.TrainingArguments(str(tmp_path), **given)
+    before, rates = values_of(args), []
+
+    class Rates(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer, **kwargs):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    def trainer() -> dcpcse.Trainer:
+        made = dcpcse.Trainer(
+            tiny("bert"), args=args, train_dataset=sentences, callbacks=[Rates()], method="simcse", temp=0.1
+        )
+        filled = {"data_seed": 42, "ddp_find_unused_parameters": False}
+        assert values_of(made.args) == {**before, **filled, **CHANGED}
+        return made
+
+    first = trainer()
+    first.train()
+    assert rates == [5e-5, 2.5e-5]
+    assert len(first.get_train_dataloader()) == -(-len(sentences) // 8)
+    first.save_model(str(tmp_path / "model"))
+    second = trainer()
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert rates[2:] == [2.5e-5]
+    for made in (first, second):
+        assert values_of(made.args) == {**before, "data_seed": 42, "ddp_find_unused_parameters": False, **CHANGED}
+    assert values_of(args) == before
+    assert not caplog.messages or not any("filled in" in line for line in caplog.messages)
+
+
+def test_arguments_of_ours_know_what_was_passed(tmp_path):
+    args = dcpcse.TrainingArguments(str(tmp_path), use_cpu=True, max_steps=-1, learning_rate=None)
+    assert args.given == {"output_dir", "use_cpu", "max_steps"}
+    defaults = {one.name: default_of(one) for one in dataclasses.fields(args)}  # as transformers.HfArgumentParser does
+    given = {"output_dir": str(tmp_path), "use_cpu": True, "learning_rate": 5e-5, "eval_strategy": "epoch"}
+    parsed = dcpcse.TrainingArguments(**{**defaults, **given})
+    changed = dataclasses.replace(args, seed=3)
+    assert parsed.given == {"use_cpu", "learning_rate", "eval_strategy"}
+    assert (changed.given, changed.learning_rate, changed.bf16) == ({"use_cpu", "seed"}, None, None)
+    assert dcpcse.TrainingArguments(**args.to_dict()).to_json_string() == args.to_json_string()
+
+
+def test_values_that_cannot_have_an_effect_are_named(tiny, sentences, tmp_path, caplog):
+    given = {"fp16": True, "remove_unused_columns": True, "dataloader_pin_memory": True, "report_to": "none"}
+    trainer = dcpcse.Trainer(
+        tiny("bert"), "simcse", dcpcse.TrainingArguments(str(tmp_path), **given), sentences, denoise_in_dev=None
+    )
+    assert [trainer.args.fp16, *(getattr(trainer.args, name) for name in CHANGED)] == [False, False, False]
+    for name in given.keys() - {"report_to"}:
+        assert sum(f"{name}=True has no effect" in line for line in caplog.messages) == 1, name
+    caplog.clear()
+    args = dcpcse.TrainingArguments(str(tmp_path), remove_unused_columns=False, load_best_model_at_end=False)
+    dcpcse.Trainer(tiny("bert"), "simcse", args, sentences)
+    assert not any("no effect" in line for line in caplog.messages)
+
+
+# What is printed by a Python without a set-up of logging.
+
+SCRIPT = """
+import sys, logging, dcpcse
+{setup}
+args = dcpcse.TrainingArguments(sys.argv[3], use_cpu=True, report_to="none", max_steps=1, save_strategy="no",
+                                learning_rate=2e-5, eval_steps=3)
+dcpcse.Trainer(sys.argv[1], args=args, train_dataset=sys.argv[2]).train()
+"""
+SETUPS = {
+    "none": ("", 1),
+    "basicConfig": ("logging.basicConfig()", 1),
+    "quiet": ("logging.getLogger('dcpcse').setLevel(logging.ERROR)", 0),
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_what_changes_a_result_is_printed_once_by_python(name, tiny, train_txt, tmp_path):
+    setup, times = SETUPS[name]
+    words = [sys.executable, "-c", SCRIPT.format(setup=setup), tiny("bert"), train_txt, str(tmp_path / "run")]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stderr
+    for line in ("per_device_train_batch_size 64: filled in", "eval_steps has no effect"):
+        assert said.count(line) == times, said
