@@ -1,7 +1,9 @@
 """Options that fit the method, the encoder and the device: what a run takes if nothing is given, and advice."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.pooling import POOLERS
@@ -10,8 +12,8 @@ from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODULES
 from dcpcse.inference.st_folder import SentenceFolder, is_sentence_encoder
-from dcpcse.methods import fill_defaults
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods import METHODS, fill_defaults
+from dcpcse.methods.arguments import ModelArguments, PromptOptions
 from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Entry
 from dcpcse.training.arguments import TrainingArguments
@@ -22,6 +24,9 @@ from dcpcse.utils.errors import UserError
 
 WORKERS_ON_GPU = 2
 """Number of processes that collate the batches of a training on a GPU, for each process that trains."""
+
+FAR = 10.001
+"""Factor by which a learning rate is far from the default. Ten times, without its rounding errors."""
 
 
 def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
@@ -50,6 +55,39 @@ def _fill(run: TrainingArguments, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _words(model: ModelArguments) -> str:
     return f"--method {model.method}{f' with --tuning {model.tuning}' if model.tuning else ''}"
+
+
+def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
+    """Warn if the given options are probably those of another method: a rate far from the recipe, or a folder's name.
+
+    The commands of other public codes name no method, so that they would train the default one. model: the options of
+    the model with all values filled in.
+    """
+    problem, rate, usual = "", run.learning_rate, recipe.learning_rate
+    if "learning_rate" not in run.filled and "preset" not in run.given:
+        known = recipe.on_sentence_encoder is not None and _is_sentence_encoder(model)
+        usual = recipe.rate(sentence_encoder=known)
+        is_far = not usual / FAR <= rate <= usual * FAR
+        how = "under a tenth of" if rate < usual else "more than ten times"
+        problem = f"--learning_rate {rate:g} is {how} {usual:g}, the default of {_words(model)}" if is_far else ""
+    other = _other_method(run, model, "simcse" if problem and rate < usual else None)
+    if other and not problem:
+        problem = f"--output_dir {Path(run.output_dir).name} names another method than {model.method}"
+    if problem:
+        hint = f"; no --method is given: add --method {other} if that method is meant" if other else ""
+        warn(f"{problem}{hint}")
+
+
+def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | None) -> str | None:
+    """Return the method that the name of the output folder contains, or else a likely one, if none was chosen.
+
+    Options of prompts choose the default method as well.
+    """
+    choosing = {"method", "preset", "tuning", *(one.name for one in fields(PromptOptions))}
+    if model.method != ModelArguments.method or choosing & run.given:
+        return None
+    words = re.findall("[a-z0-9]+", Path(run.output_dir).name.lower())
+    return None if model.method in words else next((word for word in words if word in METHODS), likely)
 
 
 def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:

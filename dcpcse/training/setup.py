@@ -51,6 +51,7 @@ from dcpcse.training.fitting_options import (
     load_options,
     report_representation,
     sentence_folder,
+    warn_of_another_method,
 )
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
@@ -193,7 +194,10 @@ def build(
     if entry:
         folder = sentence_folder(options)
         options = fill_defaults(fill_representation(options, columns, entry, folder), columns, entry)
-    fill_recipe(run, recipe_of(entry, options.tuning), options)
+    recipe = recipe_of(entry, options.tuning)
+    fill_recipe(run, recipe, options)
+    if isinstance(method, str) and options.tuning and run.trains:
+        warn_of_another_method(run, recipe, options)
     fill_precision(run, options)
     fill_workers(run)
     if data:

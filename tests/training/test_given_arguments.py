@@ -1,6 +1,7 @@
 """What a user gives is what is used, from train.py, `dcpcse.train` and `dcpcse.Trainer`; what is filled in is said."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -226,6 +227,52 @@ def test_values_that_cannot_have_an_effect_are_named(tiny, sentences, tmp_path, 
     assert not any("no effect" in line for line in caplog.messages)
 
 
+# The default method is not what the options of another one train.
+
+FAR = {
+    "under a tenth": ({"learning_rate": 2.9e-3, "pre_seq_len": 2}, "learning_rate 0.0029 is under a tenth of 0.03"),
+    "a tenth": ({"learning_rate": 3e-3}, ""),
+    "ten times": ({"learning_rate": 3e-4, "method": "simcse"}, ""),
+    "more": ({"learning_rate": 3e-2, "method": "simcse"}, "learning_rate 0.03 is more than ten times 3e-05"),
+    "filled in": ({"method": "simcse"}, ""),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_rate_far_from_the_default_is_one_warning(name, train):
+    options, expected = FAR[name]
+    _, said = train(**options, max_steps=1, save_strategy="no", bf16=False)
+    lines = [line for line in said.splitlines() if "ten times" in line or "tenth" in line]
+    assert len(lines) == bool(expected) and expected in said and "simcse if" not in said
+
+
+PUBLIC_SIMCSE = {"num_train_epochs": 1, "per_device_train_batch_size": 64, "learning_rate": 3e-5, "temp": 0.05}
+PUBLIC_SIMCSE |= {"max_seq_length": 32, "pooler_type": "cls", "mlp_only_train": True, "save_strategy": "no"}
+ANOTHER = {
+    "the public command": ("my-unsup-simcse-bert-base-uncased", {}, "simcse", "is under a tenth of 0.03"),
+    "in a folder without a name": ("out", {}, "simcse", "is under a tenth of 0.03"),
+    "only the folder": ("my-sup-SimCSE", {"learning_rate": 0.03}, "simcse", "my-sup-SimCSE names another method than"),
+    "another folder": ("d2cse", {}, "d2cse", "is under a tenth of 0.03"),
+    "options of prompts": ("my-simcse", {"pre_seq_len": 2}, None, "is under a tenth of 0.03"),
+    "the default is named": ("my-simcse", {"method": "dcpcse"}, None, "is under a tenth of 0.03"),
+    "a folder of both": ("dcpcse-and-simcse", {"learning_rate": 0.03}, None, ""),
+    "the method is named": ("my-simcse", {"method": "simcse"}, None, ""),
+}
+
+
+@pytest.mark.parametrize("name", ANOTHER)
+def test_the_command_of_another_code_is_one_warning_that_names_its_method(name, tiny, train_txt, tmp_path, caplog):
+    folder, options, method, problem = ANOTHER[name]
+    options = {**QUIET, **PUBLIC_SIMCSE, **options}
+    for way in (by_command, by_function):
+        caplog.clear()
+        way(tiny("bert"), train_txt, str(tmp_path / way.__name__ / folder), options)
+        lines = [line for line in caplog.messages if re.search("tenth|another method|no (--)?method", line)]
+        words = f"--method {method}" if way is by_command else f'method="{method}"'
+        assert len(lines) == bool(method or problem)
+        assert all(problem in line and (f"add {words} if" in line) == bool(method) for line in lines)
+
+
 # What is printed by a Python without a set-up of logging.
 
 SCRIPT = """
@@ -247,5 +294,5 @@ def test_what_changes_a_result_is_printed_once_by_python(name, tiny, train_txt, 
     setup, times = SETUPS[name]
     words = [sys.executable, "-c", SCRIPT.format(setup=setup), tiny("bert"), train_txt, str(tmp_path / "run")]
     said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stderr
-    for line in ("per_device_train_batch_size 64: filled in", "eval_steps has no effect"):
+    for line in ("per_device_train_batch_size 64: filled in", "2e-05 is under a tenth", "eval_steps has no effect"):
         assert said.count(line) == times, said
