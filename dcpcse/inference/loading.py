@@ -27,7 +27,7 @@ from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.run_files import RUN_FILE, last_checkpoint
+from dcpcse.utils.run_files import last_checkpoint
 
 OWN_POOLER = "avg"
 """Pooling of a guide, or of an encoder to adapt, whose folder names none."""
@@ -272,10 +272,10 @@ def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArgu
 
 def _refuse_unfinished(folder: Path) -> None:
     newest = last_checkpoint(folder)
-    if newest and (folder / RUN_FILE).is_file():
+    if newest and is_model_folder(newest):
         raise UserError(
-            f"the training in {folder} has not finished; resume it with --resume, or use one of its checkpoints, "
-            f"for example {newest}"
+            f"{folder} contains checkpoints of a training, but not its result; use one of them, for example {newest}, "
+            "or finish the training with --resume"
         )
 
 

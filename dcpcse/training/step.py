@@ -60,12 +60,22 @@ class TrainingStep(nn.Module):
         return {name: require_scalar(name, o(with_precomputed(batch, o))) for name, o in self.losses.items()}
 
     def encode(
-        self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        packing: Packing | None = None,
+        **others: Any,
     ) -> EncodedBatch:
         """Encode a batch for the losses.
 
-        input_ids, attention_mask: (B, V, L). others: further contents, such as the slots of templates.
+        input_ids, attention_mask: (B, V, L). others: further contents, such as the slots of templates. Raises
+        UserError for sentences.
         """
+        if not isinstance(attention_mask, Tensor):
+            raise UserError(
+                "trainer.model computes the losses of tokenised batches; encode sentences with "
+                "trainer.sentence_encoder.encode(sentences)"
+            )
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
 

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from dcpcse.training.compiled_layers import compiled_layers
 from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards
+from dcpcse.training.model_card import CARD, write_card
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
 from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
 from dcpcse.training.pace import PaceCallback
@@ -492,6 +494,28 @@ class Trainer(transformers.Trainer):
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
         """Raise UserError: a folder written by `save_model` is pushed by `dcpcse push`."""
         raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse push FOLDER ORGANISATION/NAME")
+
+    def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
+        """Write the model card to README.md in `output_dir`, as `dcpcse card` does.
+
+        It describes the model that `output_dir` contains, or else the model as it is now. model_name: by default, the
+        name of this folder. others: what transformers' card has and ours has not; a warning names it.
+        """
+        if unused := [name for name, value in others.items() if value is not None]:
+            warn(f"create_model_card: {', '.join(unused)} cannot be given here; add it to {CARD}")
+        if not self.is_world_process_zero():
+            return
+        output = Path(self.args.output_dir)
+        name = model_name or output.resolve().name
+        with tempfile.TemporaryDirectory() as aside:
+            folder = output
+            if not manifest.is_model_folder(output):
+                folder = Path(aside)
+                self.sentence_encoder.save(folder)
+                write_run(folder / RUN_FILE, self.run_options)
+            card = write_card(folder, name)
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomic(output / CARD, card)
 
     def _weights(self) -> dict[str, float]:
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}

@@ -296,3 +296,25 @@ def test_what_changes_a_result_is_printed_once_by_python(name, tiny, train_txt, 
     said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stderr
     for line in ("per_device_train_batch_size 64: filled in", "2e-05 is under a tenth", "eval_steps has no effect"):
         assert said.count(line) == times, said
+
+
+# After the training.
+
+
+def test_a_run_of_a_trainer_can_be_described_and_says_what_to_load(tiny, sentences, tmp_path):
+    args = dcpcse.TrainingArguments(str(tmp_path / "p2"), **QUIET, save_strategy="steps", save_steps=2)
+    trainer = dcpcse.Trainer(tiny("bert"), args=args, train_dataset=sentences, pre_seq_len=2)
+    trainer.train()
+    with pytest.raises(dcpcse.UserError, match=r"p2 contains checkpoints of a training.*p2/checkpoint-2"):
+        dcpcse.load(str(tmp_path / "p2"))
+    dcpcse.load(str(tmp_path / "p2/checkpoint-2"))
+    with pytest.raises(dcpcse.UserError, match=r"trainer\.sentence_encoder\.encode\(sentences\)"):
+        trainer.model.encode(sentences, batch_size=4)
+    trainer.create_model_card()
+    card = (tmp_path / "p2/README.md").read_text(encoding="utf-8")
+    assert "# p2" in card and "learning_rate: 0.03" in card
+    assert sorted(path.name for path in (tmp_path / "p2").iterdir()) == ["README.md", "checkpoint-2", "metrics.jsonl"]
+    trainer.save_model()
+    trainer.create_model_card(model_name="mine")
+    assert "# mine" in (tmp_path / "p2/README.md").read_text(encoding="utf-8")
+    dcpcse.load(str(tmp_path / "p2"))
