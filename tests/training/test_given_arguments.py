@@ -120,6 +120,17 @@ def test_a_trainer_says_which_score_selects_the_best_checkpoint(tiny, sentences,
     assert caplog.messages.count(line) == 1
 
 
+def test_a_method_that_an_option_implies_is_named_and_a_given_one_is_used(caplog):
+    base = ["--prompt_len=2", "--output_dir=out"]
+    (model, _, _), _ = parse_training(base)
+    (record,) = caplog.records
+    assert (model.method, model.prompt_init, record.levelname) == ("conpvp", "uniform", "WARNING")
+    assert "--prompt_len is an option of the public conpvp code: --method conpvp" in record.message
+    caplog.clear()
+    (model, _, _), _ = parse_training([*base, "--method=simcse"])
+    assert (model.method, model.prompt_init, caplog.records) == ("simcse", None, [])
+
+
 # transformers.TrainingArguments: every field.
 
 CHANGED = {"remove_unused_columns": False, "dataloader_pin_memory": False}

@@ -276,7 +276,7 @@ def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[
     Returns unit → number of optimiser steps and of training examples, and row → why its options are refused.
     """
     sizes, refused = {}, {}
-    logging.disable(logging.INFO)  # the commands repeat these lines, such as the notes of presets, in the units' logs
+    logging.disable(logging.WARNING)  # the commands repeat these lines, such as notes of presets, in the logs
     try:
         for unit in units:
             try:
