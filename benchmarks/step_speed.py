@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from interleaved import in_turn, table
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
 
 from dcpcse.encoders.backbones import Backbone, EncoderSource
 from dcpcse.encoders.cpu_prepacking import prepacked
@@ -211,7 +211,7 @@ def _config(args: argparse.Namespace) -> BertConfig:
 
 def _encoder(args: argparse.Namespace, attention: str) -> BertModel:
     torch.manual_seed(0)
-    model = BertModel._from_config(_config(args), attn_implementation=attention)
+    model = AutoModel.from_config(_config(args), attn_implementation=attention)
     model.pooler = None
     return model.to(args.device)
 

@@ -82,7 +82,7 @@ def _set_up_logging(first: bool) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
     # Log lines about retries, two per retry, would hide the final error.
-    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
+    logging.getLogger("huggingface_hub.utils").setLevel(logging.ERROR)
 
 
 def _require_current_folder() -> None:

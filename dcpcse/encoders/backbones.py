@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import transformers
+from huggingface_hub import try_to_load_from_cache
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
@@ -31,10 +32,11 @@ from dcpcse.encoders.safe_loading import (
 )
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE
+from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.locks import thread_lock
+from dcpcse.utils.private import holds_peft_adapter
 from dcpcse.utils.refusals import doing, is_out_of_memory
 from dcpcse.utils.safetensors_io import require_same_tensors
 
@@ -105,7 +107,7 @@ def load_backbone(
         model, pooler = _load_encoder(name_or_path, settings, options, weights)
         head = None if lm_head is None else _other_lm_head(lm_head, model, options)
     local = Path(name_or_path).is_dir()
-    revision = None if local else getattr(settings, "_commit_hash", None) or options.revision
+    revision = None if local else _commit(name_or_path, options)
     place = str(Path(name_or_path).resolve()) if local else name_or_path
     source = EncoderSource.of(model, place, revision, weights and weights.name)
     require(source)
@@ -246,6 +248,12 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
     return config
 
 
+def _commit(repo_id: str, options: LoadOptions) -> str | None:
+    """Return the commit of a repository whose configuration was just read; by it, the cache names its folders."""
+    found = try_to_load_from_cache(repo_id, CONFIG, options.cache_dir, options.revision)
+    return Path(found).parent.name if isinstance(found, str) else options.revision
+
+
 def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint; raise UserError if it has none."""
     with _user_errors(name_or_path, "tokenizer"):
@@ -307,7 +315,7 @@ def _load(
             model.config.name_or_path = name_or_path
         else:
             model, info = auto.from_pretrained(name_or_path, use_safetensors=True, **options.kwargs(), **how)
-    if getattr(model, "_hf_peft_config_loaded", False):
+    if holds_peft_adapter(model):
         raise UserError(WITH_ADAPTER.format(name_or_path))
     for key, found, expected in sorted(info["mismatched_keys"]):
         raise UserError(

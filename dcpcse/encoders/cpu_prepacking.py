@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
+from dcpcse.utils.private import pack_weight, packed_linear
 
 LEAST_WEIGHTS = 256 * 256
 """Minimum size of a prepacked matrix. Smaller ones do not benefit: a oneDNN call takes about 20 µs longer than MKL."""
@@ -51,7 +52,7 @@ class _Prepacked:
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight, self.bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
-        self.blocks = _blocks(self.weight)
+        self.blocks = pack_weight(self.weight)
         self._transposed: Tensor | None = None
 
     def takes(self, input: Tensor) -> bool:
@@ -69,7 +70,7 @@ class _Prepacked:
     def transposed(self) -> Tensor:
         """Blocks of the transposed weight, created by the first backward pass."""
         if self._transposed is None:
-            self._transposed = _blocks(self.weight.t().contiguous())
+            self._transposed = pack_weight(self.weight.t().contiguous())
         return self._transposed
 
 
@@ -79,12 +80,12 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, input: Tensor, layer: _Prepacked) -> Tensor:
         ctx.layer = layer
-        return _product(input, layer.blocks, layer.bias)
+        return packed_linear(input, layer.blocks, layer.bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _product(gradient, ctx.layer.transposed, None), None
+        return packed_linear(gradient, ctx.layer.transposed, None), None
 
 
 def _available() -> bool:
@@ -93,11 +94,3 @@ def _available() -> bool:
 
 def _is_worth_it(layer: nn.Linear) -> bool:
     return layer.weight.device.type == "cpu" and layer.weight.numel() >= LEAST_WEIGHTS
-
-
-def _blocks(weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._reorder_linear_weight(weight)
-
-
-def _product(input: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(input.contiguous(), blocks, bias, "none", [], "")

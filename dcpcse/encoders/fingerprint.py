@@ -13,6 +13,7 @@ import transformers
 from dcpcse.encoders.base_facts import configuration, tokenizer_facts
 from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.backbone_folder import read_backbone
+from dcpcse.utils.private import version_of
 
 ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
 """Names of the facts that change embeddings only by rounding."""
@@ -106,7 +107,7 @@ def _state(model: Any) -> Any:
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_inference() for tensor in tensors):
         return object()  # inference tensors have no version counter; a new object differs from every earlier state
-    versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    versions = [(tensor.data_ptr(), version_of(tensor)) for tensor in tensors]
     words = model.tokenizer
     tokenizer = id(words), words.special_tokens_map, words.truncation_side, words.split_special_tokens, len(words)
     reading = model.preprocessing_record(), model.max_tokens, _later_settings(model)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
+from dcpcse.utils.private import version_of
 
 _KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
 """Layer → its product of the last context with `keep`."""
@@ -66,4 +67,4 @@ def _state(layer: nn.Linear, dtype: torch.dtype) -> object:
     """Return a value that changes with the weights of a layer. Writing through `.data` does not change it."""
     if any(weight.is_inference() for weight in layer.parameters()):
         return object()  # inference tensors have no version counter; a new object differs from every earlier state
-    return dtype, [(weight.data_ptr(), weight.device, weight._version) for weight in layer.parameters()]
+    return dtype, [(weight.data_ptr(), weight.device, version_of(weight)) for weight in layer.parameters()]

@@ -16,6 +16,7 @@ from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import PromptShape
 from dcpcse.encoders.relative_positions import replace_attention
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.private import attention_can_be_replaced
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
 """Model types for which prompts are tested. Other types are rejected if the prompt does not reach the output."""
@@ -64,7 +65,7 @@ def use_prefix_attention(backbone: PreTrainedModel) -> None:
     This also switches off cuDNN's attention in this process, which plans its execution for every new shape of a batch.
     """
     if not replace_attention(backbone):
-        if not getattr(backbone, "_supports_attention_backend", False):
+        if not attention_can_be_replaced(backbone):
             raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
         backbone.set_attn_implementation(PREFIX_ATTENTION)
     torch.backends.cuda.enable_cudnn_sdp(False)

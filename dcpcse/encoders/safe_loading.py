@@ -19,6 +19,7 @@ from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, read_
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 from dcpcse.utils.pickled_tensors import load_pickle
+from dcpcse.utils.private import attention_of
 from dcpcse.utils.safetensors_header import require_no_pointer
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -41,7 +42,7 @@ _BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
     """Raise UserError if a configuration requires external attention, quantised weights or custom weight files."""
-    found = getattr(config, "_attn_implementation", None)
+    found = attention_of(config)
     if found not in _BUILT_IN_ATTENTION:
         raise UserError(
             f"{name_or_path}: config.json requires the attention {found!r}, which is external code; remove the entry"

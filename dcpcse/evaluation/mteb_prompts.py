@@ -107,12 +107,18 @@ def _instruction(metadata: Any, prompt_type: Any) -> str:
 
 
 def _known_names() -> set[str]:
-    from mteb.abstasks.abstask import _iter_task_subclasses
+    from mteb.abstasks import AbsTask
     from mteb.abstasks.task_metadata import TaskType
     from mteb.types import PromptType
 
-    tasks = {task.metadata.name for task in _iter_task_subclasses()}
+    tasks = {task.metadata.name for task in _subclasses(AbsTask) if getattr(task, "metadata", None)}
     return {*tasks, *get_args(TaskType), *(kind.value for kind in PromptType)}
+
+
+def _subclasses(kind: type) -> Iterator[Any]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _is_known(name: str, known: set[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -100,7 +101,8 @@ class _Average(nn.Module):
         """Move the averages towards the module's weights by `share` of the difference; 1 copies the weights."""
         weights = dict(module.named_parameters())
         averages = self.weights()
-        torch._foreach_lerp_([*averages.values()], [weights[name] for name in averages], share)
+        move = get_ema_multi_avg_fn(1 - share)
+        move([*averages.values()], [weights[name] for name in averages], None)
 
 
 def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:

@@ -41,6 +41,7 @@ from dcpcse.utils.files import (
     write_json_atomic,
 )
 from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.private.trainer import OneGpuArguments
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.run_files import checkpoints_in
 from dcpcse.utils.signals import DeferredSignal, Interrupted
@@ -244,7 +245,7 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
     )
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
     try:
-        made = transformers.TrainingArguments(
+        made = OneGpuArguments(
             **{name: getattr(args, name) for name in same},
             lr_scheduler_type=schedule,
             eval_strategy="steps",
@@ -260,7 +261,6 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
         )
     except ValueError as error:  # mixed precision that the device lacks
         raise UserError(" ".join(str(error).split())) from error
-    made._n_gpu = min(1, made.n_gpu)  # Trainer would multiply the batch by the number of GPUs
     return made
 
 

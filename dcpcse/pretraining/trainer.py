@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
-from transformers.trainer_pt_utils import safe_globals
 
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.files import remove, write_json_atomic
+from dcpcse.utils.private.trainer import HookedTrainer, safe_globals
 from dcpcse.utils.run_files import checkpoints_in
 from dcpcse.utils.signals import DeferredSignal
 
@@ -39,7 +38,7 @@ class Complete(schema.Open):
     seconds: int | float = schema.finite()
 
 
-class MaskedLMTrainer(transformers.Trainer):
+class MaskedLMTrainer(HookedTrainer):
     """A transformers Trainer for BERT and RoBERTa that computes logits at the masked positions only.
 
     Without the logits of the other positions, a step of a small model with a vocabulary of 8,000 takes about 2/3 of
@@ -79,14 +78,16 @@ class MaskedLMTrainer(transformers.Trainer):
             after = torch.load(checkpoint / "rng_state.pth", weights_only=True)["cpu"]
         self.data_collator.states = (drawn_from, after)
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        torch.save(self.data_collator.drawn_from, Path(output_dir) / DRAWN_FROM)
+    def save_random_state(self, folder: Path) -> None:
+        """Save the states of the random generators, and that from which the masks of the next batch are drawn."""
+        super().save_random_state(folder)
+        torch.save(self.data_collator.drawn_from, folder / DRAWN_FROM)
 
-    def _load_rng_state(self, checkpoint: str | None) -> None:
+    def load_random_state(self, checkpoint: Path | None) -> None:
+        """Restore the states, unless the first batches of a resumed run were drawn already."""
         # Trainer calls this after the first batches of a resumed run were drawn, or before the first one of a pass.
         now, drawn = torch.get_rng_state(), not self.data_collator.states
-        super()._load_rng_state(checkpoint)
+        super().load_random_state(checkpoint)
         self.data_collator.states = ()
         if drawn:
             torch.set_rng_state(now)
@@ -94,7 +95,7 @@ class MaskedLMTrainer(transformers.Trainer):
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:
         """Return and log loss (nats a token), accuracy and bits per character at the masked tokens held out."""
         started = time.perf_counter()
-        figures = measure(self.model, map(self._prepare_inputs, self.batches), self.characters)
+        figures = measure(self.model, map(self.to_device, self.batches), self.characters)
         figures["runtime"] = time.perf_counter() - started
         figures = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         self.log(figures)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from dcpcse.encoders.backbones import load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -123,7 +122,11 @@ def _first_bytes(token: str) -> int:
     return sum(_BYTES.get(letter, 0) & 0xC0 != 0x80 for letter in token.removeprefix("Ġ"))
 
 
-_BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
+_PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
+"""The bytes that byte-level BPE, as in GPT-2, writes as the characters of these numbers; the others follow 255."""
+
+_OTHERS = sorted({*range(256)} - {*_PRINTED})
+_BYTES = {chr(byte): byte for byte in _PRINTED} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any, get_args
 import torch
 import transformers
 from transformers.training_args import OptimizerNames
-from transformers.utils.import_utils import enable_tf32
 
 from dcpcse.data.tables import describe
 from dcpcse.encoders.tokenization import CPU_ROWS
@@ -26,6 +25,7 @@ from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import Need, flag, option, require, require_seed
 from dcpcse.utils.parsing import read_text
+from dcpcse.utils.private.trainer import OneGpuArguments, enable_tf32
 
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
 """Options whose value is a JSON object, or a file that contains one."""
@@ -125,7 +125,7 @@ MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 
 
 @dataclass
-class TrainingArguments(transformers.TrainingArguments):
+class TrainingArguments(OneGpuArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py.
 
     Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it

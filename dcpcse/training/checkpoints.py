@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.trainer_pt_utils import safe_globals
 
 from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -20,6 +19,7 @@ from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.live_runs import read_beside_training
+from dcpcse.utils.private.trainer import safe_globals
 from dcpcse.utils.run_files import (
     RUN_FILE,
     STATE,

@@ -3,7 +3,8 @@
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
-from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+
+from dcpcse.utils.private.trainer import DEFAULT_PROGRESS_CALLBACK
 
 
 class Silent(TrainerCallback):

@@ -10,7 +10,6 @@ import transformers
 from accelerate.utils import DynamoBackend
 from senteval import TRANSFER_TASKS
 from transformers.integrations import get_available_reporting_integrations
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.training.arguments import DataArguments, TrainingArguments
@@ -20,6 +19,7 @@ from dcpcse.utils.console import warn
 from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import Need
+from dcpcse.utils.private.trainer import INTEGRATION_TO_CALLBACK
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that describe the repository for `--push_to_hub`."""
@@ -82,9 +82,8 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
     if run.fp16 and not torch.cuda.is_available():
         warn("--fp16 has no effect without a GPU; training in float32")
         run.fp16 = False
-    if run.n_gpu > 1:
-        warn(f"{run.n_gpu} GPUs are visible, but one process uses one; launch with torchrun to use all")
-        run._n_gpu = 1
+    if run.visible_gpus > 1:
+        warn(f"{run.visible_gpus} GPUs are visible, but one process uses one; launch with torchrun to use all")
     if data and data.eval_transfer and not wants_dev_scores(run):
         raise UserError("--eval_transfer has no effect without an evaluation; add --eval_strategy steps or --do_eval")
     if run.metric_for_best_model and data:

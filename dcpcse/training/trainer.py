@@ -14,7 +14,6 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.collator import ViewCollator
@@ -57,13 +56,14 @@ from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, re
 from dcpcse.utils.errors import UserError, invalid_choice, plural
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.private.trainer import ExportableState, HookedTrainer
 from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, read_state
 from dcpcse.utils.signals import DeferredSignal, Interrupted, ignore_signals
 
 logger = logging.getLogger(__name__)
 
 
-class Trainer(transformers.Trainer):
+class Trainer(HookedTrainer):
     """A transformers Trainer that trains sentence embeddings with the losses of a method.
 
     It weights and logs the loss terms, computes the metrics of the evaluation data, guards the run, and writes
@@ -200,7 +200,7 @@ class Trainer(transformers.Trainer):
         self._batches_since_log = 0
         self._epoch_is_over = False
         self._saved_step = 0
-        self._loss_sum_before: float | None = 0.0
+        self._set_loss_sum(0.0)
         self._limit = args.save_total_limit
         self.guards = Guards(self.step_module, self.method, args, data and data.locate)
         for callback in self.guards.callbacks:
@@ -287,7 +287,8 @@ class Trainer(transformers.Trainer):
         layout = prepacked(self.step_module, self.args.prepack and not (original or half))
         # The guide computes in float32.
         cast = nn.ModuleList([self.sentence_encoder, self.step_module.losses])
-        self._resumed_from, self._loss_sum_before = resume_from_checkpoint and Path(resume_from_checkpoint), 0.0
+        self._resumed_from = resume_from_checkpoint and Path(resume_from_checkpoint)
+        self._set_loss_sum(0.0)
         # What was drawn since the constructor has no effect, and every process draws other dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
         start = self.args.eval_on_start
@@ -378,6 +379,7 @@ class Trainer(transformers.Trainer):
         run = self._at_once if self.args.gradient_cache_chunk is None else self._in_chunks
         self._terms = {}
         loss = run(model, batch, num_items_in_batch)
+        self._add_loss(loss.detach())
         # An overridden `compute_loss` need not compute terms.
         self.guards.observe(rows, batch, self._terms or {"compute_loss": loss})
         if self.accelerator.sync_gradients:
@@ -394,7 +396,7 @@ class Trainer(transformers.Trainer):
         model.train()
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):  # schedule-free optimisers
             self.optimizer.train()
-        inputs, share = self._prepare_inputs(inputs), 1 / self.current_gradient_accumulation_steps
+        inputs, share = self.to_device(inputs), 1 / self.current_gradient_accumulation_steps
         weights = {name: weight * share for name, weight in self._weights().items()}
 
         def run(chunk: Mapping[str, Tensor], replay: Replay, last: bool) -> dict[str, Tensor]:
@@ -444,7 +446,7 @@ class Trainer(transformers.Trainer):
         """
         self.guards.flush()
         if "train_loss" in logs:
-            logs["train_loss"] = self._mean_loss_of_run(logs["train_loss"])
+            logs["train_loss"] = self._mean_loss()
         if "loss" in logs:
             logs |= self._drain_terms() | self._drain_counts() | self._figures() | self._rates
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
@@ -520,27 +522,32 @@ class Trainer(transformers.Trainer):
     def _weights(self) -> dict[str, float]:
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
 
-    def _loss_sum(self) -> float | None:
-        """Return the sum of the losses of all steps so far; None if it is unknown for the steps before a resume."""
-        since_log = self.accelerator.reduce(self._tr_loss, reduction="mean").item()
-        before = self._loss_sum_before
-        return None if before is None else before + self._total_loss_scalar + since_log
+    def _set_loss_sum(self, value: float, unknown_until: int = 0) -> None:
+        """Set the sum of the losses of all steps after step `unknown_until`. It is on the device, and read seldom."""
+        dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
+        self._loss_sum, self._unknown_until = torch.tensor(value, dtype=dtype, device=self.args.device), unknown_until
 
-    def _mean_loss_of_run(self, mean: float) -> float:
-        """Return the mean loss over all steps. mean: over the steps of this call, as transformers computes it."""
-        if world_size() > 1:  # of the losses since the last log line, transformers adds those of one process only
-            own = torch.tensor(mean, dtype=torch.float64, device=self.args.device)
-            mean = self.accelerator.reduce(own, reduction="mean").item()
-        start, steps = self._initial_global_step, self.state.global_step
-        if self._loss_sum_before is None:
+    def _add_loss(self, loss: Tensor) -> None:
+        """Add the loss of a pass to the sum; with `--logging_nan_inf_filter`, the mean so far if it is not finite."""
+        if self.args.logging_nan_inf_filter:
+            so_far = self._loss_sum / max(self.state.global_step - self._unknown_until, 1)
+            loss = torch.where(loss.isfinite(), loss, so_far)
+        self._loss_sum = self._loss_sum + loss
+
+    def _read_loss_sum(self) -> float:
+        """Return the sum of the losses, averaged over all processes."""
+        return self.accelerator.reduce(self._loss_sum, reduction="mean").item()
+
+    def _mean_loss(self) -> float:
+        """Return the mean loss over all steps of the run, or those after a resume if the losses before are unknown."""
+        if self._unknown_until:
             logger.warning(
                 "train_loss is the mean over the steps after step %d: %s, of an earlier version, does not record the "
                 "losses before",
-                start,
+                self._unknown_until,
                 self._resumed_from,
             )
-            return mean
-        return (self._loss_sum_before + mean * (steps - start)) / max(steps, 1)
+        return self._read_loss_sum() / max(self.state.global_step - self._unknown_until, 1)
 
     def _drain_terms(self) -> dict[str, float]:
         if not self._term_sums:  # an overridden `compute_loss` need not compute terms
@@ -575,10 +582,10 @@ class Trainer(transformers.Trainer):
 
     def restore(self, folder: Path) -> None:
         """Load model and state from the checkpoint of a run's last step."""
-        self._load_from_checkpoint(str(folder))
+        self.load_checkpoint(folder)
         self.state = TrainerState.load_from_json(str(folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
-            self._load_best_model()
+            self.load_best_model()
 
     def restore_result(self) -> None:
         """Load the model and the state of the finished run in the output folder."""
@@ -601,28 +608,27 @@ class Trainer(transformers.Trainer):
                 if self.state.best_global_step != step <= self.state.global_step:
                     atomic_save.delete_checkpoint(path)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+    def save_weights(self, folder: Path) -> None:
+        """Save the model as a folder that `dcpcse.load` reads."""
         if self.args.should_save:
-            self.step_module.model.save(Path(output_dir or self.args.output_dir))
+            self.step_module.model.save(folder)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def save_checkpoint(self) -> None:
         """Save a checkpoint atomically, with the files of all processes, and delete old checkpoints."""
         output, step, best = Path(self.args.output_dir), self.state.global_step, self.state.best_global_step
         self.store_flos()
         if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
             self.state.best_model_checkpoint = str(output / f"checkpoint-{best}")
-        first, meet, loss_sum = self.args.should_save, self.accelerator.wait_for_everyone, self._loss_sum()
+        first, meet, loss_sum = self.args.should_save, self.accelerator.wait_for_everyone, self._read_loss_sum()
         with atomic_save.atomic_checkpoint(output, step, self.made_of, first=first, meet=meet) as aside:
             self.save_model(str(aside), _internal_call=True)
             if first:
                 self._write_shared_state(aside)
-                if loss_sum is not None and math.isfinite(loss_sum):
+                if not self._unknown_until and math.isfinite(loss_sum):
                     checkpoints.save_loss_sum(aside, loss_sum)
             # A checkpoint saved because of a signal must be resumable, whatever --save_only_model says.
             if self.stop.number or not self.args.save_only_model:
-                self._save_optimizer_and_scheduler(str(aside))
-                self._save_scaler(str(aside))
-                self._save_rng_state(str(aside))
+                self.save_training_state(aside)
         self._saved_step = step
         if first:
             atomic_save.rotate_checkpoints(output, self._limit, newest=step, best=best)
@@ -636,8 +642,8 @@ class Trainer(transformers.Trainer):
                 self.state.stateful_callbacks[type(part).__name__] = part.state()
         self.state.save_to_json(str(folder / STATE))
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        super()._maybe_log_save_evaluate(*args, **kwargs)
+    def after_step_is_saved(self) -> None:
+        """Stop if a signal has come, once an epoch's last step has been evaluated."""
         ends_epoch = float(self.state.epoch).is_integer()
         if self.state.global_step < self.state.max_steps and self._epoch_is_over == ends_epoch:
             self._stop_if_signalled()
@@ -650,7 +656,7 @@ class Trainer(transformers.Trainer):
         self.stop.number = number
         place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self._saved_step != self.state.global_step or self.args.save_only_model:
-            self._save_checkpoint(self.model, None)
+            self.save_checkpoint()
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
         raise Interrupted(
@@ -659,12 +665,15 @@ class Trainer(transformers.Trainer):
             f"{place}; add --resume to the same command to continue from there",
         )
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        self.step_module.model.load_trained(resume_from_checkpoint)
-        checkpoints.load_loss_state(Path(resume_from_checkpoint), self.method.loss_state())
-        self._loss_sum_before = checkpoints.read_loss_sum(Path(resume_from_checkpoint))
+    def load_checkpoint(self, folder: Path) -> None:
+        """Load the weights, the state of the losses, and the sum of the losses so far."""
+        self.step_module.model.load_trained(folder)
+        checkpoints.load_loss_state(folder, self.method.loss_state())
+        loss_sum = checkpoints.read_loss_sum(folder)
+        self._set_loss_sum(loss_sum or 0.0, read_state(folder)["global_step"] if loss_sum is None else 0)
 
-    def _load_best_model(self) -> None:
+    def load_best_model(self) -> None:
+        """Load the weights of the best checkpoint."""
         logger.info(
             "best checkpoint: %s (%s %.4f)",
             self.state.best_model_checkpoint,

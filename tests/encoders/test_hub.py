@@ -53,6 +53,14 @@ def test_a_trained_encoder_is_downloaded_with_the_files_of_other_libraries(serve
     assert "pytorch_model.bin" not in server.downloads()
 
 
+def test_the_commit_of_an_encoder_is_recorded_whatever_names_it(server, tiny, monkeypatch, tmp_path):
+    commit = server.put(ID, Path(tiny("bert")))
+    for options in (LoadOptions(), LoadOptions("main"), LoadOptions(commit), LoadOptions(cache_dir=str(tmp_path))):
+        assert load_backbone(ID, options=options).source.revision == commit
+    later = server.put(ID, Path(tiny("bert", seed=9)))
+    assert load_backbone(ID).source.revision == later != commit
+
+
 def test_a_revision_is_that_of_the_folder(server, saved, sentences):
     (first, one), (second, other) = saved(seed=1), saved(seed=2)
     commit = server.put(ID, first)

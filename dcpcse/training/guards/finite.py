@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dcpcse.utils import private
 from dcpcse.utils.devices import Returning
 from dcpcse.utils.distributed import cpu_group, world_size
 from dcpcse.utils.errors import UserError
@@ -125,7 +126,7 @@ class FiniteCheck:
         if not gradients and not losses:
             return None
         # A norm that overflows is also an error: clipping by this norm would set gradients to zero.
-        norms = [norm.float() for norm in torch._foreach_norm([*gradients.values()])] if gradients else []
+        norms = [norm.float() for norm in private.norms([*gradients.values()])] if gradients else []
         check = _PendingCheck(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
         return _Step(number, settings, passes, torch.stack(norms) if norms else torch.zeros(0), [*gradients], check)
 
