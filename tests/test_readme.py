@@ -73,6 +73,16 @@ def test_there_are_commands_to_check():
     assert len(commands("evaluation.py")) >= 4
 
 
+def test_the_readme_names_the_versions_that_the_doctor_accepts():
+    lines = (ROOT / "dcpcse/doctor/supported.txt").read_text(encoding="utf-8").splitlines()
+    ranges = dict(line.split(">=") for line in lines)
+    assert f"Python {ranges['python']} or newer" in README
+    for name in ("torch", "transformers"):
+        lowest, above = ranges[name].split(",<")
+        major, minor = above.split(".")
+        assert f"{name} {lowest} to {major}.{int(minor) - 1}" in README
+
+
 @pytest.mark.usefixtures("methods_of_this_test")
 @pytest.mark.parametrize("argv", commands("train.py"), ids=lambda argv: argv[0])
 def test_every_training_command_parses(argv, tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ class EncoderArguments:
         None,
         "Text before each sentence, such as 'query: '; '' for none. Default: as recorded in the folder, or the "
         "default prompt of its config_sentence_transformers.json.",
+        text=True,
     )
     denoise: bool | None = flag(
         "Subtract the [MASK] vector of the template alone, at the positions of the full input. Default: as recorded "

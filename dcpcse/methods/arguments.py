@@ -122,6 +122,7 @@ class RepresentationOptions:
         "Text before each sentence, such as 'query: '; '' for none. Default: the default prompt of the encoder's "
         "config_sentence_transformers.json.",
         needs=NO_TEMPLATE,
+        text=True,
     )
     hard_negative_weight: float = option(
         0.0,

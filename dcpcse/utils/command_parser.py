@@ -7,17 +7,17 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
-from dcpcse.utils.option_fields import OWN_METADATA, Whole, finite_number
+from dcpcse.utils.option_fields import Whole, finite_number
+from dcpcse.utils.private.parser import DataclassParser
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 
@@ -128,7 +128,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but report empty values and unknown options before all other errors."""
         words = list(sys.argv[1:] if args is None else args)
-        _refuse_empty(words)
+        _refuse_empty(words, {name for name, action in self._option_string_actions.items() if action.type is as_text})
         if self._subparsers is None:  # otherwise the options belong to a subparser
             given = [word.split("=")[0] for word in _options(words)]
             for name in (option[2:].replace("-", "_") for option in given):
@@ -169,17 +169,20 @@ def _options(words: Sequence[str]) -> list[str]:
     return [word for word in words[:end] if word.startswith("--") and " " not in word]
 
 
-def _refuse_empty(words: Sequence[str]) -> None:
-    """Raise UserError for an empty or blank value, such as the value of an unset shell variable."""
+def _refuse_empty(words: Sequence[str], texts: Collection[str]) -> None:
+    """Raise UserError for an empty or blank value, such as the value of an unset shell variable.
+
+    texts: options whose values are texts, which may be empty.
+    """
     for before, word in zip(["", *words], words, strict=False):
         if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
             before, word = word[:-1], ""
-        if not (word.strip() if before.startswith("--") else word):
+        if before not in texts and not (word.strip() if before.startswith("--") else word):
             where = f"the value of {before} is empty" if before.startswith("--") else "an argument is empty"
             raise UserError(f"{where}; give a value, or leave it out (is a shell variable unset?)")
 
 
-class Parser(CommandParser, HfArgumentParser):
+class Parser(CommandParser, DataclassParser):
     """A parser whose options are the fields of dataclasses.
 
     main_options: heading → names of the options that `--help` shows; `--help all` shows all options. By default,
@@ -188,6 +191,9 @@ class Parser(CommandParser, HfArgumentParser):
 
     def __init__(self, *args: Any, main_options: Mapping[str, Sequence[str]] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, add_help=not main_options, **kwargs)
+        for name, metadata in self.metadata().items():
+            if metadata.get("text"):
+                self._option_string_actions[f"--{name}"].type = as_text
         for action in self._actions:
             # transformers' parser adds --no_x for every flag x that is on by default; --x False suffices.
             if action.dest in self.unsupported or isinstance(action, argparse._StoreFalseAction):
@@ -216,14 +222,6 @@ class Parser(CommandParser, HfArgumentParser):
             return self.format_help()
         finally:
             self._action_groups = whole
-
-    @staticmethod
-    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
-        field, is_text = copy(field), field.metadata.get("text")
-        field.metadata = {name: value for name, value in field.metadata.items() if name not in OWN_METADATA}
-        HfArgumentParser._parse_dataclass_field(parser, field)
-        if is_text:
-            parser._option_string_actions[f"--{field.name}"].type = as_text
 
     def metadata(self) -> dict[str, Mapping[str, Any]]:
         """Return the metadata of all options by name."""
