@@ -73,7 +73,9 @@ def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
     Pairs without a score are skipped: in 2015 and 2016 the organisers scored only some of the pairs. Raises
     DataError for any fault in the two files.
     """
-    sentences, scores = read_lines(input_path), read_lines(gold_path)
+    sentences, scores = read_lines(input_path), read_lines(gold_path, with_blank_end=True)
+    if not any(score.text.strip() for score in scores[len(sentences) :]):
+        scores = scores[: len(sentences)]
     if len(sentences) != len(scores):
         raise DataError(
             f"{gold_path}: {len(scores)} lines found, {len(sentences)} expected, one for each line of "

@@ -44,6 +44,21 @@ class LabelledTexts:
         words = [[len(text.split()) for text in side] for side in self.texts]
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
+    def without_blank_end(self, sizes: Mapping[Path, int]) -> "LabelledTexts":
+        """Return the examples without empty texts at the end of a file. sizes: file → lines that are kept in any case.
+
+        A file without a size has none of them.
+        """
+        filled = [any(texts) for texts in zip(*self.texts, strict=True)]
+        last = {line.path: line.number for line, is_text in zip(self.lines, filled, strict=True) if is_text}
+        return self.take(
+            [
+                row
+                for row, line in enumerate(self.lines)
+                if line.number <= max(last.get(line.path, 0), sizes.get(line.path, 0))
+            ]
+        )
+
     def file_order(self) -> np.ndarray:
         """Return the row numbers (n,) in the order of the lines; several files are in alphabetical order."""
         return np.array(sorted(range(len(self)), key=lambda row: (self.lines[row].path, self.lines[row].number)))
@@ -52,13 +67,14 @@ class LabelledTexts:
 def read_class_files(*paths: Path) -> LabelledTexts:
     """Read one file per class, in the order of the classes, with one text per line (MR, CR, SUBJ, MPQA).
 
-    Blank lines, which the published files contain (CR 4, MPQA 3), count as empty texts. Files that are not valid UTF-8
+    Blank lines, which the published files contain (CR 4, MPQA 3), count as empty texts; `without_blank_end` leaves out
+    those at the end that are not in the published files. Files that are not valid UTF-8
     are read as ISO-8859-1. Raises DataError if a file has no text.
     """
     rows = [
         (line, (single_blanks(line.text),), label)
         for label, path in enumerate(paths)
-        for line in read_lines(path, or_latin1=True)
+        for line in read_lines(path, or_latin1=True, with_blank_end=True)
     ]
     for label, path in enumerate(paths):
         if not any(text for _, (text,), found in rows if found == label):

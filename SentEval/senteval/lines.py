@@ -98,12 +98,14 @@ def _open_regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file", path)
 
 
-def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:
-    """Return the lines of a UTF-8 file, without a byte-order mark and the final line break.
+def read_lines(
+    path: Path, or_latin1: bool = False, remedy: str = REMEDY, *, with_blank_end: bool = False
+) -> list[Line]:
+    """Return the lines of a UTF-8 file, without a byte-order mark, the final line break and blank lines at the end.
 
     or_latin1: read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks. remedy: the
-    advice in error messages. Raises DataError if the file cannot be read, if it contains control bytes or, without
-    or_latin1, if it is not UTF-8.
+    advice in error messages. with_blank_end: also return the blank lines at the end, if they have a meaning. Raises
+    DataError if the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
     """
     try:
         raw = read_bytes(path)
@@ -131,6 +133,8 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
         content = raw.decode("latin-1")
     texts = content.split("\n")
     if not texts[-1]:
+        texts.pop()
+    while texts and not with_blank_end and not texts[-1].strip():
         texts.pop()
     return [Line(path, number, text.removesuffix("\r"), remedy) for number, text in enumerate(texts, start=1)]
 

@@ -110,7 +110,8 @@ class TransferTask:
         return {split: self._read_split(folder, files, official).by_length() for split, files in wanted.items()}
 
     def _read_split(self, folder: Path, files: tuple[tuple[str, int], ...], official: bool) -> LabelledTexts:
-        examples = self.read(*(folder / name for name, _ in files))
+        published = {folder / name: count for name, count in files} if official else {}
+        examples = self.read(*(folder / name for name, _ in files)).without_blank_end(published)
         if official:
             sizes = Counter(line.path for line in examples.lines)
             unit = "texts" if len(examples.texts) == 1 else "pairs"

@@ -35,6 +35,24 @@ def test_a_last_pair_without_a_score_is_left_out(read_sts):
     assert read_sts("a\tb\nc\td\ne\tf\n", "1\n2\n\n").first == ["a", "c"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n", " \n", "\t\n", "\r\n", "\n \r\n"])
+def test_blank_lines_at_the_end_of_a_file_change_nothing(read_sts, read_benchmark, read_sick_rows, end):
+    sentences, scores = "a\tb\nc\td\ne\tf\n", "1\n2\n\n"
+    for pairs in (
+        read_sts(sentences + end, scores),
+        read_sts(sentences, scores + end),
+        read_sts(sentences + end, scores + end),
+    ):
+        assert (pairs.first, pairs.second, pairs.gold.tolist(), pairs.lines) == (
+            ["a", "c"],
+            ["b", "d"],
+            [1.0, 2.0],
+            [1, 2],
+        )
+    assert read_benchmark(f"g\tf\ty\t0\t1\ta\tb\ng\tf\ty\t0\t2\tc\td\n{end}").first == ["a", "c"]
+    assert read_sick_rows(f"{SICK_HEADER}1\ta\tb\t1\tx\n2\tc\td\t5\tx\n{end}").first == ["a", "c"]
+
+
 def test_a_last_line_needs_no_line_end(read_sts):
     assert read_sts("a\tb\nc\td", "1\n2").second == ["b", "d"]
 

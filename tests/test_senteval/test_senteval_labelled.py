@@ -274,8 +274,35 @@ def test_an_empty_second_text_is_refused(write_file, name, row):
 def test_a_blank_line_among_labelled_rows_is_refused(write_file, name):
     form = FORMATS[name]
     first, second = form.labels.split()[:2]
-    message = refusal(form.read, write_file(content_of(name, (first, "a"), (second, "b"), (first, "c")) + "\n"))
+    message = refusal(
+        form.read,
+        write_file(
+            content_of(name, (first, "a"), (second, "b"), (first, "c")) + "\n" + content_of(name, (first, "d"))
+        ),
+    )
     assert place(name, 4) in message
+
+
+BLANK_ENDS = ["\n", "\n\n", "  \n", "\t\t\n", "\r\n", "\n \n\t\n", "  "]
+
+
+@pytest.mark.parametrize("end", BLANK_ENDS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_blank_lines_at_the_end_of_a_file_change_nothing(read_rows, name, end):
+    expected, found = read_rows(name, "a", "b", "a"), read_rows(name, "a", "b", "a", last=f"\n{end}")
+    found = found.without_blank_end({})
+    assert (found.texts, found.labels.tolist(), found.lines) == (
+        expected.texts,
+        expected.labels.tolist(),
+        expected.lines,
+    )
+
+
+def test_blank_lines_of_the_published_class_files_remain(write_file):
+    examples = read_class_files(write_file("a\n\nb\n\n\n"))
+    (path,) = {line.path for line in examples.lines}
+    assert examples.without_blank_end({path: 4}).texts == (["a", "", "b", ""],)
+    assert examples.without_blank_end({path: 2}).texts == (["a", "", "b"],)  # a file with more texts is refused later
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -150,7 +150,7 @@ def test_any_bytes_are_lines_or_a_line_about_the_byte(content, tmp_path):
     path.write_bytes(content)
     for or_latin1 in (False, True):
         try:
-            lines = read_lines(path, or_latin1)
+            lines = read_lines(path, or_latin1, with_blank_end=True)
         except DataError as error:
             assert f"{path}:" in str(error)
             continue
@@ -158,6 +158,8 @@ def test_any_bytes_are_lines_or_a_line_about_the_byte(content, tmp_path):
         body = content.removeprefix(b"\xef\xbb\xbf")
         assert len(lines) == body.count(b"\n") + (body != b"" and not body.endswith(b"\n"))
         assert not any("\n" in line.text for line in lines)
+        last = max((line.number for line in lines if line.text.strip()), default=0)
+        assert read_lines(path, or_latin1) == lines[:last]
 
 
 @given(text=st.text(max_size=20))
