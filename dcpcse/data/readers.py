@@ -230,13 +230,16 @@ def _read_text(source: DataSource) -> Iterator[FileRow]:
 
 
 def _read_delimited(source: DataSource) -> Iterator[FileRow]:
-    """Yield the rows of a csv or tsv file, with quotes as in RFC 4180. A row has the number of its first line."""
+    """Yield the rows of a csv or tsv file, with quotes as in RFC 4180, but also after spaces that follow a delimiter.
+
+    A row has the number of its first line.
+    """
     delimiter = delimiter_of(source.path)
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
     lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in source.lines())
     # The limit of the csv module, by default 131,072 characters, holds for the whole process; it is never lowered.
     csv.field_size_limit(max(MAX_CELL, csv.field_size_limit()))
-    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    records = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     while True:
         lines.mark()
         try:
@@ -256,9 +259,9 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
             source.refuse(start, source.error(start, problem))
             # Only the first line of the row is skipped; the other lines that the open quote consumed are read again.
             lines.rewind()
-            records = csv.reader(lines, delimiter=delimiter, strict=True)
+            records = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
             continue
-        yield lines.start, [] if len(cells) == 1 and cells[0].isspace() else cells
+        yield lines.start, [] if lines.are_blank else cells
 
 
 def delimiter_of(path: Path) -> str:
@@ -286,6 +289,11 @@ class _Replayed:
     def start(self) -> int:
         """Number of the first line after the mark."""
         return self._since[0][0]
+
+    @property
+    def are_blank(self) -> bool:
+        """Whether the lines after the mark are white space."""
+        return all(not line.strip() for _, line in self._since)
 
     def mark(self) -> None:
         """Mark the start of a row."""

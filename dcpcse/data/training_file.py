@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.data.arrow_cache import BATCH_ROWS, cache_folder, cache_key, memory_map, read_summary, write_cache
 from dcpcse.data.columns import Columns
 from dcpcse.data.duplicates import DuplicateCounts
+from dcpcse.data.file_format import warn_of_format
 from dcpcse.data.readers import DataSource, read_table, reader_of, unreadable
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import file_sha256
@@ -145,6 +146,7 @@ def load_training_file(
     """
     path = Path(path)
     reader_of(path)  # checks first that the file exists and has a supported extension
+    warn_of_format(path)
     try:
         sha256 = file_sha256(path)
     except OSError as error:

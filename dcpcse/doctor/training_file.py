@@ -12,6 +12,7 @@ from pathlib import Path
 from dcpcse.data.column_checks import NumericColumns, RepeatedValues, describe_numbers, describe_values, header_problem
 from dcpcse.data.columns import CLASS, Header, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
+from dcpcse.data.file_format import format_problem
 from dcpcse.data.labels import LabelCounter, describe_labels
 from dcpcse.data.readers import DataSource, read_table
 from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
@@ -35,6 +36,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd]")
 def check(path: Path, settings: CheckSettings) -> Findings:
     """Check a training file."""
     yield from _bytes(path)
+    if problem := format_problem(path):
+        yield warning("format", "; ".join(problem))
     source = _FaultCollector(path)
     for finding in _rows(source, settings):
         yield replace(finding, unit=source.unit)

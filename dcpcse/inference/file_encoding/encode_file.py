@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm.auto import tqdm
 
+from dcpcse.data.file_format import warn_of_format
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
@@ -67,6 +68,7 @@ def encode_file(
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, f"--output {output}")
     text = TextFile.read(file, args.chunk_size)
+    warn_of_format(text.path, as_text=True)
     job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, truncate_dim=args.truncate_dim)
     with _workers(args, encoder) as workers:
         job, dimension = workers.identify(job)

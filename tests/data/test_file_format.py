@@ -1,0 +1,121 @@
+"""Files that are not what their names say: training, encoding and the doctor say so in the same words."""
+
+import contextlib
+import csv
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from dcpcse.data.file_format import format_problem
+from dcpcse.data.training_file import load_training_file
+from dcpcse.doctor.findings import CheckSettings
+from dcpcse.doctor.training_file import check as doctor
+from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
+from dcpcse.inference.file_encoding import encode_file
+from dcpcse.utils.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+SENTENCES = [line.strip() for line in (ROOT / "data/sample/sentences.txt").open(encoding="utf-8")]
+PAIRS = list(zip(SENTENCES[:30], SENTENCES[30:60], strict=True))
+BARE = [tuple(text.translate(str.maketrans("", "", ',;"')) for text in pair) for pair in PAIRS]
+
+
+def joined(delimiter, rows=BARE, header=("sent0", "sent1")):
+    return [delimiter.join(row) for row in (header, *rows)]
+
+
+def written(rows, **settings):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", **settings).writerows(rows)
+    return text.getvalue().splitlines()
+
+
+JSON = [json.dumps({"anchor": first, "positive": second}) for first, second in BARE]
+OTHERS = {
+    "tabs.txt": ("tabs", joined("\t", PAIRS)),
+    "numbered.txt": ("tabs", [f"{i}\t{text}" for i, text in enumerate(SENTENCES[:30])]),
+    "objects.txt": ("JSON", JSON),
+    "arrays.txt": ("JSON", [json.dumps(pair) for pair in PAIRS]),
+    "array.txt": ("JSON", json.dumps([{"anchor": first} for first, _ in PAIRS], indent=1).splitlines()),
+    "quoted.txt": ("commas", written([("sent0", "sent1"), *PAIRS], quoting=csv.QUOTE_ALL)),
+    "some-quoted.txt": ("commas", written([(f"{first}, really", second) for first, second in BARE])),
+    "commas.txt": ("commas", joined(",")),
+    "semicolons.txt": ("semicolons", joined(";")),
+    "bars.txt": ("vertical bars", joined("|")),
+    "spaced-bars.txt": ("vertical bars", joined(" | ", PAIRS)),
+    "in-quotes.txt": ("quotation marks", [f'"{first}"' for first, _ in BARE]),
+    "bars.csv": ("vertical bars", joined("|")),
+    "objects.csv": ("JSON", JSON),
+    "single.csv": ("quotation marks", joined(",", [tuple(f"'{text}'" for text in pair) for pair in BARE])),
+    "typographic.csv": ("quotation marks", joined(",", [tuple(f"“{text}”" for text in pair) for pair in BARE])),
+    "commas.tsv": ("commas", joined(",")),
+    "objects.tsv": ("JSON", JSON),
+}
+WHAT_IT_SAYS = {
+    "prose.txt": SENTENCES[:100],
+    "one.txt": ["A sentence, with a comma; and more."],
+    "few.txt": ["red wine, beans", "green tea, milk, sugar", "an old house, a garden"],
+    "listed.txt": [f"{first[:20]}, {second}" for first, second in BARE],
+    "some-tabs.txt": [text + "\tx" * (i % 2) for i, text in enumerate(SENTENCES[:30])],
+    "dialogue.txt": [f'"{text}", she said' if i % 2 else text for i, text in enumerate(SENTENCES[:30])],
+    "good.csv": written([("sent0", "sent1"), *PAIRS]),
+    "one-column.csv": written([("text",), *((f"{text}, or not",) for text in SENTENCES[:30])]),
+    "good.tsv": joined("\t", BARE),
+    "good.jsonl": JSON,
+    "sample.csv": (ROOT / "data/sample/triplets.csv").read_text(encoding="utf-8").splitlines(),
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, lines):
+        path = tmp_path / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_that_is_not_what_its_name_says_is_told_with_its_first_line(file, name, tmp_path, caplog):
+    what, lines = OTHERS[name]
+    path = file(name, lines)
+    found, understood = format_problem(path)
+    assert what in found and "is read as" in understood
+    assert repr(lines[0][:20])[1:-1].split(",")[0] in understood
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):  # the file is in the cache the second time
+        caplog.clear()
+        with contextlib.suppress(UserError):  # which lines of JSON are in most csv files
+            load_training_file(path, tmp_path / "cache")
+        assert [f"{path}: {found}", f"{path}: {understood}"] == caplog.messages[:2]
+    warnings = [one.text for one in doctor(path, CheckSettings()) if (one.level, one.what) == ("warning", "format")]
+    assert warnings == [f"{found}; {understood}"]
+
+
+@pytest.mark.parametrize("name", WHAT_IT_SAYS)
+def test_prose_and_right_names_are_not_told(file, name):
+    assert format_problem(file(name, WHAT_IT_SAYS[name])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "said"),
+    [("tabs.txt", joined("\t"), "tabs"), ("a.csv", joined(","), "commas"), ("prose", SENTENCES[:30], None)],
+)
+def test_encode_reads_lines_whatever_the_name_is_and_says_so(file, tmp_path, caplog, name, lines, said):
+    path = file(name, lines)
+    caplog.set_level(logging.WARNING)
+    encoding = EncodingArguments(output=str(tmp_path / "vectors.npy"))
+    encode_file(str(ROOT / "data/encoder"), path, encoding, EncoderArguments(pooler_type="avg"))
+    told = [message for message in caplog.messages if message.startswith(f"{path}: ")]
+    assert len(told) == (2 if said else 0) and all(said in message for message in told[:1])
+
+
+@pytest.mark.parametrize("line", ['"{i} good, days", "{i} fine, days"', ' "{i} good, days",   "{i} fine, days"'])
+def test_spaces_before_a_quotation_mark_do_not_make_it_text(file, tmp_path, line):
+    path = file("a.csv", ["anchor, positive", *(line.format(i=i) for i in range(3))])
+    rows = load_training_file(path, tmp_path / "cache").dataset.to_list()
+    assert rows == [{"anchor": f"{i} good, days", "positive": f"{i} fine, days"} for i in range(3)]
