@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from dcpcse.data.label_words import BINARY, CLASSES, Words, pair_word, words_of
 from dcpcse.utils.errors import UserError
 
 ROLES = ("anchor", "positive", "negative")
@@ -12,9 +13,6 @@ negatives `negative_1`, `negative_2`, …"""
 
 LABEL, SCORE, CLASS = "label", "score", "class"
 """Roles of a column that contains no sentences: relations of pairs, scores of pairs, classes of sentences."""
-
-BINARY = ("0", "1")
-"""Cells of a third column that is one of scores whatever its name is."""
 
 ALLOWED = (
     "1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; or "
@@ -97,12 +95,12 @@ def kind_of_role(role: str) -> str:
 class Header:
     """The names of the columns of a file or an object, and their roles.
 
-    binary: whether the scores are 0 and 1, in a column with a name other than `score`.
+    words: the two words of binary labels, which are read as the scores 1 and 0; None for other labels.
     """
 
     names: tuple[str, ...]
     roles: tuple[str, ...]
-    binary: bool = False
+    words: Words | None = None
 
     @property
     def target(self) -> str | None:
@@ -119,18 +117,30 @@ def header_of(
 ) -> Header:
     """Return the names of columns with their roles.
 
-    first: the cells of the first row, if it is known; a third column in which it has 0 or 1 is one of scores. example:
-    a function that returns, for the end of a message, how to keep only the given columns, or, without columns, some
+    first: the cells of a row that decides what a third column contains, if there is one (`binary_words`). example: a
+    function that returns, for the end of a message, how to keep only the given columns, or, without columns, some
     that it chooses. Raises `error`, given a problem, unless these are columns of training data.
     """
     _require_names(names, error, example)
-    binary = len(names) == 3 and names[2].lower() != SCORE and tuple(first[2:]) in {(cell,) for cell in BINARY}
-    roles = (*ROLES[:2], SCORE) if binary else roles_of(names)
+    words = binary_words(names[2], first[2]) if len(names) == len(first) == 3 else None
+    roles = (*ROLES[:2], SCORE) if words else roles_of(names)
     # What a third column contains depends on its first cell.
-    checked = 2 if binary or (len(names) == 3 and not first) else len(names)
+    checked = 2 if words or (len(names) == 3 and not first) else len(names)
     if misplaced := _misplaced(names, roles[:checked]):
         raise error(_describe_misplaced(names, *misplaced, example))
-    return Header(tuple(names), roles, binary)
+    return Header(tuple(names), roles, words)
+
+
+def binary_words(name: str, cell: str) -> Words | None:
+    """Return the words of binary labels if the cell of a third column is one of them, else None.
+
+    In a column `label`, all binary labels are known; in a column `score`, all of them except numbers, which are scores
+    on any scale; in a column of another name, only `BINARY`.
+    """
+    words, name = words_of(cell), name.lower()
+    if name == LABEL:
+        return None if pair_word(cell) in CLASSES else words
+    return words if (words == BINARY) != (name == SCORE) else None
 
 
 def target_of(names: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from itertools import chain
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from dcpcse.data.columns import (
     header_of,
     is_positive_or_negative,
 )
-from dcpcse.data.labels import CLASSES
-from dcpcse.data.readers import FileRow, RowSource, complete_rows
+from dcpcse.data.label_words import is_relation, label_text
+from dcpcse.data.readers import MOST_UNDECIDED, FileRow, RowSource, complete_rows, is_decided
 from dcpcse.data.tables import Row, Table, describe, is_missing, open_table
 from dcpcse.data.training_file import TrainingData, load_training_file
 from dcpcse.utils.arguments import path
@@ -49,7 +49,7 @@ def load_training_data(
     """Load training data from a path, or from an object that `open_table` reads.
 
     The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
-    without names have scores if the third cell of the first row is a number, labels if it is one of `labels.CLASSES`;
+    without names have scores if the third cell of the first row is a number or a boolean, labels if it `is_relation`;
     rows of two have classes if the second cell of the first row is a number.
     None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
 
@@ -120,9 +120,10 @@ def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
     head: list[Row] = []
     for row in table.rows:
         head.append(row)
-        if not 1 < len(row) <= len(ROLES) or not _is_blank(row[-1]):
+        if not 1 < len(row) <= len(ROLES) or _is_deciding(table, row) or len(head) >= MOST_UNDECIDED:
             break
-    rows, first = chain(head, table.rows), head[-1]
+    rows = chain(head, table.rows)
+    first = next((row for row in reversed(head) if not _is_blank(row[-1])), head[-1])
     if table.columns is None and len(first) > len(ROLES):
         raise UserError(f"{table.name}: found {len(first)} columns; keep {ALLOWED}")
     names = _default_names(first) if table.columns is None else table.columns
@@ -134,9 +135,29 @@ def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
         # If there is no such expression, the names of the others are enough.
         return f", for instance {table.pick(kept or _picked(table, names))}" if table.picked or not kept else ""
 
-    # A third column of 0 and 1 without a name is one of scores in any case.
-    cells = [str(cell) if table.columns and _is_count(cell) else cell for cell in first]
-    return header_of(names, error, cells, example=example), rows
+    header = header_of(names, error, _label_in(table, first), example=example)
+    for name in names[:-1] if header.target else names:
+        if name in table.class_names:
+            words = ", ".join(map(repr, table.class_names[name][:3]))
+            raise error(
+                f"the column {name!r} has class labels ({words}), but its place is that of sentences; name it {LABEL} "
+                f"and make it the last column, or leave it out{example([other for other in names if other != name])}"
+            )
+    return header, rows
+
+
+def _is_deciding(table: Table, row: Row) -> bool:
+    """Return whether the last cell of a row is not blank and tells what its column contains."""
+    name = (table.columns or _default_names(row))[-1]
+    return not _is_blank(row[-1]) and is_decided(name, row[-1])
+
+
+def _label_in(table: Table, row: Row) -> Sequence[str]:
+    """Return the cells of a row of three, of which only the last one is read, and only if it can be a label."""
+    last = row[-1]
+    # In a column without a name, numbers are scores on any scale.
+    is_label = isinstance(last, (str, bool)) or (_is_number(last) and table.columns is not None)
+    return ("", "", label_text(last) if is_label else "") if len(row) == len(ROLES) else ()
 
 
 def _default_names(row: Row) -> Sequence[str]:
@@ -147,16 +168,12 @@ def _default_names(row: Row) -> Sequence[str]:
     if len(row) == 2:
         return ("text", CLASS) if _is_number(last) else ROLES[:2]
     if isinstance(last, str):
-        return (*ROLES[:2], LABEL if last.strip().lower() in CLASSES else ROLES[2])
+        return (*ROLES[:2], LABEL if is_relation(last) else ROLES[2])
     return (*ROLES[:2], SCORE if _is_number(last) else ROLES[2])
 
 
 def _is_number(cell: Any) -> bool:
     return isinstance(cell, (Real, Decimal)) and not is_missing(cell)
-
-
-def _is_count(cell: Any) -> bool:
-    return isinstance(cell, Integral) and not isinstance(cell, bool)
 
 
 def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:
@@ -175,34 +192,26 @@ def _is_blank(cell: Any) -> bool:
 
 def _texts(table: Table, header: Header, rows: Iterator[Row]) -> Iterator[FileRow]:
     """Yield the number and the cells of each row as text, as the readers of files do."""
-    names = table.class_names.get(header.names[-1], ()) if header.target in (LABEL, CLASS) else ()
     try:
         for number, row in enumerate(rows, start=1):
             sentences = row[:-1] if header.target else row
             texts = [table.text(number, place, cell) for place, cell in enumerate(sentences)]
             if header.target:
-                texts.append(_label_text(table, number, row, header, names))
+                texts.append(_label_text(table, number, row, header))
             yield number, texts
     except OSError as error:
         raise UserError(f"{table.name}: its rows cannot be read: {error}") from error
 
 
-def _label_text(table: Table, number: int, row: Row, header: Header, names: Sequence[str]) -> str:
-    """Return the text of a label, score or class, which may be a number.
-
-    names: of the classes that numbers stand for.
-    """
+def _label_text(table: Table, number: int, row: Row, header: Header) -> str:
+    """Return the text of a label, score or class, which may be a number or a boolean."""
     place, cell = len(row) - 1, row[-1]
     if isinstance(cell, str) or is_missing(cell):
         return table.text(number, place, cell)
-    if isinstance(cell, bool) or not isinstance(cell, (Real, Decimal)):
+    if not isinstance(cell, (Real, Decimal)):
         problem = f"expected a string or a number but found {describe(cell)}"
         raise table.error(number, f"{problem}; give words to labels or classes, or numbers to scores", place)
-    if header.target == CLASS and not isinstance(cell, Integral):
-        if not float(cell).is_integer():  # a column of whole numbers is one of floats in pandas if a cell was missing
-            problem = f"found {describe(cell)} as a class; give every class as a word or a whole number"
-            raise table.error(number, problem, place)
-        cell = int(cell)
-    if names:
-        return names[int(cell)] if cell >= 0 else ""  # -1 stands for no label in datasets.ClassLabel
-    return str(cell) if isinstance(cell, Integral) else repr(float(cell))
+    if header.target == CLASS and not float(cell).is_integer():
+        problem = f"found {describe(cell)} as a class; give every class as a word or a whole number"
+        raise table.error(number, problem, place)
+    return label_text(cell)

@@ -7,59 +7,65 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dcpcse.data.columns import BINARY, CLASS, LABEL, SCORE, Header
+from dcpcse.data.columns import CLASS, LABEL, SCORE, Header
+from dcpcse.data.label_words import CLASSES, KNOWN, binary_score, label_text, pair_word
 from dcpcse.utils.errors import plural
 from dcpcse.utils.option_fields import finite_number
-
-CLASSES = ("contradiction", "entailment", "neutral")
-"""Classes in the order of their indices, which are the same as in SBERT's reader."""
 
 _DECIMAL = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
 """A number that is not whole, such as 0.5; version numbers with two dots are words."""
 
 
 def normalize_label(header: Header, cell: str) -> str:
-    """Normalise a label: return a relation in lower case, a score as Python prints it, or a class as it is.
+    """Normalise a label: return a relation in lower case, a score as Python prints it, or a class in one spelling.
 
-    Raises ValueError if the label is not what its column requires: one of `CLASSES`, a finite number, or a class that
-    is a word or a whole number.
+    Raises ValueError if the label is not what its column requires: one of `CLASSES`, a finite number or a binary
+    label, or a class that is a word or a whole number.
     """
     if header.target == LABEL:
         return _relation(cell)
-    if header.target == CLASS and _DECIMAL.fullmatch(cell):
+    if header.target == CLASS:
+        return _class(cell)
+    return repr(_binary_score(header, cell) if header.words else _score(cell))
+
+
+def _class(cell: str) -> str:
+    if _DECIMAL.fullmatch(cell):
         raise ValueError(
             f"found {cell[:40]} as a class; give every class as a word or a whole number (scores belong to pairs: two "
             f"columns of sentences, and the column {SCORE} third)"
         )
-    return _score(header, cell) if header.target == SCORE else cell
+    return label_text(cell)
 
 
 def _relation(cell: str) -> str:
-    if cell.lower() in CLASSES:
-        return cell.lower()
+    if pair_word(cell) in CLASSES:
+        return pair_word(cell)
     raise ValueError(
-        f"the label {cell[:40]!r} is not one of {', '.join(CLASSES)}; write the class as a word (numbers have "
-        f"different meanings in different data), remove the row, or rename the column: to {SCORE} if it "
-        "contains numbers, such as 1 and 0 for similar and dissimilar pairs, or to another name if it has "
-        "hard negatives"
+        f"the label {cell[:40]!r} is not one of {KNOWN}; write it as one of these words (numbers have different "
+        f"meanings in different data), remove the row, or rename the column: to {SCORE} if it contains numbers, such "
+        "as 1 and 0 for similar and dissimilar pairs, or to another name if it has hard negatives"
     )
 
 
-def _score(header: Header, cell: str) -> str:
-    try:
-        score = finite_number(cell)
-    except ValueError:
-        score = None
-    if header.binary and score not in (0.0, 1.0):
-        name = header.names[-1]
-        raise ValueError(
-            f"the column {name!r} has {' or '.join(BINARY)} in the first row, which makes it one of scores, but here "
-            f"{cell[:40]!r}; write 1 for similar and 0 for dissimilar pairs, name the column {SCORE} if it has other "
-            f"scores, or write {', '.join(CLASSES)} in a column {LABEL}"
-        )
+def _binary_score(header: Header, cell: str) -> float:
+    score = binary_score(cell, header.words)
     if score is not None:
-        return repr(score)
-    if cell.lower() in CLASSES:
+        return score
+    (similar, other), name = header.words, header.names[-1]
+    raise ValueError(
+        f"the column {name!r} has {other} or {similar} in the first row, which makes it one of scores, but here "
+        f"{cell[:40]!r}; write {similar} for similar and {other} for dissimilar pairs, name the column {SCORE} if it "
+        f"has other scores, or write {', '.join(CLASSES)} in a column {LABEL}"
+    )
+
+
+def _score(cell: str) -> float:
+    try:
+        return finite_number(cell)
+    except ValueError:
+        pass
+    if pair_word(cell) in CLASSES:
         remedy = f"rename the column to {LABEL}, which is for {', '.join(CLASSES)}"
     else:
         remedy = "write a number such as 3.5 (1 and 0 for true and false), or remove the row"

@@ -14,7 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dcpcse.data.columns import BINARY, ROLES, Header, header_of, target_of
+from dcpcse.data.columns import LABEL, ROLES, Header, header_of, target_of
+from dcpcse.data.label_words import BINARY, is_undecided, label_text
 from dcpcse.data.labels import normalize_label
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import open_input
@@ -25,6 +26,9 @@ DROPPED_SHOWN = 5
 
 MAX_CELL = 2**20
 """Maximum number of characters of a csv cell; without it, a quote that is not closed would read the whole file."""
+
+MOST_UNDECIDED = 10_000
+"""Maximum number of rows that are read ahead to find out what the labels are."""
 
 FileRow = tuple[int, list[str]]
 """The number of a row's first line, and the row's cells. A blank line has no cells."""
@@ -117,7 +121,7 @@ def read_table(source: DataSource) -> tuple[Header, Iterator[FileRow]]:
     error = partial(source.error, number)
     header = header_of(names, error)  # before a row is read, whose errors are later ones
     if len(names) == len(ROLES):
-        first, rows = _first_complete(rows, len(names))
+        first, rows = _deciding_row(names, rows)
         header = header_of(names, error, first)
     return header, complete_rows(source, header, rows)
 
@@ -144,14 +148,25 @@ def _require_right_delimiter(source: DataSource, number: int, names: list[str]) 
         raise source.error(number, f"{problem}; separate columns by commas (.csv) or tabs (.tsv)")
 
 
-def _first_complete(rows: Iterator[FileRow], width: int) -> tuple[list[str], Iterator[FileRow]]:
-    """Return the stripped cells of the first complete row ([] if there is none), and all rows."""
+def _deciding_row(names: Sequence[str], rows: Iterator[FileRow]) -> tuple[list[str], Iterator[FileRow]]:
+    """Return the stripped cells of the complete row that decides what a third column contains, and all rows.
+
+    Without complete rows, the cells are [].
+    """
     head: list[FileRow] = []
+    deciding: list[str] = []
     for number, cells in rows:
         head.append((number, cells))
-        if len(cells) == width and all(stripped := [_clean(cell) for cell in cells]):
-            return stripped, chain(head, rows)
-    return [], iter(head)
+        if len(cells) == len(names) and all(stripped := [_clean(cell) for cell in cells]):
+            deciding = stripped
+            if is_decided(names[-1], stripped[-1]) or len(head) >= MOST_UNDECIDED:
+                break
+    return deciding, chain(head, rows)
+
+
+def is_decided(name: str, label: Any) -> bool:
+    """Return whether a label tells what a third column of this name contains; `entailment` does not."""
+    return not (name.lower() == LABEL and isinstance(label, str) and is_undecided(label))
 
 
 def complete_rows(source: RowSource, header: Header, rows: Iterable[FileRow]) -> Iterator[FileRow]:
@@ -384,8 +399,8 @@ def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Itera
 
 def _binary_key(cells: dict[str, Any]) -> str | None:
     """Return the third key of three if its value is the number 0 or 1, which makes it one of scores."""
-    key = list(cells)[-1]
-    return key if len(cells) == len(ROLES) and type(cells[key]) is int and str(cells[key]) in BINARY else None
+    key, value = list(cells.items())[-1]
+    return key if len(cells) == len(ROLES) and type(value) in (int, float) and label_text(value) in BINARY else None
 
 
 def _as_object(number: int, value: Any) -> dict[str, Any]:
@@ -410,8 +425,8 @@ def _in_order(number: int, cells: dict[str, Any], keys: list[str], numeric: str 
 def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str:
     if value is None:
         return ""
-    if numeric and type(value) in (int, float):
-        return repr(value)
+    if numeric and type(value) in (bool, int, float):
+        return label_text(value)
     if not isinstance(value, str):
         allowed, remedy = "a string", "quote it"
         if isinstance(value, list | tuple):

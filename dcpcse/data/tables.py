@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain
-from numbers import Number
+from numbers import Integral, Number
 from os import PathLike
 from typing import Any
 
@@ -33,9 +34,10 @@ class Table:
     """The rows of a Python object, read one after the other and only once.
 
     name: the name of the object in messages, such as `train_data`. columns: the names of the columns; None if they
-    have no names. rows: iterator over the rows, which have the same number of cells; cells are raw Python objects.
+    have no names. rows: iterator over the rows, which have the same number of cells; cells are raw Python objects, but
+    the number of a class label or the member of an Enum is its word.
     kind: what the object is, such as `list of 1,000 rows`. picked: how columns of such an object are picked, a format
-    for their names. class_names: column → names of the classes that its numbers stand for (`datasets.ClassLabel`).
+    for their names. class_names: column of class labels (`datasets.ClassLabel`) → the words of its numbers.
     taken_once: whether the object cannot be read a second time. texts: the named columns whose first cell is a string.
     """
 
@@ -77,7 +79,7 @@ class Table:
     def _remedy(self, place: int, cell: Any) -> str:
         if isinstance(cell, (bytes, bytearray)):
             return "decode it by .decode()"
-        if isinstance(cell, Mapping) or _is_series(cell):
+        if isinstance(cell, Iterable):
             return "give one string per cell"
         others = [name for name in self.texts if self.columns and name != self.columns[place]]
         return f"convert it by str(){f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
@@ -102,7 +104,7 @@ def open_table(data: Any, name: str) -> Table:
         raise UserError(f"{name}: the {type(data).__name__} is {found}; give at least one row")
     if not first:
         raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
-    rows = _even(name, chain([first], table.rows))
+    rows = _in_words(table, _even(name, chain([first], table.rows)))
     texts = tuple(name for name, cell in zip(table.columns or (), first, strict=False) if isinstance(cell, str))
     return Table(**{**vars(table), "rows": rows, "texts": texts})
 
@@ -175,7 +177,9 @@ def _open(data: Any, name: str) -> Table:
     if not isinstance(data, Iterable):
         raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
     columns, rows = _rows(data, name)
-    return Table(name, columns, rows, _kind(data), taken_once=isinstance(data, Iterator))
+    features = data.features if isinstance(data, _types("datasets", "Dataset")) else {}
+    once = isinstance(data, Iterator)
+    return Table(name, columns, rows, _kind(data), class_names=_class_names(features), taken_once=once)
 
 
 def _of_pandas(frame: Any, name: str) -> Table:
@@ -213,7 +217,17 @@ def _of_arrow(data: Any, name: str) -> Table:
     reader = data if once else pa.RecordBatchReader.from_stream(data)
     pieces = (batch.slice(start, BATCH_ROWS) for batch in reader for start in range(0, len(batch), BATCH_ROWS))
     picked = "{name}.select([{0}])" if isinstance(data, pa.Table) else ""
-    return Table(name, tuple(reader.schema.names), _rows_of_batches(pieces), _kind(data), picked, taken_once=once)
+    names, words = tuple(reader.schema.names), _class_names(_features(reader.schema))
+    return Table(name, names, _rows_of_batches(pieces), _kind(data), picked, class_names=words, taken_once=once)
+
+
+def _features(schema: Any) -> Mapping[str, Any]:
+    """Return the features of the `datasets.Dataset` from which an Arrow table comes; none if it is of another kind."""
+    if b"huggingface" not in (schema.metadata or {}):
+        return {}
+    from datasets import Features
+
+    return Features.from_arrow_schema(schema)
 
 
 def _rows_of_batches(batches: Iterable[Any]) -> Iterator[Row]:
@@ -239,7 +253,9 @@ def _of_columns(data: Mapping[Any, Any], name: str) -> Table:
                 f"{name}: column {column!r} has {plural(number, 'row')}, column {first!r} has {rows:,}; give columns "
                 "of equal length"
             )
-    return Table(name, columns, zip(*data.values(), strict=True), f"dict of {plural(rows, 'row')}")
+    # A column of a `datasets.Dataset` knows what its numbers stand for.
+    words = _class_names({column: getattr(values, "features", None) for column, values in data.items()})
+    return Table(name, columns, zip(*data.values(), strict=True), f"dict of {plural(rows, 'row')}", class_names=words)
 
 
 def _rows(data: Iterable[Any], name: str) -> tuple[tuple[str, ...] | None, Iterator[Row]]:
@@ -288,6 +304,27 @@ def _even(name: str, rows: Iterator[Row]) -> Iterator[Row]:
         yield row
 
 
+def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the rows with words in place of members of an Enum and of numbers of class labels, and plain booleans."""
+    booleans = _types("numpy", "bool_")
+    words = [table.class_names.get(column) for column in table.columns or ()]
+
+    def cell_of(number: int, place: int, cell: Any) -> Any:
+        if isinstance(cell, Enum):
+            cell = cell.value if isinstance(cell.value, str) else cell.name
+        elif isinstance(cell, booleans):
+            cell = bool(cell)
+        elif words and words[place] is not None and isinstance(cell, Integral):
+            if cell >= len(words[place]):
+                problem = f"found the class number {cell}, but there are {len(words[place])} class names"
+                raise table.error(number, f"{problem}; give the class as a word", place)
+            cell = words[place][int(cell)] if cell >= 0 else None  # -1 stands for no label in datasets.ClassLabel
+        return cell
+
+    for number, row in enumerate(rows, start=1):
+        yield tuple(cell if type(cell) is str else cell_of(number, place, cell) for place, cell in enumerate(row))
+
+
 def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:
     for column in columns:
         if not isinstance(column, str):
@@ -314,7 +351,7 @@ def _is_indexed(data: Any) -> bool:
 
 def _is_series(value: Any) -> bool:
     """Return whether an object is a sequence of cells (a list, a tuple, an array or a column)."""
-    series = (*_types("numpy", "ndarray"), *_types("pandas", "Series"), *_types("polars", "Series"))
+    series = (*_types("numpy", "ndarray"), *_types("pandas", "Series", "Categorical"), *_types("polars", "Series"))
     series += _types("pyarrow", "Array", "ChunkedArray")
     return isinstance(value, (Sequence, *series))
 

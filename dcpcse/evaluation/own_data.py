@@ -5,19 +5,20 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from senteval import labelled
 from senteval.data import collect, make_pair
-from senteval.errors import quote, shown
+from senteval.errors import shown
 from senteval.labels import LabelsTask
 from senteval.lines import Content, Line, is_number, read_lines, recorded, single_blanks
 from senteval.pairs import PairsTask
 
+from dcpcse.data.label_words import SCHEMES, Words, binary_score, label_text, words_of
 from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of
 from dcpcse.data.tables import Table, open_table
 from dcpcse.utils.arguments import path
@@ -63,8 +64,7 @@ class _Table:
 
     source: the file, or the name of an object. columns: names of the columns; None if there are none. rows: the line
     (without text) and the cells of each row. text: reads a cell of text, called with the line, the column and the
-    cell. separated: the way in which columns are separated, as an adjective. class_names: names of the classes for
-    which a column's numbers stand.
+    cell. separated: the way in which columns are separated, as an adjective.
     """
 
     source: Path
@@ -72,15 +72,15 @@ class _Table:
     rows: Iterator[tuple[Line, Sequence[Any]]]
     text: Callable[[Line, int, Any], str] = lambda line, place, cell: cell
     separated: str = ""
-    class_names: Sequence[str] | None = None
 
 
 def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     """Return the evaluation task of your own sentence pairs.
 
     data: a file or a Python object (see `dcpcse.data.tables.open_table`) with two sentences and a number per row. The
-    number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1 are evaluated
-    by average precision, others by Spearman correlation; scores may have any scale. A .csv, .json or .jsonl file is
+    number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or with two
+    binary labels (`dcpcse.data.label_words.SCHEMES`), are evaluated by average precision, others by Spearman
+    correlation; scores may have any scale. A .csv, .json or .jsonl file is
     read as such, any other file as tab-separated columns; a header is optional. name: the name of an object in
     messages and results; a file has its own.
 
@@ -90,10 +90,11 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     with recorded() as contents:
         table = _open(data, name, PAIRS)
         target = _target(table, PAIRS)
-        pairs, unit = [], ""
+        pairs, unit, words = [], "", None
         for line, cells in table.rows:
             first, second = _texts(table, PAIRS, line, cells, target)
-            pairs.append(make_pair(line, first, second, _number(line, cells[target])))
+            words = words if pairs else _binary_words(cells[target])
+            pairs.append(make_pair(line, first, second, _score(line, cells[target], words)))
             unit = line.unit
     remedy = _remedy(data, PAIRS)
     found = collect("pairs", pairs, table.source, table.source, remedy, unit)
@@ -138,25 +139,24 @@ def _open(data: Any, name: str, kind: _Kind) -> _Table:
     if isinstance(data, (str, os.PathLike)):
         return _open_file(Path(path(name, data)), kind)
     table = open_table(data, name)
-    target = None if table.columns is None else kind.target(table.columns)
     if table.columns is not None and len(table.columns) != kind.width:
         raise UserError(
             f"{name}: found {plural(len(table.columns), 'column')} {list(table.columns)}, but {kind.width} are "
-            f"expected; {kind.object_remedy}{_selection(table, kind, target)}"
+            f"expected; {kind.object_remedy}{_selection(table, kind)}"
         )
     return _Table(
         Path(name),
         table.columns,
         ((Line(Path(name), i, "", kind.object_remedy, "row"), row) for i, row in enumerate(table.rows, start=1)),
         lambda line, place, cell: table.text(line.number, place, cell),
-        class_names=None if target is None else table.class_names.get(table.columns[target]),
     )
 
 
-def _selection(table: Table, kind: _Kind, target: int | None) -> str:
+def _selection(table: Table, kind: _Kind) -> str:
     """Return the advice to pick columns of a table that has too many, or to use the other kind for too few."""
     if len(table.columns) < kind.width:
         return "; texts with their classes are labels, not pairs" if len(table.columns) == LABELS.width else ""
+    target = kind.target(table.columns)
     last = kind.texts if target is None else target
     texts = [column for i, column in enumerate(table.columns) if i != last]
     return f", such as {table.pick([*texts[: kind.texts], table.columns[last]])}"
@@ -176,8 +176,10 @@ def _open_file(path: Path, kind: _Kind) -> _Table:
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path}: the file is empty; {kind.file_remedy}")
-    is_header = path.suffix.lower() in (".json", ".jsonl") or _is_header(first[1], kind)
-    located = ((source.line(number), cells) for number, cells in (rows if is_header else chain([first], rows)))
+    second = next(rows, None)
+    is_header = path.suffix.lower() in (".json", ".jsonl") or _is_header(first[1], second[1] if second else [], kind)
+    below = [] if second is None else [second]
+    located = ((source.line(number), cells) for number, cells in chain(below if is_header else [first, *below], rows))
     if is_header and len(first[1]) != kind.width:
         raise source.line(first[0]).error(
             f"found the columns {first[1]}, but {kind.width} {separated}columns are expected"
@@ -185,11 +187,17 @@ def _open_file(path: Path, kind: _Kind) -> _Table:
     return _Table(path, first[1] if is_header else None, located, separated=separated)
 
 
-def _is_header(cells: Sequence[str], kind: _Kind) -> bool:
-    """Return whether the first row of a file has names: it names the target, or has a word in place of a score."""
+def _is_header(cells: Sequence[str], second: Sequence[str], kind: _Kind) -> bool:
+    """Return whether the first row of a file has names: it names the target, or has a word in place of a score.
+
+    second: the cells of the second row, whose label is of the same scheme if the first row has a label and no name.
+    """
     if kind.target(cells) is not None:
         return True
-    return kind is PAIRS and len(cells) == kind.width and bool(cells[-1].strip()) and not _is_float(cells[-1])
+    if kind is not PAIRS or len(cells) != kind.width or not cells[-1].strip() or _is_float(cells[-1]):
+        return False
+    words = words_of(cells[-1])
+    return words is None or not second or words_of(second[-1]) != words
 
 
 def _is_float(text: str) -> bool:
@@ -239,31 +247,40 @@ def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target:
     return [table.text(line, place, cell) for place, cell in enumerate(cells) if place != target]
 
 
-def _number(line: Line, cell: Any) -> float:
-    """Return the score of a pair. Raises DataError unless it is a finite number, or a string with one."""
-    text = cell.strip() if isinstance(cell, str) else ""
+def _binary_words(cell: Any) -> Words | None:
+    """Return the words of the binary labels that a cell belongs to; None if it is a number or not a label."""
+    return words_of(cell) if isinstance(cell, (str, bool)) and not is_number(label_text(cell)) else None
+
+
+def _score(line: Line, cell: Any, words: Words | None) -> float:
+    """Return the score of a pair. words: see `_binary_words`, of the first row.
+
+    Raises DataError unless the cell is one of these words or, without them, a finite number.
+    """
+    if words:
+        score = binary_score(cell, words) if isinstance(cell, (str, bool)) else None
+        if score is None:
+            raise line.error(f"label {shown(cell)} found, {words[0]} or {words[1]} expected as in the row before")
+        return score
+    text = ""
     # Numbers of numpy, decimal and polars convert to float; bytes would too.
-    if isinstance(cell, (Real, np.bool_)) or hasattr(cell, "is_finite"):
+    if isinstance(cell, (str, Real, Decimal)):
         with contextlib.suppress(OverflowError):  # an integer beyond all floating-point numbers
-            text = repr(float(cell))
+            text = label_text(cell)
     if not is_number(text):
-        raise line.error(f"gold score {shown(cell)} found, a number expected")
+        labels = f" or a binary label ({', '.join('/'.join(words) for words in SCHEMES)})"
+        raise line.error(f"gold score {shown(cell)} found, a number{labels} expected")
     return float(text)
 
 
 def _class(table: _Table, line: Line, target: int, cell: Any) -> str:
     """Return the class of a text as a word. Raises DataError unless it is a word or a whole number."""
-    if isinstance(cell, Real) and float(cell).is_integer() and not isinstance(cell, (bool, Integral)):
-        cell = int(cell)  # a column of whole numbers is one of floats in pandas if a cell was missing
-    if isinstance(cell, Integral) and table.class_names is not None:
-        if not 0 <= cell < len(table.class_names):
-            raise line.error(f"class {cell} found, a number from 0 to {len(table.class_names) - 1} expected")
-        cell = table.class_names[cell]
-    if isinstance(cell, str) and cell.strip():
-        return single_blanks(table.text(line, target, cell))
-    if isinstance(cell, (Integral, np.bool_)):
-        return str(cell)
-    raise line.error(f"class {quote(cell)} found, a word or a whole number expected")
+    text = table.text(line, target, cell) if isinstance(cell, str) else ""
+    if isinstance(cell, (Real, Decimal)) and float(cell).is_integer():
+        text = cell  # a column of whole numbers is one of floats in pandas if a cell was missing
+    if not (word := single_blanks(label_text(text))):
+        raise line.error(f"class {shown(cell)} found, a word or a whole number expected")
+    return word
 
 
 def _remedy(data: Any, kind: _Kind) -> str:

@@ -4,14 +4,17 @@ import csv
 import logging
 import tempfile
 from decimal import Decimal
-from itertools import pairwise
+from enum import Enum, IntEnum, StrEnum
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,15 +123,151 @@ def test_names_of_roles_in_their_places_are_read(load, data):
     assert rows(load(data)) == [("a", "b")[: data.ndim]]
 
 
-def test_numbers_of_a_class_label_are_its_words(load):
-    features = {"s": datasets.Value("string"), "t": datasets.Value("string")}
-    features["label"] = datasets.ClassLabel(names=["entailment", "neutral", "contradiction"])
-    data = datasets.Dataset.from_dict(
-        {"s": ["a", "c", "e"], "t": ["b", "d", "f"], "label": [2, 0, -1]}, features=datasets.Features(features)
-    )
-    for loaded in (load(data), load(data.to_iterable_dataset())):
-        assert rows(loaded) == [("a", "b", "contradiction"), ("c", "d", "entailment")]
-        assert (loaded.dropped, loaded.dropped_lines, loaded.unit) == (1, (3,), "row")
+class Relation(Enum):
+    entailment = 0
+    not_entailment = 1
+    neutral = 2
+
+
+Numbered = IntEnum("Numbered", [(one.name, one.value) for one in Relation])
+Named = StrEnum("Named", [(f"word_{one.value}", one.name) for one in Relation])
+TEXT = datasets.Value("string")
+
+
+def as_class_label(names, words, column="label"):
+    features = datasets.Features({"s": TEXT, "t": TEXT, column: datasets.ClassLabel(names=names)})
+    numbers = [-1 if word is None else names.index(word) for word in words]
+    rows = {"s": [f"a {i}" for i in range(len(words))], "t": [f"b {i}" for i in range(len(words))], column: numbers}
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def in_containers(data, words):
+    """The rows of a Dataset, whose class labels are these words, in every container that knows the words."""
+    columns = {"s": data["s"][:], "t": data["t"][:]}
+    yield data
+    yield data.to_iterable_dataset()
+    yield data.with_format("numpy")
+    yield data.with_transform(lambda batch: batch)
+    yield data.with_format("arrow")[:]
+    yield {**columns, "label": data["label"]}
+    yield pd.DataFrame({**columns, "label": pd.Categorical(words)})
+    yield {**columns, "label": pd.Categorical(words)}
+    yield pl.DataFrame({**columns, "label": words}, schema_overrides={"label": pl.Categorical})
+    yield pa.table({**columns, "label": pa.array(words).dictionary_encode()})
+    for members in (Relation, Numbered, Named):
+        by_word = {getattr(one, "value" if members is Named else "name"): one for one in members}
+        yield [(s, t, by_word.get(word)) for s, t, word in zip(*columns.values(), words, strict=True)]
+        yield [{"s": s, "t": t, "label": by_word.get(w)} for s, t, w in zip(*columns.values(), words, strict=True)]
+
+
+ORDERS = list(permutations(["entailment", "not_entailment"]))
+
+
+@pytest.mark.parametrize("names", ORDERS, ids=str)
+@pytest.mark.parametrize("first", ORDERS[0])
+def test_two_class_labels_are_scores_by_their_words_whatever_their_numbers(load, names, first):
+    words = [first, *ORDERS[0], None]
+    for data in in_containers(as_class_label(list(names), words), words):
+        loaded = load(data)
+        assert loaded.dataset["score"][:] == [float(word == "entailment") for word in words[:-1]], data
+        assert (loaded.dropped, loaded.dropped_lines) == (1, (4,))
+
+
+@pytest.mark.parametrize("first", ["entailment", "neutral"])
+def test_class_labels_of_relations_are_their_words_whatever_the_first_number_is(load, first):
+    words = [first, "entailment", "neutral", "neutral"]
+    for data in in_containers(as_class_label(["entailment", "neutral", "contradiction"], words), words):
+        assert load(data).dataset["label"][:] == words, data
+
+
+@pytest.mark.parametrize(
+    ("names", "column", "message"),
+    [
+        (
+            ["good", "bad"],
+            "label",
+            "row 1: the label 'good' is not one of contradiction, entailment, neutral, or one of 1/0",
+        ),
+        (
+            ["entailment", "neutral"],
+            "gold_label",
+            "the column 'gold_label' has class labels ('entailment', 'neutral'), but",
+        ),
+        (
+            ["1", "0"],
+            "same",
+            "the column 'same' has class labels ('1', '0'), but its place is that of sentences; name it",
+        ),
+    ],
+)
+def test_class_labels_that_are_not_known_are_refused(load, names, column, message):
+    if column == "same":
+        assert load(as_class_label(names, names, column)).dataset["score"][:] == [1.0, 0.0]
+        return
+    with pytest.raises(UserError) as caught:
+        load(as_class_label(names, names, column))
+    assert f"train_data: {message}" in str(caught.value)
+
+
+def test_booleans_are_labels_and_no_sentences(load):
+    for name in ("label", "score"):
+        frame = pd.DataFrame({"s": ["a", "b"], "t": ["c", "d"], name: [True, False]})
+        for data in (frame, [*frame.itertuples(index=False, name=None)], datasets.Dataset.from_pandas(frame)):
+            assert load(data).dataset["score"][:] == [1.0, 0.0]
+    with pytest.raises(UserError, match=r"row 1, column 'other': expected a string but found True; .*leave"):
+        load(frame.rename(columns={"score": "other"}))
+
+
+CELLS_OF_NO_TEXT = {
+    "list": ["a", "b"],
+    "empty list": [],
+    "dict": {"text": "a"},
+    "array": np.array(["a", "b"]),
+    "tensor": torch.ones(2),
+    "scalar tensor": torch.tensor(1),
+    "set": {"a"},
+    "Series": pd.Series(["a"]),
+    "polars Series": pl.Series(["a"]),
+    "object": object(),
+}
+
+
+@pytest.mark.parametrize("kind", CELLS_OF_NO_TEXT)
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("names", [("one", "two", "three"), ("one", "two", "label"), ("one", "two", "score")], ids=str)
+def test_a_cell_that_is_a_container_is_refused_with_row_and_column(load, kind, place, names):
+    cell = CELLS_OF_NO_TEXT[kind]
+    good = ("a", "b", {"label": "neutral", "score": 1.0}.get(names[2], "c"))
+    row = tuple(cell if i == place else value for i, value in enumerate(good))
+    for number, table in ((1, [row, good]), (2, [good, row])):
+        for data in (
+            table,
+            (one for one in table),
+            [dict(zip(names, one, strict=True)) for one in table],
+            dict(zip(names, map(list, zip(*table, strict=True)), strict=True)),
+            pd.DataFrame(table, columns=list(names)),
+        ):
+            with pytest.raises(
+                UserError, match=f"^train_data: row {number}, column .*: expected a string .*found"
+            ) as caught:
+                load(data)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("cell", [["a", "b"], {"text": "a"}, [["a"]]], ids=str)
+def test_a_column_of_lists_is_refused_in_every_table(load, place, cell):
+    columns = {name: [cell] * 2 if i == place else ["x", "y"] for i, name in enumerate(("one", "two", "three"))}
+    data = datasets.Dataset.from_dict(columns)
+    for table in (
+        data,
+        data.to_iterable_dataset(),
+        data.with_format("torch"),
+        data.with_format("arrow")[:],
+        pl.DataFrame(columns),
+    ):
+        with pytest.raises(UserError, match=rf"row 1, column '{[*columns][place]}': expected a string but found a "):
+            load(table)
 
 
 def test_decimal_numbers_are_scores(load):
@@ -188,8 +327,8 @@ def test_decimal_numbers_are_scores(load):
         ),
         (
             [("a", "b", 1.0), ("a", "b", True)],
-            "row 2, column 3: expected a string or a number but found True; give words to "
-            "labels or classes, or numbers to scores",
+            "row 2: the score 'true' is not a number in digits; write a number such as 3.5 (1 and 0 for "
+            "true and false), or remove the row, or rename a column of hard negatives",
         ),
         (
             [("a", "b", "c"), ("a", "b", 3)],

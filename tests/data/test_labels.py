@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from dcpcse.data import arrow_cache
+from dcpcse.data import arrow_cache, readers
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.columns import Columns
 from dcpcse.data.duplicates import Duplicates
@@ -107,7 +107,7 @@ def test_a_number_in_json_is_refused_as_a_label_and_not_for_being_unquoted(load,
         load("a.jsonl", [("x", "y", label)])
 
 
-@pytest.mark.parametrize("value", [True, [1], {"a": 1}])
+@pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_what_is_neither_number_nor_text_is_no_score(load, value):
     with pytest.raises(UserError, match="line 1: key 'score': expected a string"):
         load("a.jsonl", [("x", "y", value)], ("a", "b", "score"))
@@ -119,9 +119,7 @@ def test_a_label_that_does_not_stand_third_is_refused(load, header):
         load("a.csv", [["x"] * len(header)], header)
 
 
-@pytest.mark.parametrize(
-    ("cell", "is_refused"), [("0.5", True), ("-1.25", True), ("2", False), ("3.0", False), ("3.11.1", False)]
-)
+@pytest.mark.parametrize(("cell", "is_refused"), [("0.5", True), ("-1.25", True), ("2", False), ("3.11.1", False)])
 def test_a_class_is_a_word_or_a_whole_number(load, cell, is_refused):
     rows = [("x", "a"), ("y", cell)]
     if is_refused:
@@ -234,7 +232,7 @@ def test_labels_reach_a_method_that_reads_them_and_no_other(reader):
     fill_defaults(args, ["anchor", "positive", "negative"])
 
 
-@pytest.mark.parametrize("label", ["2", "0.0", "true", "no", "-1"])
+@pytest.mark.parametrize("label", ["2", "0.5", "good", "related", "-1"])
 def test_an_unknown_label_suggests_the_column_of_scores(load, label):
     with pytest.raises(UserError, match=r"rename the column: to score if it contains numbers, such as 1 and 0"):
         load("a.csv", [("x", "y", label)])
@@ -242,13 +240,63 @@ def test_an_unknown_label_suggests_the_column_of_scores(load, label):
 
 @pytest.mark.parametrize(
     ("score", "remedy"),
-    [("Neutral", "rename the column to label"), ("yes", "1 and 0 for true and false"), ("３", "3.5")],
+    [("Neutral", "rename the column to label"), ("good", "1 and 0 for true and false"), ("３", "3.5")],
 )
 def test_a_score_that_is_a_word_suggests_what_to_write(load, score, remedy):
     with pytest.raises(UserError, match=f"the score '{score}' is not a number in digits; .*{remedy}"):
         load("a.csv", [("x", "y", score)], ("a", "b", "score"))
 
 
-def test_true_in_json_is_told_of_both_columns(load):
-    with pytest.raises(UserError, match="found the boolean true; give words to labels or classes, or numbers to"):
-        load("a.jsonl", [("x", "y", True)])
+LABELS = {
+    "entailment": ("not_entailment", "not-entailment", "Non-Entailment"),
+    "duplicate": ("not_duplicate", "non-duplicate", "NOT DUPLICATE"),
+    "paraphrase": ("not_paraphrase",),
+    "equivalent": ("not_equivalent",),
+    "similar": ("dissimilar", "not similar"),
+    "same": ("different",),
+    "true": ("false", "FALSE"),
+    "yes": ("no", "No"),
+    "1": ("0", "0.0"),
+    "1.0": ("0", "0.0"),
+}
+PAIRS_OF_LABELS = [(similar, other) for similar, others in LABELS.items() for other in others]
+
+
+@pytest.mark.parametrize("first_is_similar", [True, False])
+@pytest.mark.parametrize(("similar", "other"), PAIRS_OF_LABELS)
+def test_two_labels_are_scores_whose_direction_is_that_of_the_words(load, similar, other, first_is_similar):
+    labels = [similar, similar.upper(), other] if first_is_similar else [other, similar, similar]
+    loaded = load("a.csv", [(f"x{i}", f"y{i}", label) for i, label in enumerate(labels)])
+    assert loaded.dataset["score"][:] == ([1.0, 1.0, 0.0] if first_is_similar else [0.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize("labels", [(True, False), (1, 0), (1.0, 0.0), ("true", False), ("1", 0.0)])
+@pytest.mark.parametrize("header", ["label", "score"])
+def test_a_label_is_the_same_as_text_as_a_number_and_as_a_boolean(load, name, labels, header):
+    loaded = load(name, [("x", "y", labels[0]), ("z", "w", labels[1])], ("a", "b", header))
+    assert loaded.dataset["score"][:] == [1.0, 0.0]
+
+
+def test_entailment_alone_is_a_relation_and_later_rows_decide(load, monkeypatch):
+    rows = [(f"x{i}", f"y{i}", "entailment") for i in range(5)]
+    assert load("a.csv", rows).classes == {"entailment": 5}
+    assert load("b.csv", [*rows, ("x", "y", "neutral")]).classes == {"entailment": 5, "neutral": 1}
+    assert load("c.csv", [*rows, ("x", "y", "not_entailment")]).dataset["score"][:] == [1.0] * 5 + [0.0]
+    monkeypatch.setattr(readers, "MOST_UNDECIDED", 5)
+    with pytest.raises(UserError, match="line 7: the label 'not_entailment' is not one of contradiction"):
+        load("d.csv", [*rows, ("x", "z", "not_entailment")])
+
+
+@pytest.mark.parametrize("other", ["neutral", "no", "0", "maybe"])
+def test_labels_of_two_schemes_are_refused(load, other):
+    with pytest.raises(UserError, match=f"line 3: .*not_duplicate or duplicate in the first row, .* here '{other}'"):
+        load("a.csv", [("x", "y", "duplicate"), ("z", "w", other)])
+
+
+def test_classes_are_one_class_in_each_of_their_forms(load):
+    rows = [
+        (f"x{i}", cell) for i, cell in enumerate(("1", "1.0", 1, 1.0, "true", "True", "TRUE", True, "2.0.1", "Sport"))
+    ]
+    assert load("a.csv", rows, ("text", "class")).classes == {"1": 4, "2.0.1": 1, "Sport": 1, "true": 4}
+    assert load("a.jsonl", rows, ("text", "class")).classes == {"1": 4, "2.0.1": 1, "Sport": 1, "true": 4}

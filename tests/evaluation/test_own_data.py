@@ -158,6 +158,63 @@ def test_a_list_a_frame_a_dataset_and_a_file_of_any_name_are_the_same_data(frame
         assert list(found.files) == [str(tmp_path / name)]
 
 
+BLANK_ENDS = ["\n", "\n\n", "   \n", "\t\t\n", "\r\n", "\n \n\t\r\n", "  "]
+
+
+@pytest.mark.parametrize("end", BLANK_ENDS)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_blank_lines_at_the_end_of_a_file_change_nothing(frame, end, tmp_path):
+    read, table = FRAMES[frame]
+    for name, write in FILES.items():
+        write(table, tmp_path / name)
+        expected = result_of(read(str(tmp_path / name)))
+        with (tmp_path / name).open("ab") as file:
+            file.write(end.encode())
+        assert result_of(read(str(tmp_path / name))) == expected, name
+
+
+TWO_WORDS = [
+    ("entailment", "not_entailment"),
+    ("duplicate", "Non-Duplicate"),
+    ("True", "False"),
+    (True, False),
+    ("1.0", "0"),
+]
+
+
+@pytest.mark.parametrize("words", TWO_WORDS, ids=str)
+@pytest.mark.parametrize("kind", ["class label", "reversed", "tuples", "categorical", "no-header.csv", "same.csv"])
+def test_two_labels_of_pairs_are_1_and_0_whatever_their_numbers(words, kind, tmp_path):
+    numbers = [score for *_, score in BINARY]
+    frame = pd.DataFrame(BINARY, columns=["one", "two", "label"])
+    frame["label"] = [words[1 - number] for number in numbers]
+    if kind in ("class label", "reversed"):
+        names = list(map(str, words))[:: -1 if kind == "reversed" else 1]
+        features = datasets.Features(
+            one=datasets.Value("string"), two=datasets.Value("string"), label=datasets.ClassLabel(names=names)
+        )
+        rows = {**frame.to_dict("list"), "label": [names.index(str(word)) for word in frame["label"]]}
+        data = datasets.Dataset.from_dict(rows, features=features)
+    elif kind == "categorical":
+        data = frame.astype({"label": "category"})
+    elif kind == "tuples":
+        data = list(frame.itertuples(index=False, name=None))
+    else:
+        data = tmp_path / kind
+        frame.rename(columns={"label": "same"}).to_csv(data, index=False, header=kind == "same.csv")
+    assert own_pairs(data).pairs.gold.tolist() == numbers
+
+
+def test_a_class_is_one_class_in_each_of_its_forms(tmp_path):
+    forms = [
+        (f"text {i}", form)
+        for i, form in enumerate([1, 1.0, "1", "1.0", 0, "0.0", True, "true", "True", np.True_] * 5)
+    ]
+    assert own_labels(forms).classes == ("0", "1", "true")
+    pd.DataFrame(forms, columns=["text", "label"]).to_csv(tmp_path / "forms.csv", index=False)
+    assert own_labels(tmp_path / "forms.csv").classes == ("0", "1", "true")
+
+
 def test_classes_of_a_dataset_have_their_names_and_whole_floats_are_whole_numbers():
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
     rows = {"text": [f"text {i}" for i in range(10)], "label": [0, 1] * 5}
@@ -201,6 +258,26 @@ BAD = {
         pd.DataFrame([(1, "a", "b", 2)], columns=["id", "one", "two", "score"]),
         r"""found 4 columns ['id', 'one', 'two', 'score'], but 3 are expected""",
     ),
+    "two schemes": (
+        own_pairs,
+        [("a", "b", "true"), ("c", "d", "no")],
+        "row 2: label 'no' found, true or false expected",
+    ),
+    "relations": (own_pairs, [("a", "b", "entailment"), ("c", "d", "neutral")], "row 2: label 'neutral' found"),
+    "unknown words": (
+        own_pairs,
+        [("a", "b", "good")],
+        "row 1: gold score 'good' found, a number or a binary label (1/0,",
+    ),
+    "list": (own_pairs, [("a", ["b"], 1)], "row 1, column 2: expected a string but found a list; give one string per"),
+    "score in a list": (own_pairs, [("a", "b", [1])], "row 1: gold score [1] found"),
+    "score in an array": (
+        own_pairs,
+        {"a": ["x"], "b": ["y"], "score": [np.ones(2)]},
+        "row 1: gold score array([1., 1.])",
+    ),
+    "class in a dict": (own_labels, [("a", {"label": 1})], "row 1: class {'label': 1} found"),
+    "text in a dict": (own_labels, [({"text": "a"}, 1)], "row 1, column 1: expected a string but found a dict"),
     "blank text": (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: an empty sentence found"),
     "missing text": (own_pairs, [(None, "b", 1)], "row 1: an empty sentence found"),
     "number as text": (own_pairs, [("a", 5, 1)], "row 1, column 2: expected a string but found the number 5"),
@@ -223,7 +300,7 @@ BAD = {
                 {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["n", "y"])}
             ),
         ),
-        "row 1: class -1 found, a number from 0 to 1 expected",
+        "row 1: class None found, a word or a whole number expected",
     ),
 }
 BAD_FILES = {

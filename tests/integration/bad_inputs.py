@@ -308,7 +308,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         with_data("a class that is a decimal number", "text,label\na,x\nb,0.5\n", "decimal.csv", "line 3: found 0.5"),
         with_data("one class", "text,class\na,x\nb,x\n", "one.csv", "'x'"),
         with_data("classes of one sentence", "text,label\na,x\nb,y\n", "single.csv", "'label'"),
-        with_data("true as a class", '{"text": "a", "class": true}\n', "truth.jsonl", "class"),
+        with_data("a list as a class", '{"text": "a", "class": ["x"]}\n', "list.jsonl", "class"),
         Case(
             "classes for a method that contrasts no pairs",
             "train ... --train_file classes.csv --method sbert",
@@ -362,7 +362,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"classes.csv": "text,class\na,x\nb,x\nc,y\n"},
         ),
         with_data("scores that are labels", "a,b,score\nx,y,Neutral\n", "words.csv", "label"),
-        with_data("true as a score", '{"a": "x", "b": "y", "score": true}\n', "true.jsonl", "number"),
+        with_data("a list as a score", '{"a": "x", "b": "y", "score": [1]}\n', "listed.jsonl", "number"),
         with_data("a score that is no number", "a,b,score\nx,y,3.5\nz,w,high\n", "scores.csv", "line 3"),
         with_data("a label in the first column", "label,a,b\nneutral,x,y\nneutral,z,w\n", "first.csv", "third"),
         with_data("labels that the method does not read", "a,b,label\nx,y,neutral\nz,w,neutral\n", "nli.csv", "label"),
