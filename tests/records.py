@@ -92,8 +92,7 @@ CONFIG = {"model_type": "bert", "hidden_size": 4, "architectures": ["BertModel"]
 OCCURRENCES = {"count": 1, "lines": [2]}
 SUMMARY = {
     **{"columns": ["a", "b"], "dropped": 0, "dropped_lines": [3], "unit": "line", "classes": {}, "scores": [0.5]},
-    "numeric": ["a"],
-    "values": 0,
+    "problems": ["the column 'a' has numbers"],
     "repeats": {"duplicates": OCCURRENCES, "identical": OCCURRENCES, "contradictory": OCCURRENCES}
     | {"relabelled": OCCURRENCES, "rows": 4, "pairs": 1},
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dcpcse.data.cache_summary import CacheSummary
-from dcpcse.data.column_checks import NumericColumns, RepeatedValues
+from dcpcse.data.column_checks import ColumnContents, score_problem
 from dcpcse.data.columns import SCORE, Header
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import LabelCounter
@@ -89,23 +89,23 @@ def _write_stream(file: BinaryIO, source: RowSource, header: Header, complete: I
     import pyarrow as pa
 
     repeats, tally = Duplicates(header.roles), LabelCounter(header.target)
-    numeric, values = NumericColumns(header), RepeatedValues(header)
+    contents = ColumnContents(header)
     schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
             repeats.add(batch)
             tally.add(batch)
-            numeric.add(batch)
-            values.add(batch)
+            contents.add(batch)
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, list(header.names))
-        if problem := numeric.problem():
-            raise UserError(f"{source.described}: {problem}")
+        found = contents.problems(source.leave_out)
+        if fatal := next((problem.text for problem in found if problem.is_fatal), None):
+            raise UserError(f"{source.described}: {fatal}")
+        problems = [*(problem.text for problem in found), *filter(None, [score_problem(header)])]
         # The summary is not in the schema's metadata, which is written before the number of dropped rows is known.
         labels = {"classes": tally.classes, "scores": tally.scores}
-        found = {"numeric": numeric.found(), "values": values.found(), "repeats": repeats.found().as_dict()}
-        summary = {**source.summary(header), **labels, **found}
+        summary = {**source.summary(header), **labels, "problems": problems, "repeats": repeats.found().as_dict()}
         end = _record_batch([[] for _ in header.names], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary

@@ -36,6 +36,5 @@ class CacheSummary:
     unit: str
     classes: dict[str, int]
     scores: list[int | float]
-    numeric: list[str]
-    values: int = schema.count()
+    problems: list[str]
     repeats: _Repeats

@@ -1,91 +1,137 @@
-"""Find columns that are not what they are taken for: no header in the first row, numbers or classes as sentences."""
+"""Find columns that are not what they are taken for: no header in the first row, or no text in place of sentences."""
 
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from dcpcse.data.columns import CLASS, SCORE, Header, negatives_in
-from dcpcse.utils.option_fields import finite_number
+from dcpcse.data.columns import CLASS, LABEL, ROLES, SCORE, Header, kind_of_role
+from dcpcse.data.label_words import BINARY, are_labels
 
-LEAST_ROWS = 20
+LEAST_ROWS = 10
 MOST_VALUES = 1_000
-ROWS_PER_VALUE = 10
+ROWS_PER_VALUE = 5
 MOST_WORDS, MOST_CHARACTERS = 3, 40
-"""A second column of positives may contain classes if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES`
-different values, each in `ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are. Few
-positives are repeated so often; those that are, such as the questions of an FAQ, have more words."""
+"""A column after the first may contain labels if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES` different
+values, each in `ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are. Few sentences
+are repeated so often; those that are, such as the questions of an FAQ, have more words."""
 
+LEAST_SHARE = 0.95
+"""Share of the cells of a column that must have a form of `_FORMS`."""
+
+_MONTH = r"(jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?"
+_TIME = r"\d{1,2}:\d{2}(:\d{2}\S*)?( ?[ap]m)?"
+_DAY = rf"\d{{1,4}}([-/.])\d{{1,2}}\2\d{{1,4}}|(\d{{1,2}}\.? )?{_MONTH}( \d{{1,2}}(st|nd|rd|th)?)?,? \d{{4}}"
+_FORMS = {
+    "numbers": re.compile(r"[-+]?[$€£¥]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?\s?[%$€£¥]?", re.IGNORECASE),
+    "dates or times": re.compile(rf"({_DAY})([ T,]+{_TIME})?|{_TIME}", re.IGNORECASE),
+    "identifiers": re.compile(r"(?=\S*\d)[\w.:/#@+-]+", re.ASCII),
+    "addresses": re.compile(r"\w+://\S+|www\.\S+|[\w.+-]+@[\w-]+(\.[\w-]+)+"),
+}
+"""What the cells of a column may be in place of text → a pattern of the whole cell; the first match counts."""
 
 MOST_IN_WORD = 12
 """Number of letters without a blank between them above which a text has more words than a name. Only letters of
 scripts without capitals count, such as Chinese and Thai, in which most languages have no blanks between words."""
 
+LeaveOut = Callable[[Sequence[str]], str]
+"""A function that says how to leave out all columns but those with the given names."""
 
-class NumericColumns:
-    """The columns of sentences in which every cell so far is a number, filled while rows are read."""
+
+@dataclass(frozen=True)
+class ColumnProblem:
+    """A column of sentences that probably has no text. is_fatal: whether training on it would be useless."""
+
+    text: str
+    is_fatal: bool = False
+
+
+class ColumnContents:
+    """What the columns of sentences contain, filled while rows are read; of columns of text, little is kept."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
         sentences = len(header.names) - (header.target is not None)
-        self._places = list(range(sentences)) if len(header.names) > 1 else []
-        self._rows = 0
+        self._columns = [_Contents(may_be_labels=place > 0) for place in range(sentences)]
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Add rows, each given by the number of its first line and its cells."""
-        self._rows += len(rows)
-        self._places = [i for i in self._places if all(_is_number(cells[i]) for _, cells in rows)]
+        for place, column in enumerate(self._columns):
+            column.add([cells[place] for _, cells in rows])
 
-    def found(self) -> list[str]:
-        """Return the names of these columns."""
-        return [self.header.names[i] for i in self._places] if self._rows else []
+    def problems(self, leave_out: LeaveOut) -> list[ColumnProblem]:
+        """Return the problems of these columns, each with a remedy."""
+        return [*filter(None, (self._problem(place, leave_out) for place in range(len(self._columns))))]
 
-    def problem(self) -> str | None:
-        """Return the problem, with a remedy, if such a column would be one of hard negatives."""
-        first = len(self.header.roles) - len(negatives_in(self.header.roles))
-        name = next((self.header.names[i] for i in self._places if i >= first and self._rows), None)
-        if name is None:
+    def _problem(self, place: int, leave_out: LeaveOut) -> ColumnProblem | None:
+        names, role, column = self.header.names, kind_of_role(self.header.roles[place]), self._columns[place]
+        if not (found := column.found()):
             return None
-        remedy = "remove it"
-        if len(self.header.names) == 3:
-            remedy = f"name it {SCORE} if it contains the similarity of each pair, or {remedy}"
-        return f"every cell of the column {name!r} is a number, which is no hard negative; {remedy}"
+        others = [name for name in names if name != names[place]]
+        remedies = [f"leave it out: {leave_out(others)}" if others else "give a column of sentences"]
+        if len(names) == 2 and place == 1 and self.header.target is None:
+            remedies.insert(0, f"name it {CLASS} if it has classes")
+        if len(names) == 3 and role == ROLES[2]:
+            remedies.insert(0, f"name it {LABEL} or {SCORE} if it has labels or scores of the pairs")
+        values = ", ".join(repr(value[:40]) for value in column.first)
+        text = f"the column {names[place]!r} is in the place of sentences but has {found}: {values}"
+        return ColumnProblem(f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
 
 
-class RepeatedValues:
-    """The different values of the second of two columns, filled while rows are read; few of them are kept."""
+class _Contents:
+    """What one column contains. first: its first three different values. may_be_labels: see `LEAST_ROWS`."""
 
-    def __init__(self, header: Header) -> None:
-        self._values: set[str] | None = set() if len(header.names) == 2 and header.target is None else None
+    def __init__(self, may_be_labels: bool) -> None:
+        self.first: list[str] = []
         self._rows = 0
+        self._forms: dict[str, int] | None = dict.fromkeys(_FORMS, 0)
+        self._values: set[str] | None = set() if may_be_labels else None
 
-    def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells."""
-        self._rows += len(rows)
-        if self._values is None:
-            return
-        self._values.update(cells[1] for _, cells in rows)
-        if len(self._values) > MOST_VALUES or not all(map(_is_short, self._values)):
-            self._values = None
+    def add(self, cells: Sequence[str]) -> None:
+        self._rows += len(cells)
+        if len(self.first) < 3:
+            self.first = list(dict.fromkeys([*self.first, *cells]))[:3]
+        if self._forms is not None:
+            for cell in cells:
+                if form := _form(cell):
+                    self._forms[form] += 1
+            if sum(self._forms.values()) < LEAST_SHARE * self._rows:
+                self._forms = None
+        if self._values is not None:
+            self._values.update(cells)
+            if len(self._values) > MOST_VALUES or not all(map(_is_short, self._values)):
+                self._values = None
 
-    def found(self) -> int:
-        """Return the number of different values if they may be classes, else 0."""
+    @property
+    def are_numbers(self) -> bool:
+        """Whether every cell is a number."""
+        return self._forms is not None and self._forms["numbers"] == self._rows
+
+    def found(self) -> str | None:
+        """Return what the column has in place of text; None if it probably has text."""
         number = len(self._values or ())
-        return number if self._rows >= max(LEAST_ROWS, ROWS_PER_VALUE * number) else 0
+        is_repeated = self._rows >= max(LEAST_ROWS, ROWS_PER_VALUE * number) or are_labels(self._values or ())
+        if number == 1 and self._rows > 1 and is_repeated:
+            return f"the same value in all {self._rows:,} rows"
+        if number > 1 and is_repeated:
+            return f"{number:,} different values in {self._rows:,} rows"
+        return max(self._forms, key=self._forms.get) if self._forms and self._rows else None
 
 
-def describe_values(name: str, values: int, rows: int) -> str:
-    """Return the problem of a column of positives with few different values, which may be classes."""
-    if values == 1:
-        return f"the column {name!r} has the same value in all {rows:,} rows, which teaches nothing; remove it"
-    return (
-        f"the column {name!r} has {values:,} different values in {rows:,} rows; if they are classes, name the column "
-        f"{CLASS}"
-    )
+def score_problem(header: Header) -> str | None:
+    """Return the problem of a third column whose labels do not say which pairs are similar; None if they do."""
+    name = header.names[-1]
+    if header.words is None or name.lower() == SCORE or header.words not in (BINARY, ("true", "false"), ("yes", "no")):
+        return None
+    similar, other = header.words
+    return f"the column {name!r} has {other} and {similar}, which are read as scores: {similar} for a similar pair"
 
 
-def describe_numbers(names: Sequence[str]) -> str:
-    """Return the problem of columns of anchors or positives with these names that contain only numbers."""
-    return f"every cell of the column {names[0]!r} is a number, but its place is that of sentences"
+def _form(cell: str) -> str | None:
+    if len(cell) > 200 or cell.count(" ") > 5:  # an address or a date is shorter
+        return None
+    return next((form for form, pattern in _FORMS.items() if pattern.fullmatch(cell)), None)
 
 
 def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
@@ -122,11 +168,3 @@ def _has_few_words(text: str) -> bool:
 
 def _letters_without_case(word: str) -> int:
     return sum(unicodedata.category(letter) == "Lo" for letter in word)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        finite_number(cell)
-    except ValueError:
-        return False
-    return True

@@ -112,13 +112,14 @@ def _delimiter(lines: Sequence[str]) -> str | None:
 
 
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
-    """Return whether lines have the same number of cells, and are quoted or have no space after the delimiter."""
+    """Return whether lines have the same number of cells, with quotes or without a space beside the delimiter."""
     rows = _rows(lines, delimiter)
     width, count = Counter(map(len, rows)).most_common(1)[0]
     if width == 1 or len(rows) < LEAST_LINES or count < LEAST_SHARE * len(lines):
         return False
     below = lines[1:]  # the first line may be a header without quotes
-    is_quoted = _share(below, lambda line: line.lstrip().startswith('"')) >= LEAST_SHARE
+    quoted = re.compile(rf'"\s*{delimiter}|{delimiter}\s*"')
+    is_quoted = _share(below, lambda line: quoted.search(line) is not None) >= LEAST_SHARE
     return is_quoted or _share(lines, lambda line: re.search(rf"{delimiter}\s", line) is None) >= LEAST_SHARE
 
 

@@ -84,6 +84,9 @@ class _TableSource(RowSource):
     def error(self, number: int, problem: str) -> UserError:
         return self.table.error(number, problem)
 
+    def leave_out(self, kept: Sequence[str]) -> str:
+        return f"give {self.table.pick(kept)}"
+
     def drop(self, number: int) -> None:
         super().drop(number)
         self._dropped_rows.append(number)

@@ -72,6 +72,10 @@ class RowSource:
         # A numeric label is rejected later, with a message about labels.
         return keys[-1] if target_of(keys) else None
 
+    def leave_out(self, kept: Sequence[str]) -> str:
+        """Return how to leave out all columns except these."""
+        return f"write the columns {', '.join(kept)} to a file of their own"
+
     def drop(self, number: int) -> None:
         self.dropped += 1
         if len(self.dropped_lines) < DROPPED_SHOWN:

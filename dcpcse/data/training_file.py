@@ -49,9 +49,8 @@ class TrainingData:
     dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few
     dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
-    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. numeric:
-    names of columns of sentences that contain only numbers. values: number of different values of the second of two
-    columns if they may be classes (`dcpcse.data.column_checks`), else 0.
+    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. problems:
+    descriptions of columns that are probably not what they are taken for (`dcpcse.data.column_checks`).
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
     places: function from rows of the dataset to their locations in the file or object; see `locate`. breaks: function
@@ -70,8 +69,7 @@ class TrainingData:
     breaks: Breaks = field(repr=False, compare=False)
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
-    numeric: tuple[str, ...] = ()
-    values: int = 0
+    problems: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -102,8 +100,7 @@ class TrainingData:
             breaks=breaks,
             classes=summary["classes"],
             scores=tuple(summary["scores"]),
-            numeric=tuple(summary["numeric"]),
-            values=summary["values"],
+            problems=tuple(summary["problems"]),
         )
         if data.dropped and not documents:
             shown = ", ".join(map(str, data.dropped_lines)) + (

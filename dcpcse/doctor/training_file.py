@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from dcpcse.data.column_checks import NumericColumns, RepeatedValues, describe_numbers, describe_values, header_problem
+from dcpcse.data.column_checks import ColumnContents, header_problem, score_problem
 from dcpcse.data.columns import CLASS, Header, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.file_format import format_problem
@@ -104,12 +104,10 @@ def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollect
         yield warning("blank", "rows with a blank cell are skipped in training", found.lines, found.count)
     if text := header_problem(path, header.names):
         yield warning("header", text)
-    if problem := rows.numeric.problem():
-        yield fault("numbers", problem)
-    elif found := rows.numeric.found():
-        yield warning("numbers", describe_numbers(found))
-    if values := rows.values.found():
-        yield warning("classes", describe_values(header.names[-1], values, number))
+    for problem in rows.contents.problems(source.leave_out):
+        yield (fault if problem.is_fatal else warning)("column", problem.text)
+    if text := score_problem(header):
+        yield warning("scores", text)
 
 
 def _found(counter: LineCounter) -> Occurrences | None:
@@ -153,8 +151,7 @@ class _RowCounts:
         self.settings = settings
         self.repeats: Duplicates | None = None
         self.labels = LabelCounter(None)
-        self.numeric: NumericColumns | None = None
-        self.values: RepeatedValues | None = None
+        self.contents: ColumnContents | None = None
         self.count = 0
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
@@ -164,12 +161,11 @@ class _RowCounts:
 
     def add(self, batch: Sequence[tuple[int, list[str]]], header: Header) -> None:
         if self.repeats is None:
-            self.labels, self.numeric = LabelCounter(header.target), NumericColumns(header)
-            self.repeats, self.values = Duplicates(header.roles), RepeatedValues(header)
+            self.labels, self.contents = LabelCounter(header.target), ColumnContents(header)
+            self.repeats = Duplicates(header.roles)
         self.repeats.add(batch)
         self.labels.add(batch)
-        self.numeric.add(batch)
-        self.values.add(batch)
+        self.contents.add(batch)
         self.count += len(batch)
         if self.labels.kind:
             batch = [(number, cells[:-1]) for number, cells in batch]  # without the label column

@@ -18,10 +18,13 @@ from senteval.labels import LabelsTask
 from senteval.lines import Content, Line, is_number, read_lines, recorded, single_blanks
 from senteval.pairs import PairsTask
 
+from dcpcse.data.column_checks import ColumnContents
+from dcpcse.data.columns import CLASS, ROLES, SCORE, Header
 from dcpcse.data.label_words import SCHEMES, Words, binary_score, label_text, words_of
 from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of
 from dcpcse.data.tables import Table, open_table
 from dcpcse.utils.arguments import path
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, plural
 
 
@@ -96,6 +99,7 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
             words = words if pairs else _binary_words(cells[target])
             pairs.append(make_pair(line, first, second, _score(line, cells[target], words)))
             unit = line.unit
+    _warn_of_columns(table, PAIRS, target, [(pair.first, pair.second) for pair in pairs])
     remedy = _remedy(data, PAIRS)
     found = collect("pairs", pairs, table.source, table.source, remedy, unit)
     content = contents.get(table.source) or content_of(
@@ -128,6 +132,7 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
         ]
     if not rows:
         raise UserError(f"{table.source}: there are no texts; {_remedy(data, LABELS)}")
+    _warn_of_columns(table, LABELS, target, [(text,) for _, text, _ in rows])
     classes = sorted({label for *_, label in rows})
     index = {label: i for i, label in enumerate(classes)}
     examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
@@ -281,6 +286,17 @@ def _class(table: _Table, line: Line, target: int, cell: Any) -> str:
     if not (word := single_blanks(label_text(text))):
         raise line.error(f"class {shown(cell)} found, a word or a whole number expected")
     return word
+
+
+def _warn_of_columns(table: _Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:
+    """Log a warning for each column of texts that probably has no texts. rows: the texts of each row."""
+    names = table.columns or [str(place + 1) for place in range(kind.width)]
+    texts = [name for place, name in enumerate(names) if place != target]
+    roles = (*ROLES[: kind.texts], SCORE if kind is PAIRS else CLASS)
+    contents = ColumnContents(Header((*texts, names[target]), roles))
+    contents.add([*enumerate(rows)])
+    for problem in contents.problems(lambda kept: kind.object_remedy):
+        warn(f"{table.source}: {problem.text}")
 
 
 def _remedy(data: Any, kind: _Kind) -> str:

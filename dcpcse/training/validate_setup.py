@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Sequence
 
-from dcpcse.data.column_checks import describe_numbers, describe_values, header_problem
-from dcpcse.data.columns import CLASS, SCORE
+from dcpcse.data.column_checks import header_problem
+from dcpcse.data.columns import CLASS
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.labels import describe_labels
 from dcpcse.data.sampling import distinct_rows
@@ -118,12 +118,8 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
 
 def warn_of_columns(data: TrainingData) -> None:
     """Log a warning for each column of the data that is probably not what it is taken for."""
-    found = [header_problem(data.name, data.columns) if data.unit == "line" else None]
-    found.append(describe_numbers(data.numeric) if data.numeric else None)
-    found.append(describe_values(data.columns[-1], data.values, len(data.dataset)) if data.values else None)
-    if data.roles.label == SCORE and data.columns[-1].lower() != SCORE:
-        found.append(f"the column {data.columns[-1]!r} has 0 and 1: its numbers are scores, 1 for a similar pair")
-    for problem in filter(None, found):
+    header = header_problem(data.name, data.columns) if data.unit == "line" else None
+    for problem in filter(None, [header, *data.problems]):
         warn(f"{data.name}: {problem}")
 
 

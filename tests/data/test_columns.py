@@ -1,20 +1,28 @@
 """What each column of training data is, by names and cells, in files and in Python objects."""
 
+import csv
+import datetime
+import io
 import json
+from itertools import cycle, islice
+from pathlib import Path
 
 import datasets
 import pandas as pd
 import pytest
 
-from dcpcse.data.column_checks import describe_values, header_problem
+from dcpcse.data.column_checks import header_problem
 from dcpcse.data.columns import Columns, header_of, negatives_in
 from dcpcse.data.in_memory import load_training_data
 from dcpcse.data.labels import describe_labels
 from dcpcse.data.training_file import load_training_file
 from dcpcse.data.views import sentence_pair_views
+from dcpcse.doctor.findings import CheckSettings
+from dcpcse.doctor.training_file import check as doctor
 from dcpcse.methods import fill_defaults, model_arguments
 from dcpcse.utils.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 SEVERAL = ("anchor", "positive", "negative_1", "negative_2", "negative_3")
 
 
@@ -27,7 +35,9 @@ def load(tmp_path):
         if name.endswith("jsonl"):
             text = "".join(json.dumps(dict(zip(rows[0], row, strict=True))) + "\n" for row in rows[1:])
         else:
-            text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+            written = io.StringIO()
+            csv.writer(written, lineterminator="\n").writerows(rows)
+            text = written.getvalue()
         path.write_text(text, encoding="utf-8")
         return load_training_file(path, tmp_path / "cache")
 
@@ -209,60 +219,118 @@ def test_another_cell_below_0_or_1_is_refused_with_its_line(load, cell):
 
 
 def test_a_third_column_of_numbers_is_no_column_of_hard_negatives(load, tmp_path):
-    rows = [(f"x{i}", f"y{i}", number) for i, number in enumerate(("3.5", "-1", "1e-3"))]
-    problem = "every cell of the column 'sim' is a number, which is no hard negative; name it score if"
+    rows = [(f"x{i}", f"y{i}", number) for i, number in enumerate(("3.5", "-1", "1e-3", "12 %", "$1,000.50"))]
+    problem = (
+        "the column 'sim' is in the place of sentences but has numbers: '3.5', '-1', '1e-3'; name it label or score"
+    )
     with pytest.raises(UserError, match=f"training file .*a.csv: {problem}"):
         load("a.csv", [("a", "b", "sim"), *rows])
     assert not list((tmp_path / "cache").glob("*.arrow"))
     assert load("b.csv", [("a", "b", "sim"), *rows, ("x", "y", "2 men")]).roles[2] == "negative"
-    assert load("d.csv", [("a", "pos_1", "pos_2"), *rows]).numeric == ("pos_2",)
+    problems = load("d.csv", [("a", "pos_1", "pos_2"), *rows]).problems
+    assert any("'pos_2' is in the place of sentences but has numbers" in problem for problem in problems)
     with pytest.raises(
-        UserError, match="every cell of the column 'neg' is a number, which is no hard negative; remov"
+        UserError, match=r"the column 'neg' .* has numbers: .*; leave it out: write the columns a, pos_1"
     ):
         load("e.csv", [("a", "pos_1", "pos_2", "neg"), *((*row[:2], "z", row[2]) for row in rows)])
     with pytest.raises(
-        UserError, match="every cell of the column 'neg_2' is a number, which is no hard negative; rem"
+        UserError, match=r"the column 'neg_2' .* has numbers: '7', '8'; leave it out: write the columns"
     ):
         load("c.csv", [("a", "b", "neg_1", "neg_2"), ("x", "y", "z", "7"), ("x", "y", "z", "8")])
 
 
-def test_numbers_in_place_of_anchors_are_known(load):
-    assert load("a.csv", [("id", "text"), ("1", "a"), ("2", "b")]).numeric == ("id",)
-    assert load("b.csv", [("id", "text"), ("1", "a"), ("x2", "b")]).numeric == ()
-    assert load("c.csv", [("a", "b", "score"), ("x", "y", "2")]).numeric == ()
-    assert load("d.csv", [("year",), ("1984",)]).numeric == ()
+def days(form):
+    return [datetime.datetime(2021, 1 + i % 12, 1 + i % 28, i % 24, 5).strftime(form) for i in range(30)]
 
 
-def repeated(values, rows, names=("text", "category"), value="kind {}"):
-    return [names, *((f"the text {i}", value.format(i % values)) for i in range(rows))]
+NO_TEXT = {
+    "True and False": ["True", "False"],
+    "yes and no": ["yes", "no"],
+    "letters": ["Y", "N"],
+    "splits": ["train", "dev", "test"],
+    "relations": ["entailment", "neutral", "contradiction"],
+    "topics": ["sports", "politics", "science", "fine arts"],
+    "languages": ["en", "de", "zh"],
+    "one value": ["the same"],
+    "identifiers": [f"doc_{i}" for i in range(30)],
+    "hashes": [f"3f2504e0-4f89-11d3-9a0c-0305e82c33{i:02d}" for i in range(30)],
+    "ISO dates": days("%Y-%m-%d"),
+    "dates with times": days("%Y-%m-%dT%H:%M:%SZ"),
+    "American dates": days("%m/%d/%Y"),
+    "dates in words": days("%B %d, %Y"),
+    "times": days("%I:%M %p"),
+    "addresses": [f"https://example.org/{letter}" for letter in "abcdefghijklmnopqrstuvwxyzABCD"],
+}
+TEXTS = [line.strip() for line in (ROOT / "data/sample/sentences.txt").open(encoding="utf-8")][:90]
+
+
+@pytest.mark.parametrize("kind", NO_TEXT)
+def test_a_column_that_is_no_text_is_named_with_three_values_and_the_way_to_leave_it_out(load, tmp_path, kind):
+    cells = list(islice(cycle(NO_TEXT[kind]), 30))
+    rows = list(zip(TEXTS[:30], TEXTS[30:60], cells, strict=True))
+    shown = ", ".join(map(repr, NO_TEXT[kind][:3]))
+    files = {
+        "third.csv": [("one", "two", "extra"), *rows],
+        "second.csv": [("one", "extra"), *((row[0], row[2]) for row in rows)],
+        "several.jsonl": [("one", "two", "extra", "neg_2"), *((*row, f"{row[0]} not") for row in rows)],
+    }
+    files["several.jsonl"][0] = ("one", "two", "neg_1", "neg_2")
+    for name, content in files.items():
+        for loaded in (load(name, content), load(name, content)):  # read, and from the cache
+            (problem,) = loaded.problems
+            assert shown in problem and (name == "several.jsonl" or "; name it " in problem)
+            assert "leave it out: write the columns one" in problem
+        (finding,) = [one for one in doctor(tmp_path / name, CheckSettings()) if one.what == "column"]
+        assert (finding.level, finding.text) == ("warning", problem)
+    frame = pd.DataFrame(rows, columns=["one", "two", "extra"])
+    (problem,) = load_training_data(frame, tmp_path).problems
+    assert 'give train_data[["one", "two"]]' in problem and shown in problem
+
+
+@pytest.mark.parametrize("share", [1, 2, 5])
+def test_short_and_repeated_texts_are_no_labels(load, share):
+    words = [" ".join(text.split()[:share]) for text in TEXTS]
+    for cells in (words[:30], ["How are you today?", "Where do you come from?"] * 15):
+        rows = list(zip(TEXTS[:30], TEXTS[30:60], cells, strict=True))
+        table = [("one", "two", "three"), *rows]
+        assert load("a.csv", table).problems == ()
+        assert load("b.csv", [row[1:] for row in table]).problems == ()
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "found"), [([("a", "b", "score"), ("x", "y", "2")], ()), ([("text",), ("a 1",)], ())]
+)
+def test_scores_are_no_problem_and_sentences_are_none(load, rows, found):
+    assert load("a.csv", rows).problems == found
+
+
+def repeated(values, rows, value="kind {}"):
+    return [("text", "category"), *((f"the text {i}", value.format(i % values)) for i in range(rows))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_found"),
     [
-        (repeated(2, 20), 2),
-        (repeated(1, 20), 1),
-        (repeated(100, 1_000, ("text", "positive")), 100),
-        (repeated(2, 20, value="{}"), 2),
-        (repeated(1, 19), 0),
-        (repeated(101, 1_009), 0),
-        (repeated(1_001, 10_010), 0),
-        (repeated(2, 40, value="how is {} done"), 0),
-        (repeated(2, 40, value="x" * 40 + "{}"), 0),
-        (repeated(2, 40, ("text", "class")), 0),
-        ([("text", "positive", "negative"), *(("a", "b", "c") for _ in range(40))], 0),
+        (repeated(2, 10), True),
+        (repeated(200, 1_000), True),
+        (repeated(2, 9), False),
+        (repeated(201, 1_004), False),
+        (repeated(1_001, 10_010), False),
+        (repeated(2, 40, "how is {} done"), False),
+        (repeated(2, 40, "x" * 40 + " {}"), False),
     ],
 )
-def test_a_second_column_of_few_short_values_may_be_one_of_classes(load, rows, found, tmp_path):
-    assert load("a.csv", rows).values == load("a.csv", rows).values == found  # read, and from the cache
-    if "class" not in rows[0]:
-        assert load_training_data(rows[1:], tmp_path / "cache").values == found
+def test_a_second_column_of_few_short_values_may_be_one_of_classes(load, rows, is_found):
+    assert bool(load("a.csv", rows).problems) == is_found
 
 
-def test_a_column_of_few_values_is_described_with_a_remedy():
-    told = "the column 'category' has 2 different values in 1,000 rows; if they are classes, name the column class"
-    assert describe_values("category", 2, 1000) == told
-    assert "the same value in all 20 rows, which teaches nothing" in describe_values("category", 1, 20)
+@pytest.mark.parametrize(("cell", "is_said"), [("1", True), ("true", True), ("duplicate", False)])
+def test_labels_that_do_not_say_which_pairs_are_similar_are_told(load, tmp_path, cell, is_said):
+    other = {"1": "0", "true": "false", "duplicate": "not_duplicate"}[cell]
+    loaded = load("a.csv", [("a", "b", "label"), ("x", "y", cell), ("z", "w", other)])
+    said = [f"the column 'label' has {other} and {cell}, which are read as scores: {cell} for a similar pair"]
+    assert list(loaded.problems) == (said if is_said else [])
+    assert [one.text for one in doctor(tmp_path / "a.csv", CheckSettings()) if one.what == "scores"] == said[:is_said]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ OTHERS = {
 WHAT_IT_SAYS = {
     "prose.txt": SENTENCES[:100],
     "one.txt": ["A sentence, with a comma; and more."],
+    "titles.txt": [f'"{first[:20]}" (Press, {1975 + i})' for i, (first, _) in enumerate(BARE)],
     "few.txt": ["red wine, beans", "green tea, milk, sugar", "an old house, a garden"],
     "listed.txt": [f"{first[:20]}, {second}" for first, second in BARE],
     "some-tabs.txt": [text + "\tx" * (i % 2) for i, text in enumerate(SENTENCES[:30])],

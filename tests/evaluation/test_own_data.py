@@ -215,6 +215,19 @@ def test_a_class_is_one_class_in_each_of_its_forms(tmp_path):
     assert own_labels(tmp_path / "forms.csv").classes == ("0", "1", "true")
 
 
+@pytest.mark.parametrize("cells", [[f"doc_{i}" for i in range(20)], ["yes", "no"] * 10], ids=["ids", "labels"])
+def test_a_column_of_texts_without_text_is_told(caplog, cells):
+    own_pairs(
+        {"one": [f"the sentence {text}" for text in "abcdefghijklmnopqrst"], "two": cells, "score": [*range(20)]}
+    )
+    shown = ", ".join(map(repr, list(dict.fromkeys(cells))[:3]))
+    assert "pairs: the column 'two' is in the place of sentences but has" in caplog.text and shown in caplog.text
+    caplog.clear()
+    own_pairs(PAIRS)
+    own_labels(LABELLED)
+    assert "is in the place of" not in caplog.text
+
+
 def test_classes_of_a_dataset_have_their_names_and_whole_floats_are_whole_numbers():
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
     rows = {"text": [f"text {i}" for i in range(10)], "label": [0, 1] * 5}

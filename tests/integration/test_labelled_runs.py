@@ -62,8 +62,8 @@ def test_scores_of_0_and_1_are_learned_and_doubtful_columns_are_said(tiny, train
     (file := tmp_path / "same.csv").write_text("\n".join(["Is this a header?,b,same", *rows]) + "\n", encoding="utf-8")
     said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "out", method="sbert", max_steps=1)).said
     assert f"{file}: the first row looks like a sentence ('Is this a header?'), but it names the columns" in said
-    assert f"{file}: every cell of the column 'Is this a header?' is a number, but its place is that of" in said
-    assert f"{file}: the column 'same' has 0 and 1: its numbers are scores, 1 for a similar pair" in said
+    assert f"{file}: the column 'Is this a header?' is in the place of sentences but has numbers: '" in said
+    assert f"{file}: the column 'same' has 0 and 1, which are read as scores: 1 for a similar pair" in said
     assert "(scores from 0 to 1)" in said and "train_loss" in said
 
 
@@ -71,8 +71,8 @@ def test_a_column_of_positives_that_may_be_classes_is_said(tiny, train, tool, tm
     rows = [f"The text {i},{('Sports', 'World news')[i % 2]}" for i in range(20)]
     (file := tmp_path / "news.csv").write_text("\n".join(["text,category", *rows]) + "\n", encoding="utf-8")
     said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "out", max_steps=1)).said
-    told = "the column 'category' has 2 different values in 20 rows; if they are classes, name the column class"
-    assert f"{file}: {told}" in said and "train_loss" in said
+    told = "has 2 different values in 20 rows: 'Sports', 'World news'; name it class if it has classes"
+    assert f"{file}: the column 'category' is in the place of sentences but {told}" in said and "train_loss" in said
     file.write_text(file.read_text(encoding="utf-8").replace("category", "class"), encoding="utf-8")
     said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "named", max_steps=1)).said
     assert "different values" not in said and "2 classes of 10 sentences each" in said
