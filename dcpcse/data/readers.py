@@ -74,7 +74,7 @@ class RowSource:
 
     def leave_out(self, kept: Sequence[str]) -> str:
         """Return how to leave out all columns except these."""
-        return f"write the columns {', '.join(kept)} to a file of their own"
+        return f"keep only the columns {', '.join(kept)} in the file"
 
     def drop(self, number: int) -> None:
         self.dropped += 1

@@ -230,11 +230,11 @@ def test_a_third_column_of_numbers_is_no_column_of_hard_negatives(load, tmp_path
     problems = load("d.csv", [("a", "pos_1", "pos_2"), *rows]).problems
     assert any("'pos_2' is in the place of sentences but has numbers" in problem for problem in problems)
     with pytest.raises(
-        UserError, match=r"the column 'neg' .* has numbers: .*; leave it out: write the columns a, pos_1"
+        UserError, match=r"the column 'neg' .* has numbers: .*; leave it out: keep only the columns a, pos_1"
     ):
         load("e.csv", [("a", "pos_1", "pos_2", "neg"), *((*row[:2], "z", row[2]) for row in rows)])
     with pytest.raises(
-        UserError, match=r"the column 'neg_2' .* has numbers: '7', '8'; leave it out: write the columns"
+        UserError, match=r"the column 'neg_2' .* has numbers: '7', '8'; leave it out: keep only the columns"
     ):
         load("c.csv", [("a", "b", "neg_1", "neg_2"), ("x", "y", "z", "7"), ("x", "y", "z", "8")])
 
@@ -279,7 +279,7 @@ def test_a_column_that_is_no_text_is_named_with_three_values_and_the_way_to_leav
         for loaded in (load(name, content), load(name, content)):  # read, and from the cache
             (problem,) = loaded.problems
             assert shown in problem and (name == "several.jsonl" or "; name it " in problem)
-            assert "leave it out: write the columns one" in problem
+            assert "leave it out: keep only the columns one" in problem
         (finding,) = [one for one in doctor(tmp_path / name, CheckSettings()) if one.what == "column"]
         assert (finding.level, finding.text) == ("warning", problem)
     frame = pd.DataFrame(rows, columns=["one", "two", "extra"])
