@@ -43,12 +43,11 @@ def label_text(label: Any) -> str:
         text = str(label) if type(label).__name__.startswith("bool") else repr(float(label))
     if text.lower() in ("true", "false"):
         return text.lower()
-    return re.sub(r"(-?\d+)\.0+", r"\1", text) if re.fullmatch(r"-?\d+\.0+", text) else text
+    return re.sub(r"\A(-?\d+)\.0+\Z", r"\1", text)
 
 
 def pair_word(label: Any) -> str:
-    """Return the word of a label of a pair in the spelling of `CLASSES` and `SCHEMES`: `not_entailment` for any case,
-    and for spaces and hyphens in place of underscores."""
+    """Return a label of a pair in the spelling of `SCHEMES`: lower case, underscores, and `not` in place of `non`."""
     word = re.sub(r"[\s_-]+", "_", label_text(label).lower())
     return re.sub("^non_|^dis(?=similar$)", "not_", word)
 
