@@ -342,7 +342,8 @@ def test_a_program_shows_a_bar_and_where_the_model_is_until_it_ends(tiny, train_
     done = subprocess.run(call, capture_output=True, text=True, check=True)
     (folder,) = done.stdout.splitlines()
     assert not Path(folder).exists()
-    first, *bar = done.stderr.replace("\r", "\n").splitlines()
+    filled, first, *bar = done.stderr.replace("\r", "\n").splitlines()
+    assert filled.startswith("learning_rate 0.03 and per_device_train_batch_size 64: filled in")
     assert (
         first
         == f"the model goes to the temporary folder {folder}, removed when Python ends; give output_dir to keep it"
