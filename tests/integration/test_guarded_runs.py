@@ -357,7 +357,8 @@ def test_embeddings_that_collapse_are_warned_of_and_others_not(tiny, train, trai
         ranks, cosines = (result.logged(name) for name in ("effective_rank", "cosine_negative"))
         assert len(ranks) == len(cosines) == 30 and 1 <= min(ranks) <= max(ranks) <= 10
         said.append([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
-    assert not said[0] and "the embeddings have collapsed" in said[1][0]
+    of_rate, of_collapse, *_ = said[1]
+    assert not said[0] and "3 is more than ten times 0.03" in of_rate and "embeddings have collapsed" in of_collapse
 
 
 def test_the_effective_rank_is_that_of_the_anchors_of_a_whole_batch(tiny, train, train_txt, monkeypatch):
