@@ -293,7 +293,7 @@ WRONG = {
         '{"_id": "a", "title": "x"}\n': ":1: text None found, a string expected",
         '{"_id": "a", "title": 3, "text": "x"}\n': ":1: title 3 found",
         '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: no valid JSON .*_id occurs 2 times",
-        '{"_id": "a", "text": "x"}\n\n': ":2: an empty line found",
+        '{"_id": "a", "text": "x"}\n\n{"_id": "b", "text": "y"}\n': ":2: an empty line found",
         '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
         '{"_id": "a", "title": " ", "text": ""}\n': ":1: an empty text found",
         '{"_id": "a", "text": "x \\ud800"}\n': ":1: text contains a NUL or half a character",
