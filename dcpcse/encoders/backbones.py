@@ -36,7 +36,7 @@ from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.locks import thread_lock
-from dcpcse.utils.private import holds_peft_adapter
+from dcpcse.utils.private.models import holds_peft_adapter
 from dcpcse.utils.refusals import doing, is_out_of_memory
 from dcpcse.utils.safetensors_io import require_same_tensors
 

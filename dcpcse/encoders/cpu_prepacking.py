@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
-from dcpcse.utils.private import pack_weight, packed_linear
+from dcpcse.utils.private.models import pack_weight, packed_linear
 
 LEAST_WEIGHTS = 256 * 256
 """Minimum size of a prepacked matrix. Smaller ones do not benefit: a oneDNN call takes about 20 µs longer than MKL."""

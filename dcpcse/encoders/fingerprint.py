@@ -13,7 +13,7 @@ import transformers
 from dcpcse.encoders.base_facts import configuration, tokenizer_facts
 from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.backbone_folder import read_backbone
-from dcpcse.utils.private import version_of
+from dcpcse.utils.private.models import version_of
 
 ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
 """Names of the facts that change embeddings only by rounding."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
-from dcpcse.utils.private import version_of
+from dcpcse.utils.private.models import version_of
 
 _KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
 """Layer → its product of the last context with `keep`."""

@@ -16,7 +16,7 @@ from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import PromptShape
 from dcpcse.encoders.relative_positions import replace_attention
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.private import attention_can_be_replaced
+from dcpcse.utils.private.models import attention_can_be_replaced
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
 """Model types for which prompts are tested. Other types are rejected if the prompt does not reach the output."""

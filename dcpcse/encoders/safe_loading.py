@@ -19,7 +19,7 @@ from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, read_
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 from dcpcse.utils.pickled_tensors import load_pickle
-from dcpcse.utils.private import attention_of
+from dcpcse.utils.private.models import attention_of
 from dcpcse.utils.safetensors_header import require_no_pointer
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}

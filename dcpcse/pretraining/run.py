@@ -41,7 +41,7 @@ from dcpcse.utils.files import (
     write_json_atomic,
 )
 from dcpcse.utils.locks import exclusive_lock
-from dcpcse.utils.private.trainer import OneGpuArguments
+from dcpcse.utils.private.arguments import OneGpuArguments
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.run_files import checkpoints_in
 from dcpcse.utils.signals import DeferredSignal, Interrupted

@@ -25,7 +25,7 @@ from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import Need, flag, option, require, require_seed
 from dcpcse.utils.parsing import read_text
-from dcpcse.utils.private.trainer import OneGpuArguments, enable_tf32
+from dcpcse.utils.private.arguments import OneGpuArguments, enable_tf32
 
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
 """Options whose value is a JSON object, or a file that contains one."""

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dcpcse.utils import private
 from dcpcse.utils.devices import Returning
 from dcpcse.utils.distributed import cpu_group, world_size
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic, write_json_atomic
+from dcpcse.utils.private.models import norms as norms_of
 from dcpcse.utils.run_files import last_checkpoint
 from dcpcse.utils.safetensors_io import listed
 
@@ -126,7 +126,7 @@ class FiniteCheck:
         if not gradients and not losses:
             return None
         # A norm that overflows is also an error: clipping by this norm would set gradients to zero.
-        norms = [norm.float() for norm in private.norms([*gradients.values()])] if gradients else []
+        norms = [norm.float() for norm in norms_of([*gradients.values()])] if gradients else []
         check = _PendingCheck(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
         return _Step(number, settings, passes, torch.stack(norms) if norms else torch.zeros(0), [*gradients], check)
 

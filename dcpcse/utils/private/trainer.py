@@ -9,7 +9,6 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import safe_globals
-from transformers.utils.import_utils import enable_tf32
 
 from dcpcse.utils.private import require_names
 
@@ -18,8 +17,6 @@ __all__ = [
     "INTEGRATION_TO_CALLBACK",
     "ExportableState",
     "HookedTrainer",
-    "OneGpuArguments",
-    "enable_tf32",
     "safe_globals",
 ]
 """The imported names are not private, but undocumented."""
@@ -29,20 +26,6 @@ require_names(
     *("_save", "_save_checkpoint", "_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state"),
     *("_load_from_checkpoint", "_load_best_model", "_load_rng_state", "_maybe_log_save_evaluate", "_prepare_inputs"),
 )
-
-
-class OneGpuArguments(transformers.TrainingArguments):
-    """Arguments of a Trainer that uses one GPU per process, where transformers would split batches over all GPUs."""
-
-    @property
-    def n_gpu(self) -> int:
-        """The number of GPUs that this process uses."""
-        return min(1, self.visible_gpus)
-
-    @property
-    def visible_gpus(self) -> int:
-        """The number of GPUs that transformers would use in this process."""
-        return super().n_gpu
 
 
 class HookedTrainer(transformers.Trainer):

@@ -1,0 +1,20 @@
+"""The undocumented name that the arguments of a training need, apart from the Trainer, which is slow to import."""
+
+import transformers
+from transformers.utils.import_utils import enable_tf32
+
+__all__ = ["OneGpuArguments", "enable_tf32"]
+
+
+class OneGpuArguments(transformers.TrainingArguments):
+    """Arguments of a Trainer that uses one GPU per process, where transformers would split batches over all GPUs."""
+
+    @property
+    def n_gpu(self) -> int:
+        """The number of GPUs that this process uses."""
+        return min(1, self.visible_gpus)
+
+    @property
+    def visible_gpus(self) -> int:
+        """The number of GPUs that transformers would use in this process."""
+        return super().n_gpu
