@@ -105,15 +105,16 @@ def _first_token(path: Path) -> Findings:
     from dcpcse.encoders.pooling import POOLERS
     from dcpcse.encoders.storage.load_options import LoadOptions
     from dcpcse.encoders.templates import missing_cls
-    from dcpcse.inference.st_folder import read_representation
+    from dcpcse.inference.st_folder import SentenceFolder
 
     try:
-        after = read_representation(str(path), LoadOptions())
+        folder = SentenceFolder.find(str(path), LoadOptions())
+        reads_cls = folder is None or POOLERS[folder.pooling.pooling].reads_cls
         missing = missing_cls(load_tokenizer(str(path), LoadOptions()))
     except UserError as error:
         yield fault("tokenizer", str(error))
         return
-    if missing is not None and (after is None or POOLERS[after.pooling].reads_cls):
+    if missing is not None and reads_cls:
         yield warning("tokenizer", missing)
 
 

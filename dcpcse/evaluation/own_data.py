@@ -273,7 +273,8 @@ def _score(line: Line, cell: Any, words: Words | None) -> float:
         with contextlib.suppress(OverflowError):  # an integer beyond all floating-point numbers
             text = label_text(cell)
     if not is_number(text):
-        labels = f" or a binary label ({', '.join('/'.join(words) for words in SCHEMES)})"
+        schemes = ", ".join("/".join(words) for words in SCHEMES)
+        labels = f" or a binary label ({schemes})" if isinstance(cell, str) else ""
         raise line.error(f"gold score {shown(cell)} found, a number{labels} expected")
     return float(text)
 

@@ -200,7 +200,9 @@ def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, Enco
     for place in places:
         trained = has_representation(place, options)
         if trained and "mlm_head" in args.matrix:
-            raise UserError(f"--matrix mlm_head applies only to plain encoders, but {place} is trained; leave it out")
+            raise UserError(
+                f"--matrix mlm_head applies only to plain encoders, but {place} is a trained model; leave it out"
+            )
         encoders[place] = replace(options, pooler_type=None if trained else plain)
     return encoders
 
