@@ -99,6 +99,10 @@ class TrainingResult:
             target = Path(path("folder", folder))
             require_new_folder(target, "folder")
             shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns(LOCK), dirs_exist_ok=True)
+            if self.folder in _temporary:  # a temporary folder is private, and copytree copies its mode
+                mask = os.umask(0)
+                os.umask(mask)
+                target.chmod(0o777 & ~mask)
             self.folder = target
         return target
 

@@ -129,16 +129,19 @@ def load_options(model: ModelArguments) -> LoadOptions:
     return LoadOptions.from_args(model.cache_dir, model.use_auth_token, model.model_revision)
 
 
-def sentence_folder(model: ModelArguments) -> SentenceFolder | None:
+def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | None:
     """Return the sentence-transformers settings of an encoder; None if it has none.
 
-    A warning reports settings that cannot be reproduced; they count as none.
+    A warning reports settings that cannot be reproduced; they count as none. loaded: whether the encoder is in memory
+    already, where its name need not be that of a folder. Raises UserError if the encoder does not exist.
     """
     name, options = model.model_name_or_path, load_options(model)
     try:
         hub.require_known(name, options)
-    except UserError:  # the same error is raised when the encoder is loaded
-        return None
+    except UserError:
+        if loaded:
+            return None
+        raise
     try:
         folder = SentenceFolder.find(name, options)
         if folder is not None:

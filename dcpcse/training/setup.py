@@ -32,7 +32,6 @@ from dcpcse.encoders.backbones import (
 )
 from dcpcse.encoders.base_facts import configuration, training_configuration
 from dcpcse.encoders.fingerprint import ROUNDING_ONLY_KEYS, identity
-from dcpcse.encoders.storage import hub
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
 from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
@@ -192,7 +191,7 @@ def build(
     columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
-        folder = sentence_folder(options)
+        folder = sentence_folder(options, loaded=isinstance(model, Backbone))
         options = fill_defaults(fill_representation(options, columns, entry, folder), columns, entry)
     recipe = recipe_of(entry, options.tuning)
     fill_recipe(run, recipe, options)
@@ -255,7 +254,6 @@ def load_encoder(args: ModelArguments) -> Backbone:
     Of a checkpoint of other code, the encoder alone is taken, and a warning names the other parts.
     """
     options = load_options(args)
-    hub.require_known(args.model_name_or_path, options)
     backbone = load_backbone(
         args.model_name_or_path,
         tokenizer=args.tokenizer_name,

@@ -47,7 +47,7 @@ def summary(trainer: Trainer) -> str:
 
 
 def _batch(trainer: Trainer) -> str:
-    processes, batch = world_size(), trainer.args.per_device_train_batch_size * world_size()
+    processes, batch = world_size(), max(batch_sizes(trainer.train_dataset, trainer.args))
     negatives = trainer.method.negatives(batch)
     if negatives is None:
         compares = any(not isinstance(loss_fn, PerRowLoss) for loss_fn in trainer.method.losses)

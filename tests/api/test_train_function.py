@@ -150,6 +150,8 @@ def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, 
     assert [line["step"] for line in result.history] == [2, 4, 4]
     assert not result.model.training
     kept = result.save(tmp_path / "kept")
+    (tmp_path / "usual").mkdir()
+    assert kept.stat().st_mode == (tmp_path / "usual").stat().st_mode  # a temporary folder is private
     assert result.folder == kept and "removed" not in repr(result)
     loaded = dcpcse.load(str(kept))
     np.testing.assert_array_equal(result.model.encode(sentences), loaded.encode(sentences))

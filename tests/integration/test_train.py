@@ -591,9 +591,16 @@ def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train
     assert json.loads((tmp_path / "out/trainer_state.json").read_text(encoding="utf-8"))["global_step"] == 4
 
 
-@pytest.mark.parametrize(("data", "negatives"), [("train_txt", 3), ("train_csv", 7)])
-def test_the_summary_counts_parameters_and_negatives(data, negatives, tiny, train, tool, tmp_path, request):
-    argv = train.argv(tiny("bert"), request.getfixturevalue(data), tmp_path / "out", pre_seq_len=5)
+@pytest.mark.parametrize(
+    ("data", "options", "negatives"),
+    [
+        ("train_txt", {}, 3),
+        ("train_csv", {}, 7),
+        ("train_txt", {"per_device_train_batch_size": 64, "max_steps": 4}, 39),  # the file has 40 rows
+    ],
+)
+def test_the_summary_counts_parameters_and_negatives(data, options, negatives, tiny, train, tool, tmp_path, request):
+    argv = train.argv(tiny("bert"), request.getfixturevalue(data), tmp_path / "out", pre_seq_len=5, **options)
     outcome = tool(train_command, argv)
     encoder = AutoModel.from_pretrained(tiny("bert"))
     frozen = sum(p.numel() for name, p in encoder.named_parameters() if not name.startswith("pooler."))

@@ -110,6 +110,12 @@ def test_settings_that_cannot_be_reproduced_are_a_warning(sentence_folder, train
     assert any("is not kept" in line and "median" in line for line in caplog.messages)
 
 
+def test_an_encoder_that_does_not_exist_is_an_error_before_anything_is_said_of_it(train, caplog):
+    with pytest.raises(UserError, match="nowhere/encoder is not a folder"):
+        train("nowhere/encoder")
+    assert not caplog.records
+
+
 def test_a_dense_layer_is_left_out_with_a_warning(sentence_folder, train, caplog):
     assert train(sentence_folder(dense=True)).model.head is None
     ((level, words),) = reported(caplog)
