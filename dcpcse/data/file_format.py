@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from dcpcse.data.readers import delimiter_of
 from dcpcse.utils.console import warn
@@ -76,15 +77,15 @@ def _first_lines(path: Path) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    records = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+def _rows(lines: Sequence[str], delimiter: str, skips_space: bool = True) -> list[list[str]]:
+    records = csv.reader(lines, delimiter=delimiter, skipinitialspace=skips_space)
     try:
         return [row for row in records if row]
     except csv.Error:
         return [[line] for line in lines]
 
 
-def _share(values: Sequence[str], has: Callable[[str], bool]) -> float:
+def _share(values: Sequence[Any], has: Callable[[Any], bool]) -> float:
     return sum(map(has, values)) / len(values)
 
 
@@ -112,15 +113,16 @@ def _delimiter(lines: Sequence[str]) -> str | None:
 
 
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
-    """Return whether lines have the same number of cells, with quotes or without a space beside the delimiter."""
-    rows = _rows(lines, delimiter)
+    """Return whether lines have the same number of cells, with quotes or without a space before a cell."""
+    rows = _rows(lines, delimiter, skips_space=False)
     width, count = Counter(map(len, rows)).most_common(1)[0]
     if width == 1 or len(rows) < LEAST_LINES or count < LEAST_SHARE * len(lines):
         return False
     below = lines[1:]  # the first line may be a header without quotes
     quoted = re.compile(rf'"\s*{delimiter}|{delimiter}\s*"')
     is_quoted = _share(below, lambda line: quoted.search(line) is not None) >= LEAST_SHARE
-    return is_quoted or _share(lines, lambda line: re.search(rf"{delimiter}\s", line) is None) >= LEAST_SHARE
+    # A comma in quotes is a part of its cell, as in most files that have quotes only where they are needed.
+    return is_quoted or _share(rows, lambda row: not any(cell[:1].isspace() for cell in row[1:])) >= LEAST_SHARE
 
 
 def _short(text: str) -> str:

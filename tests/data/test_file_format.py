@@ -42,6 +42,8 @@ OTHERS = {
     "array.txt": ("JSON", json.dumps([{"anchor": first} for first, _ in PAIRS], indent=1).splitlines()),
     "quoted.txt": ("commas", written([("sent0", "sent1"), *PAIRS], quoting=csv.QUOTE_ALL)),
     "some-quoted.txt": ("commas", written([(f"{first}, really", second) for first, second in BARE])),
+    "needed-quotes.txt": ("commas", written([("sent0", "sent1"), *PAIRS])),
+    "needed-quotes.tsv": ("commas", written([("sent0", "sent1"), *PAIRS])),
     "commas.txt": ("commas", joined(",")),
     "semicolons.txt": ("semicolons", joined(";")),
     "bars.txt": ("vertical bars", joined("|")),
