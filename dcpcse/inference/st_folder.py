@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import normalizers
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dcpcse.encoders.heads import DenseLayers
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -87,12 +87,15 @@ class SentenceFolder:
 
 
 def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Convert texts to lower case before the rules of the tokenizer, unless one of them is `Lowercase`."""
+    """Convert texts to lower case before the rules of the tokenizer, unless one of them does so."""
     rules: Any = tokenizer.backend_tokenizer.normalizer
     each: list[Any] = [*rules] if type(rules) is normalizers.Sequence else [rules]  # type: ignore[misc]
-    if not any(isinstance(rule, normalizers.Lowercase) for rule in each):
-        present = [rule for rule in each if rule is not None]
-        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *present])
+    if any(isinstance(rule, normalizers.Lowercase) or getattr(rule, "lowercase", False) for rule in each):
+        return
+    present = [rule for rule in each if rule is not None]
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *present])
+    # When it is loaded, the class of one kind of model, such as BertTokenizer, makes its rules from its settings.
+    tokenizer.__class__ = PreTrainedTokenizerFast
 
 
 def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:

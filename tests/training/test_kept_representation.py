@@ -6,6 +6,7 @@ import torch
 from method_models import rows_of, with_encoder
 from sentence_folders import write_sentence_folder
 from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer, BertTokenizer
 
 import dcpcse
 from dcpcse.methods import METHODS, fill_defaults, model_arguments
@@ -60,6 +61,21 @@ def test_unchanged_weights_give_the_vectors_of_sentence_transformers(
     np.testing.assert_allclose(trained.encode(texts), expected, atol=1e-5)
     opened = SentenceTransformer(str(tmp_path / "run"), device="cpu")
     np.testing.assert_allclose(opened.encode(texts), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("lower_case", [True, False], ids=["uncased", "cased"])
+def test_lower_case_is_kept_with_a_tokenizer_that_makes_its_own_rules(
+    lower_case, sentence_folder, train, sentences, tmp_path
+):
+    """When it is loaded, `BertTokenizer` takes its rules from its settings, and not from tokenizer.json."""
+    encoder = sentence_folder(do_lower_case=True)
+    vocabulary = AutoTokenizer.from_pretrained(encoder).get_vocab()
+    BertTokenizer(vocab=vocabulary, do_lower_case=lower_case).save_pretrained(encoder)
+    texts = [text.upper() for text in sentences]
+    expected = SentenceTransformer(encoder, device="cpu").encode(texts)
+    train(encoder, method="simcse", tuning="full", **UNCHANGED)
+    for trained in (dcpcse.load(tmp_path / "run", device="cpu"), SentenceTransformer(str(tmp_path / "run"))):
+        np.testing.assert_allclose(trained.encode(texts), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
