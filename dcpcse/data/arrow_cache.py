@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # imported lazily, since the import takes over a second and w
     import pyarrow as pa
     from datasets import Dataset
 
-READER_VERSION = 7  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 8  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 

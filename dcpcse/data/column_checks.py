@@ -11,23 +11,33 @@ from dcpcse.data.label_words import BINARY, are_labels
 
 LEAST_ROWS = 10
 MOST_VALUES = 1_000
+MOST_VALUES_OF_ANCHORS = 20
 ROWS_PER_VALUE = 5
 MOST_WORDS, MOST_CHARACTERS = 3, 40
-"""A column after the first may contain labels if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES` different
-values, each in `ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are. Few sentences
-are repeated so often; those that are, such as the questions of an FAQ, have more words."""
+"""A column may contain labels if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES` different values (in the
+first column, where a name may be repeated for each of its positives, `MOST_VALUES_OF_ANCHORS`), each in
+`ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are, or ends as a sentence. Few
+sentences are repeated so often; those that are, such as the questions of an FAQ, have more words."""
 
 LEAST_SHARE = 0.95
 """Share of the cells of a column that must have a form of `_FORMS`."""
 
 _MONTH = r"(jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?"
 _TIME = r"\d{1,2}:\d{2}(:\d{2}\S*)?( ?[ap]m)?"
-_DAY = rf"\d{{1,4}}([-/.])\d{{1,2}}\2\d{{1,4}}|(\d{{1,2}}\.? )?{_MONTH}( \d{{1,2}}(st|nd|rd|th)?)?,? \d{{4}}"
+_WEEKDAY = r"((mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?\.?,? )?"
+_DAY = (
+    rf"\d{{1,4}}([-/.])\d{{1,2}}\2\d{{1,4}}|{_WEEKDAY}(\d{{1,2}}\.? )?{_MONTH}( \d{{1,2}}(st|nd|rd|th)?)?,? \d{{4}}"
+    r"|\d{4}[年년] ?\d{1,2}[月월]( ?\d{1,2}[日일])?"
+)
+_CURRENCY = "[$€£¥]|usd|eur|gbp|jpy|chf"
 _FORMS = {
-    "numbers": re.compile(r"[-+]?[$€£¥]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?\s?[%$€£¥]?", re.IGNORECASE),
+    "numbers": re.compile(
+        rf"[-+]?({_CURRENCY})?\s?[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?\s?(%|{_CURRENCY})?", re.IGNORECASE
+    ),
     "dates or times": re.compile(rf"({_DAY})([ T,]+{_TIME})?|{_TIME}", re.IGNORECASE),
     "identifiers": re.compile(r"(?=\S*\d)[\w.:/#@+-]+", re.ASCII),
     "addresses": re.compile(r"\w+://\S+|www\.\S+|[\w.+-]+@[\w-]+(\.[\w-]+)+"),
+    "no letters": re.compile(r"[\W\d_]*"),
 }
 """What the cells of a column may be in place of text → a pattern of the whole cell; the first match counts."""
 
@@ -53,7 +63,7 @@ class ColumnContents:
     def __init__(self, header: Header) -> None:
         self.header = header
         sentences = len(header.names) - (header.target is not None)
-        self._columns = [_Contents(may_be_labels=place > 0) for place in range(sentences)]
+        self._columns = [_Contents(MOST_VALUES if place else MOST_VALUES_OF_ANCHORS) for place in range(sentences)]
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Add rows, each given by the number of its first line and its cells."""
@@ -70,23 +80,23 @@ class ColumnContents:
             return None
         others = [name for name in names if name != names[place]]
         remedies = [f"leave it out: {leave_out(others)}" if others else "give a column of sentences"]
-        if len(names) == 2 and place == 1 and self.header.target is None:
-            remedies.insert(0, f"name it {CLASS} if it has classes")
-        if len(names) == 3 and role == ROLES[2]:
-            remedies.insert(0, f"name it {LABEL} or {SCORE} if it has labels or scores of the pairs")
+        targets = {2: f"{CLASS} if it has classes", 3: f"{LABEL} or {SCORE} if it has labels or scores of the pairs"}
+        if len(names) in targets and self.header.target is None and role in (ROLES[0], ROLES[len(names) - 1]):
+            remedies.insert(0, f"name it {targets[len(names)]}{'' if place else ', and make it the last column'}")
         values = ", ".join(repr(value[:40]) for value in column.first)
         text = f"the column {names[place]!r} is in the place of sentences but has {found}: {values}"
         return ColumnProblem(f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
 
 
 class _Contents:
-    """What one column contains. first: its first three different values. may_be_labels: see `LEAST_ROWS`."""
+    """What one column contains. first: its first three different values. most_values: of a column of labels."""
 
-    def __init__(self, may_be_labels: bool) -> None:
+    def __init__(self, most_values: int) -> None:
         self.first: list[str] = []
         self._rows = 0
         self._forms: dict[str, int] | None = dict.fromkeys(_FORMS, 0)
-        self._values: set[str] | None = set() if may_be_labels else None
+        self._values: set[str] | None = set()
+        self._most_values = most_values
 
     def add(self, cells: Sequence[str]) -> None:
         self._rows += len(cells)
@@ -100,7 +110,8 @@ class _Contents:
                 self._forms = None
         if self._values is not None:
             self._values.update(cells)
-            if len(self._values) > MOST_VALUES or not all(map(_is_short, self._values)):
+            number = len(self._values)
+            if number > self._most_values or (number > 1 and not all(map(_is_short, self._values))):
                 self._values = None
 
     @property
@@ -129,8 +140,6 @@ def score_problem(header: Header) -> str | None:
 
 
 def _form(cell: str) -> str | None:
-    if len(cell) > 200 or cell.count(" ") > 5:  # an address or a date is shorter
-        return None
     return next((form for form, pattern in _FORMS.items() if pattern.fullmatch(cell)), None)
 
 
@@ -156,7 +165,7 @@ def _is_said(name: str) -> bool:
 
 
 def _is_short(value: str) -> bool:
-    return len(value) <= MOST_CHARACTERS and _has_few_words(value)
+    return len(value) <= MOST_CHARACTERS and not _is_said(value)
 
 
 def _has_few_words(text: str) -> bool:

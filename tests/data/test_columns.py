@@ -258,7 +258,14 @@ NO_TEXT = {
     "dates with times": days("%Y-%m-%dT%H:%M:%SZ"),
     "American dates": days("%m/%d/%Y"),
     "dates in words": days("%B %d, %Y"),
+    "dates with weekdays": days("%a, %d %b %Y"),
+    "Chinese dates": days("%Y年%m月%d日"),
     "times": days("%I:%M %p"),
+    "prices": [f"USD {i}.50 each" if i == 17 else f"USD {i}.50" for i in range(30)],
+    "vectors": [f"[0.{i}, -1.5, {', '.join(['0.25'] * 90)}]" for i in range(30)],
+    "coordinates": [f"52.{i}, 13.4" for i in range(30)],
+    "stars": ["★★★★★", "★★★★", "★★★", "★★", "★"],
+    "one long value": ["This sentence is in every row of the file."],
     "addresses": [f"https://example.org/{letter}" for letter in "abcdefghijklmnopqrstuvwxyzABCD"],
 }
 TEXTS = [line.strip() for line in (ROOT / "data/sample/sentences.txt").open(encoding="utf-8")][:90]
@@ -268,10 +275,11 @@ TEXTS = [line.strip() for line in (ROOT / "data/sample/sentences.txt").open(enco
 def test_a_column_that_is_no_text_is_named_with_three_values_and_the_way_to_leave_it_out(load, tmp_path, kind):
     cells = list(islice(cycle(NO_TEXT[kind]), 30))
     rows = list(zip(TEXTS[:30], TEXTS[30:60], cells, strict=True))
-    shown = ", ".join(map(repr, NO_TEXT[kind][:3]))
+    shown = ", ".join(repr(cell[:40]) for cell in NO_TEXT[kind][:3])
     files = {
         "third.csv": [("one", "two", "extra"), *rows],
         "second.csv": [("one", "extra"), *((row[0], row[2]) for row in rows)],
+        "first.csv": [("extra", "one"), *((row[2], row[0]) for row in rows)],
         "several.jsonl": [("one", "two", "extra", "neg_2"), *((*row, f"{row[0]} not") for row in rows)],
     }
     files["several.jsonl"][0] = ("one", "two", "neg_1", "neg_2")
@@ -290,7 +298,7 @@ def test_a_column_that_is_no_text_is_named_with_three_values_and_the_way_to_leav
 @pytest.mark.parametrize("share", [1, 2, 5])
 def test_short_and_repeated_texts_are_no_labels(load, share):
     words = [" ".join(text.split()[:share]) for text in TEXTS]
-    for cells in (words[:30], ["How are you today?", "Where do you come from?"] * 15):
+    for cells in (words[:30], ["How are you today?", "Where do you come from?"] * 15, ["Who?", "Why not?"] * 15):
         rows = list(zip(TEXTS[:30], TEXTS[30:60], cells, strict=True))
         table = [("one", "two", "three"), *rows]
         assert load("a.csv", table).problems == ()
@@ -302,6 +310,12 @@ def test_short_and_repeated_texts_are_no_labels(load, share):
 )
 def test_scores_are_no_problem_and_sentences_are_none(load, rows, found):
     assert load("a.csv", rows).problems == found
+
+
+def test_a_name_that_has_many_positives_is_an_anchor(load):
+    rows = [(f"name {chr(97 + i // 6)}", f"the text {i}") for i in range(126)]
+    assert len({name for name, _ in rows}) == 21
+    assert load("a.csv", [("name", "text"), *rows]).problems == ()
 
 
 def repeated(values, rows, value="kind {}"):

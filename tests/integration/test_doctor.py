@@ -171,7 +171,7 @@ def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsy
     code, found = doctor(path)
     assert (code, list(found)) == (3, [("fault", "column")])
     write(path, [["1", "a b"], ["2", "c d"]], ("id", "text"))
-    told = "the column 'id' is in the place of sentences but has numbers: '1', '2'; leave it out: keep only the"
+    told = "the column 'id' is in the place of sentences but has numbers: '1', '2'; name it class if it has"
     assert told in doctor(path)[1]["warning", "column"]
     write(path, [[f"the {i}th text", f"class {i % 3}"] for i in range(30)], ("text", "category"))
     told = "but has 3 different values in 30 rows: 'class 0', 'class 1', 'class 2'; name it class if it has"
