@@ -241,7 +241,7 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
         raise UserError(f"--{without_effect} needs --output_dir; give the folder of the run")
     if launched() > 1:
         raise UserError(f"output_dir is missing; give one folder for all {launched()} processes of the run")
-    folder = Path(tempfile.mkdtemp(prefix="dcpcse-"))
+    folder = Path(tempfile.mkdtemp(prefix="training-"))  # the name of a method would count as chosen by the user
     _temporary[folder] = os.getpid()
     values["output_dir"] = str(folder)
     try:

@@ -145,7 +145,7 @@ def test_a_preset_and_what_it_implies_are_those_of_the_shell(train, tiny, train_
 
 def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, sentences):
     result = train(output_dir=None)
-    assert result.folder.name.startswith("dcpcse-") and "removed when Python ends" in repr(result)
+    assert result.folder.name.startswith("training-") and "removed when Python ends" in repr(result)
     assert result.metrics["train_loss"] > 0
     assert [line["step"] for line in result.history] == [2, 4, 4]
     assert not result.model.training

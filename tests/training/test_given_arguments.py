@@ -284,6 +284,11 @@ def test_the_command_of_another_code_is_one_warning_that_names_its_method(name, 
         assert all(problem in line and (f"add {words} if" in line) == bool(method) for line in lines)
 
 
+def test_the_name_of_a_temporary_folder_chooses_no_method(tiny, sentences, caplog):
+    dcpcse.train(tiny("bert"), sentences, **QUIET, **PUBLIC_SIMCSE)
+    assert any("tenth of 0.03" in line and 'add method="simcse" if' in line for line in caplog.messages)
+
+
 # What is printed by a Python without a set-up of logging.
 
 SCRIPT = """
