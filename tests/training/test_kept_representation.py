@@ -60,7 +60,8 @@ def test_unchanged_weights_give_the_vectors_of_sentence_transformers(
     trained = dcpcse.load(tmp_path / "run", device="cpu")
     np.testing.assert_allclose(trained.encode(texts), expected, atol=1e-5)
     opened = SentenceTransformer(str(tmp_path / "run"), device="cpu")
-    np.testing.assert_allclose(opened.encode(texts), expected, atol=1e-5)
+    for encode in (opened.encode, opened.encode_query, opened.encode_document):
+        np.testing.assert_allclose(encode(texts), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("lower_case", [True, False], ids=["uncased", "cased"])
@@ -205,7 +206,8 @@ def test_exports_have_prompt_and_unit_length(form, sentence_folder, train, sente
     if form == "sentence-transformers":
         opened = SentenceTransformer(str(tmp_path / "exported"), device="cpu", trust_remote_code=True)
         assert opened.prompts[opened.default_prompt_name] == PROMPT
-        np.testing.assert_allclose(opened.encode(sentences), model.encode(sentences), atol=1e-5)
+        for encode in (opened.encode, opened.encode_query, opened.encode_document):
+            np.testing.assert_allclose(encode(sentences), model.encode(sentences), atol=1e-5)
 
 
 REFUSED = {

@@ -33,8 +33,9 @@ from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "3_Normalize"
-PROMPT_NAME = "default"
-"""Name of the text before each sentence among the prompts of sentence-transformers."""
+PROMPT_NAMES = ("default", "query", "document")
+"""Names of the text before each sentence among the prompts of sentence-transformers: without `query` and `document`,
+its `encode_query` and `encode_document` would leave the text out. The first is that of the default prompt."""
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Model types whose pooler is a dense layer and tanh on [CLS], like SimCSE's MLP."""
@@ -79,7 +80,7 @@ class SentenceModules:
         if self.normalize:
             kinds["Normalize"] = _NORMALIZE  # it has no settings, and so no folder
         if self.prompt:
-            prompts = {"prompts": {PROMPT_NAME: self.prompt}, "default_prompt_name": PROMPT_NAME}
+            prompts = {"prompts": dict.fromkeys(PROMPT_NAMES, self.prompt), "default_prompt_name": PROMPT_NAMES[0]}
             write_json_atomic(folder / MODEL_CONFIG, prompts)
         modules = [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}

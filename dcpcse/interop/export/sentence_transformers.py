@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.backbone_folder import PROMPT_NAME
+from dcpcse.encoders.storage.backbone_folder import PROMPT_NAMES
 from dcpcse.encoders.storage.manifest import MODEL_CONFIG, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic, write_json_atomic
@@ -65,8 +65,8 @@ def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = No
             modules=[DeepPromptTransformer(model)],
             device="cpu",
             truncate_dim=truncate_dim,
-            prompts={PROMPT_NAME: model.text_prefix} if model.text_prefix else None,
-            default_prompt_name=PROMPT_NAME if model.text_prefix else None,
+            prompts=dict.fromkeys(PROMPT_NAMES, model.text_prefix) if model.text_prefix else None,
+            default_prompt_name=PROMPT_NAMES[0] if model.text_prefix else None,
         ).save(str(folder), create_model_card=False)
     frozen = f"trained weights for the frozen encoder `{model.source.name_or_path}`, which is loaded from there"
     what = "the trained encoder" if model.encoder.tuned else frozen
