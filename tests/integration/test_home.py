@@ -81,7 +81,7 @@ def test_texts_that_begin_with_the_sign_stay_as_they_are(home):
     np.testing.assert_array_equal(model.encode(["~/a"]), expected)
 
 
-def test_functions_in_python_take_paths_in_the_home_folder(home):
+def test_functions_in_python_take_paths_in_the_home_folder(home, methods_of_this_test):
     (home / "plugin_at_home.py").write_text(PLUGIN)
     result = dcpcse.train(
         "~/encoder",
