@@ -5,7 +5,7 @@ from pathlib import Path
 from dcpcse.utils.errors import UserError
 
 EMBEDDED_ENCODER = Path(__file__).parents[2] / "data/encoder"
-"""A BERT of 4 layers of 256, pretrained with a masked language model only; its card is the README.md in it."""
+"""A BERT of 6 layers of 384, pretrained with a masked language model only; its card is the README.md in it."""
 
 
 def embedded_encoder() -> Path:
