@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FLAG = "--miniature"
 STARRED, ALL = "starred", "all"
 
-DESCRIPTION = """Test the claims of the papers on a small encoder: train the methods for 100 steps each with several
+DESCRIPTION = """Test the claims of the papers on a small encoder: train the methods for 150 steps each with several
 seeds, choose their learning rates on STS-B dev, measure the seven STS tasks, and write a page with the claims that
 hold. Finished trainings are not repeated: run the same command again after an interruption."""
 

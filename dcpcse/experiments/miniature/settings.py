@@ -17,20 +17,20 @@ FINE_RATES = (3e-5, 3e-4, 3e-3, 3e-2, 3e-1)
 TRIALS = 4
 """The learning rates: the first ones are tried, then the coarse one beyond the better of them, then one fine one
 (`search.fine_rate`), which makes four trials. Those of the papers are 5e-7 to 5e-5 for encoders of 110 million
-weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 100 steps needs higher rates."""
+weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 150 steps needs higher rates."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that all variants share. They let the starred claims end within 90 minutes of two cores.
+    """The sizes that all variants share. The starred claims take some four hours on two cores, or minutes on a GPU.
 
     steps, search_steps, pretraining_steps: optimiser steps of a training, of a training that chooses a learning rate,
     and of the pretraining of a small encoder. eval_steps: steps between two evaluations on STS-B dev; the best
     checkpoint is kept. batch, length: sentences per batch, and tokens of a sentence.
     """
 
-    steps: int = 100
-    search_steps: int = 25
+    steps: int = 150
+    search_steps: int = 50
     pretraining_steps: int = 1600
     eval_steps: int = 25
     batch: int = 64
@@ -141,14 +141,19 @@ def _untouched() -> Iterable[Variant]:
     yield Variant("untouched-top-k-denoised", None, evaluation={"pooler_type": "top_k", **template, "denoise": True})
 
 
+_DEEP = {"pre_seq_len": 16, "position_offset": 0}
+"""Options of deep prompts. The text keeps the positions of pretraining: the embedded encoder saw [CLS] at the first one
+only, and has few positions."""
+
+
 def _dcpcse() -> Iterable[Variant]:
     single = {"train_file": UNSUPERVISED, "mlp_only_train": True}
-    deep = {"pre_seq_len": 16}
+    deep = _DEEP
     yield Variant("dcpcse", "dcpcse", {**single, **deep}, starred=True)
     yield Variant("simcse", "simcse", single, starred=True)
     yield Variant("scpcse", "scpcse", {"train_file": UNSUPERVISED}, starred=True)
     for length in (1, 4, 10):
-        yield Variant(f"dcpcse-length-{length}", "dcpcse", {**single, "pre_seq_len": length}, search="dcpcse")
+        yield Variant(f"dcpcse-length-{length}", "dcpcse", {**single, **deep, "pre_seq_len": length}, search="dcpcse")
     yield Variant("dcpcse-mlm", "dcpcse", {**single, **deep, "do_mlm": True}, search="dcpcse")
     supervised = {"train_file": TRIPLETS, **deep}
     yield Variant("dcpcse-supervised", "dcpcse", supervised)
@@ -160,7 +165,7 @@ def _dcpcse() -> Iterable[Variant]:
 
 def _d2cse() -> Iterable[Variant]:
     # The generator is the encoder itself with its LM head, since there is no smaller one with this vocabulary.
-    shared = {"pre_seq_len": 16, "generator_name": BASE}
+    shared = {**_DEEP, "generator_name": BASE}
     single = {"train_file": UNSUPERVISED, **shared, "cls_prompt": False}
     yield Variant("d2cse", "d2cse", single, starred=True)
     yield Variant("d2cse-unconditional", "d2cse", {**single, "crtd_condition": False}, search="d2cse")
@@ -174,8 +179,8 @@ def _d2cse() -> Iterable[Variant]:
     yield Variant("d2cse-supervised", "d2cse", static)
     anchor_only = {**static, "crtd_views": "anchor"}
     yield Variant("d2cse-supervised-anchor-only", "d2cse", anchor_only, search="d2cse-supervised")
-    # The weight of detection ends at a sixteenth after the 100 steps of `Sizes`.
-    decayed = {**static, "lambda_decay_rate": 0.5, "lambda_decay_steps": 25}
+    # The weight of detection ends at about a sixteenth after the 150 steps of `Sizes`.
+    decayed = {**static, "lambda_decay_rate": 0.5, "lambda_decay_steps": 37}
     yield Variant("d2cse-supervised-decayed", "d2cse", decayed, search="d2cse-supervised")
     cls_prompt = {**supervised, "cls_prompt": True}
     yield Variant("d2cse-supervised-cls-prompt", "d2cse", cls_prompt, search="d2cse-supervised")
@@ -223,7 +228,7 @@ def _later() -> Iterable[Variant]:
 
     Their learning rates are those of the methods that train the same weights on the same data.
     """
-    prompts = {"tuning": "deep", "pre_seq_len": 16}
+    prompts = {"tuning": "deep", **_DEEP}
     # The papers' teachers are trained sentence encoders; here it is the untouched mean, which is better than SimCSE.
     taught = {"train_file": UNSUPERVISED, "mlp_only_train": True, "teacher": [BASE], "teacher_pooler": "avg"}
     yield Variant("rankcse", "rankcse", taught, search="simcse")
@@ -233,7 +238,7 @@ def _later() -> Iterable[Variant]:
         yield Variant(f"{method}-deep", method, {"train_file": TRIPLETS, **prompts}, search="dcpcse")
     shortened = {"train_file": UNSUPERVISED, "mlp_only_train": True, "matryoshka_dims": [256, 128, 64, 32]}
     yield Variant("simcse-matryoshka", "simcse", shortened, search="simcse")
-    yield Variant("dcpcse-matryoshka", "dcpcse", {**shortened, "pre_seq_len": 16}, search="dcpcse")
+    yield Variant("dcpcse-matryoshka", "dcpcse", {**shortened, **_DEEP}, search="dcpcse")
 
 
 def _small_encoders() -> Iterable[Variant]:
