@@ -215,6 +215,7 @@ def train_here(unit: Unit, split: Split, folder: Path, encoder: str) -> tuple[Em
         per_device_train_batch_size=BATCH,
         learning_rate=unit.rate,
         seed=unit.seed,
+        bf16=False,  # the precision of a CPU, also on a GPU
         disable_tqdm=True,
         save_strategy="no",
         report_to="none",

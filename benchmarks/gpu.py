@@ -52,21 +52,23 @@ class Piece:
     """A program that measures some rows of a part.
 
     command: the program; `{file}` among its words is the JSON file that it writes. rows: function of its output and of
-    the content of the file.
+    the content of the file. in_turn: whether the program writes the file after each row, so that the rows of a program
+    that ends early count.
     """
 
     name: str
     command: Sequence[Any]
     rows: Callable[[str, Any], Rows]
+    in_turn: bool = False
 
 
 def main() -> None:
     args = parse()
     if args.child:
         child, options = json.loads(args.child)
-        figures = {"products": products_here, "training": train_here}[child](**options)
-        if figures is not None:
-            args.output_file.write_text(json.dumps(figures), encoding="utf-8")
+        for rows in {"products": products_here, "training": trainings_here}[child](**options):
+            if os.environ.get("RANK", "0") == "0":
+                write_json_atomic(args.output_file, rows)
         return
     os.environ["DCPCSE_TEST_DEVICE"] = args.device
     args.output_dir.mkdir(parents=True, exist_ok=True)
@@ -141,12 +143,13 @@ def run(piece: Piece, deadline: float) -> Rows:
         done = subprocess.run(
             words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        if not done.returncode:
-            written = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-            return piece.rows(done.stdout, written)
+        written = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    if not done.returncode:
+        return piece.rows(done.stdout, written)
     stopped = f"stopped after {seconds:.0f} s; "
     reason = (stopped if done.returncode in (124, 137) else "") + last_line(done.stdout)
-    return {piece.name: {"failed": reason, "output": done.stdout[-3000:]}}
+    failure = {piece.name: {"failed": reason, "output": done.stdout[-3000:]}}
+    return (written or {}) | failure if piece.in_turn else failure
 
 
 def last_line(output: str) -> str:
@@ -221,19 +224,19 @@ def encode(args: argparse.Namespace) -> Iterator[Piece]:
     yield Piece("encode", [*command, "--output_file", "{file}"], rows)
 
 
-def child(args: argparse.Namespace, name: str, work: str, launcher: Sequence[str] = (), **options: Any) -> Piece:
-    """Return a piece whose work is a function of this file, which returns its row, or a row for every name."""
+def child(args: argparse.Namespace, work: str, launcher: Sequence[str] = (), **options: Any) -> Piece:
+    """Return a piece whose work is a function of this file, which yields the rows after each of them."""
     words = [*launcher, __file__, "--device", args.device, "--output_file", "{file}"]
     command = [sys.executable, *words, "--child", json.dumps([work, {"device": args.device, **options}])]
-    return Piece(name, command, lambda _, written: written if work == "products" else {name: written})
+    return Piece(work, command, lambda _, written: written, in_turn=True)
 
 
 def products(args: argparse.Namespace) -> Iterator[Piece]:
-    yield child(args, "products", "products", size=64 if args.toy else 8192)
+    yield child(args, "products", size=64 if args.toy else 8192)
 
 
-def products_here(size: int, device: str) -> Rows:
-    """Return the speed of square matrix products by precision."""
+def products_here(size: int, device: str) -> Iterator[Rows]:
+    """Yield the speed of square matrix products by precision."""
     rows = {}
     for precision in ("float32", "bfloat16", "float16"):
         a, b = (torch.randn(size, size, device=device, dtype=getattr(torch, precision)) for _ in range(2))
@@ -244,7 +247,7 @@ def products_here(size: int, device: str) -> Rows:
             synchronize(device)
             seconds.append(time.perf_counter() - start)
         rows[precision] = {"TFLOP/s": round(2 * size**3 / statistics.median(seconds[3:]) / 1e12, 1)}
-    return rows
+        yield rows
 
 
 def synchronize(device: str) -> None:
@@ -273,9 +276,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 def methods(args: argparse.Namespace, launcher: Sequence[str] = ()) -> Iterator[Piece]:
     batch, steps = (4, 4) if args.toy else (256, 40)
-    for method in [*METHODS][: 1 if args.toy else None]:
-        options = {"method": method, "batch": batch, "steps": steps, "encoder": args.encoder}
-        yield child(args, f"{method}, {batch} rows, bfloat16", "training", launcher, **options)
+    chosen = [*METHODS][: 2 if args.toy else None]
+    yield child(args, "training", launcher, methods=chosen, batch=batch, steps=steps, encoder=args.encoder)
 
 
 def processes(args: argparse.Namespace) -> Iterator[Piece]:
@@ -284,8 +286,22 @@ def processes(args: argparse.Namespace) -> Iterator[Piece]:
         yield from methods(args, ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"])
 
 
-def train_here(method: str, encoder: str, batch: int, steps: int, device: str) -> dict[str, float] | None:
-    """Train, and return the milliseconds of a step and the peak memory; None in other processes than the first."""
+def trainings_here(methods: Sequence[str], batch: int, device: str, **options: Any) -> Iterator[Rows]:
+    """Train with one method after another, in one process, and yield the rows until then."""
+    rows: Rows = {}
+    for method in methods:
+        try:
+            rows[f"{method}, {batch} rows, bfloat16"] = train_here(method, batch=batch, device=device, **options)
+        except Exception as error:  # of any kind: the other methods can still be measured
+            rows[f"{method}, {batch} rows, bfloat16"] = {"failed": f"{type(error).__name__}: {error}"}
+        yield rows
+
+
+def train_here(method: str, encoder: str, batch: int, steps: int, device: str) -> dict[str, float]:
+    """Train, and return the milliseconds of a step and the peak memory."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()
     texts = (texts * (batch * steps // len(texts) + 1))[: batch * steps]
     second = METHODS[method].get("second_encoder")
@@ -314,7 +330,7 @@ def train_here(method: str, encoder: str, batch: int, steps: int, device: str) -
             **({second: encoder} if second else {}),
         )
     peak = torch.cuda.max_memory_allocated() / 1e6 if device == "cuda" else None
-    return {"ms": round(clock.milliseconds(), 1), **memory(peak)} if os.environ.get("RANK", "0") == "0" else None
+    return {"ms": round(clock.milliseconds(), 1), **memory(peak)}
 
 
 class Clock(TrainerCallback):
