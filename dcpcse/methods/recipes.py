@@ -26,7 +26,7 @@ RECIPES: Mapping[str, Recipe] = {
     # DCPCSE, Table 3: 3e-2 for three of its four encoders, with batches of 64 and 256.
     "deep": Recipe(3e-2, on_sentence_encoder=1e-2),  # see docs/when-prompts-help.md
     "shallow": Recipe(1e-3),  # SCPCSE (DCPCSE, appendix A)
-    "lora": Recipe(1e-3),  # the best of five rates on data/encoder, docs/methods.md
+    "lora": Recipe(1e-3),  # the best of five rates on a small encoder, docs/methods.md
     "full": Recipe(3e-5),  # SimCSE's README, BERT-base
 }
 """Tuning → recipe of every method that has none of its own for this tuning (`register(..., recipes=...)`)."""
