@@ -38,8 +38,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "d2cse": {"generation": "argmax"},
     "diffcse": {"generation": "argmax"},
     "esimcse": {"neg_size": 0},
+    "rankcse": {"teacher_pooler": "avg"},
 }
-"""Options without which a second pass over a batch would differ by more than its precision."""
+"""Options without which a second pass over a batch would differ by more than its precision, and required ones."""
+
+ON_TRIPLETS = ("sbert", "cosent", "angle")
 
 HALF = torch.bfloat16
 
@@ -49,7 +52,9 @@ def trainer_of(method: str, encoder: str, folder: str) -> dcpcse.Trainer:
     options = dict(OPTIONS.get(method, {}))
     if "generation" in options:
         options["generator_name"] = encoder
-    data = SAMPLE / ("triplets.csv" if method == "sbert" else "sentences.txt")
+    if method == "rankcse":
+        options["teacher"] = encoder
+    data = SAMPLE / ("triplets.csv" if method in ON_TRIPLETS else "sentences.txt")
     args = dcpcse.TrainingArguments(
         folder, use_cpu=True, bf16=False, per_device_train_batch_size=64, report_to="none", seed=0
     )

@@ -462,9 +462,9 @@ def test_the_list_names_all_variants(capsys):
     assert f"{len(VARIANTS)} variants; " in shown
 
 
-def test_the_starred_claims_take_less_than_90_minutes_of_two_cores(tmp_path):
+def test_the_starred_claims_take_less_than_eight_hours_of_two_cores(tmp_path):
     starred = [one.name for one in VARIANTS.values() if one.starred]
-    assert sum(a_plan(tmp_path, *starred, sizes=Sizes()).estimates().values()) / 2 < 90 * 60
+    assert sum(a_plan(tmp_path, *starred, sizes=Sizes()).estimates().values()) / 2 < 8 * 3600
 
 
 @pytest.mark.parametrize(
