@@ -1,6 +1,6 @@
 """Test and measure on a GPU, and write the figures to gpu.json and, as tables, to gpu.md (see gpu.sh).
 
-    python benchmarks/gpu.py --output_dir DIR [--minutes 6] [--only PART ...] [--device cpu --toy]
+    python benchmarks/gpu.py --output_dir DIR [--minutes 7] [--only PART ...] [--device cpu --toy]
 
 The parts run one after another, the most important first. Each has its share of the time, so that none takes the time
 of another. Both files are written and the tables are printed after every part. Separate processes measure the rows of
@@ -364,14 +364,14 @@ def shown(figure: Any) -> str:
     return str(figure).replace("|", "/") if isinstance(figure, str) else f"{figure:,}"
 
 
-MINUTES = 6
+MINUTES = 7
 PARTS: Mapping[str, tuple[Callable[[argparse.Namespace], Iterator[Piece]], int]] = {
     "tests": (tests, 80),
     "steps": (steps, 45),
-    "products": (products, 20),
-    "methods": (methods, 70),
+    "products": (products, 10),
+    "methods": (methods, 110),
     "sizes": (sizes, 45),
-    "large": (large, 30),
+    "large": (large, 60),
     "encode": (encode, 25),
     "processes": (processes, 30),
 }

@@ -332,9 +332,9 @@ def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(tmp_path):
     assert done.stdout.endswith(table + "\n")
 
 
-def test_what_matters_most_on_a_gpu_is_measured_first_and_all_in_six_minutes(gpu):
+def test_what_matters_most_on_a_gpu_is_measured_first_and_all_in_seven_minutes(gpu):
     assert list(gpu.PARTS)[:2] == ["tests", "steps"]
-    assert gpu.MINUTES == 6
+    assert gpu.MINUTES == 7
     assert sum(seconds for _, seconds in gpu.PARTS.values()) <= 60 * gpu.MINUTES - 15
 
 
