@@ -53,7 +53,7 @@ def trainer_of(method: str, encoder: str, folder: str) -> dcpcse.Trainer:
     if "generation" in options:
         options["generator_name"] = encoder
     if method == "rankcse":
-        options["teacher"] = encoder
+        options["teacher"] = [encoder]
     data = SAMPLE / ("triplets.csv" if method in ON_TRIPLETS else "sentences.txt")
     args = dcpcse.TrainingArguments(
         folder, use_cpu=True, bf16=False, per_device_train_batch_size=64, report_to="none", seed=0
