@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Install into .venv, train deep prompts of the encoder in data/encoder on the sample in data/sample, and compare them with
-# the untouched encoder. Nothing is downloaded but packages. After their installation it takes a minute on two CPU cores.
-# Options are those of `dcpcse quickstart`: --base PATH_OR_ID (another encoder), --supervised (train on triplets instead of
-# sentences), --output_dir FOLDER (default: result/quickstart; an earlier model in it is deleted), --seed N, --data FOLDER.
+# Install into .venv, train deep prompts of the encoder in data/encoder on the sample in data/sample, without and with labels,
+# and compare them with the untouched encoder. Nothing is downloaded but packages. After their installation it takes about
+# three minutes on two idle CPU cores. Options are those of `dcpcse quickstart`: --base PATH_OR_ID (another encoder), --data FOLDER,
+# --output_dir FOLDER (default: result/quickstart; earlier models in it are deleted), --seed N.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source .ci/install.sh

@@ -4,7 +4,7 @@ A score is Spearman's correlation of cosines and gold scores. The best untouched
 alone, so that its score on the test pairs is not that of the luckiest one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,14 +46,15 @@ class Untouched:
 SHOWN = (
     Untouched("[CLS]", "cls_before_pooler"),
     Untouched("mean", "avg"),
-    Untouched("static average", "static"),
-    Untouched("static average without biased tokens", "static", _UNBIASED),
+    Untouched("first and last layer", "avg_first_last"),
+    Untouched("static without biased tokens", "static", _UNBIASED),
 )
 """Representations with a row of their own in every table; biased tokens are those of PromptBERT, section 3."""
 
 UNTOUCHED = (
     *SHOWN,
-    *(Untouched(name, name) for name in WITHOUT_TEMPLATE if name not in {one.pooler for one in SHOWN}),
+    *(Untouched(name, name) for name in WITHOUT_TEMPLATE if name not in {untouched.pooler for untouched in SHOWN}),
+    Untouched("static", "static"),
     Untouched("static_lm_head", "static_lm_head"),
     Untouched("static_lm_head without biased tokens", "static_lm_head", _UNBIASED),
     Untouched("mask in PromptBERT's template", "mask", _IN_TEMPLATE),
@@ -73,63 +74,60 @@ class SampleScores:
 class SampleReport:
     """The scores of several models on the same pairs, and the paired differences of their scores on the test pairs.
 
-    rows: name → its scores. best: name of the row of the best untouched pooler, which the dev pairs choose. trained:
-    names of the rows of trained models. The text of the report is a table with 95 % intervals.
+    The text of the report is a table with 95 % intervals.
     """
 
     def __init__(
-        self, rows: Mapping[str, SampleScores], best: str, trained: Collection[str], gold: np.ndarray
+        self, rows: Mapping[str, SampleScores], costs: Mapping[str, tuple[int, float]], gold: np.ndarray
     ) -> None:
-        """Create the report. gold: the gold scores (n,) of the test pairs."""
-        self.rows, self.best = rows, best
-        self.untouched = [name for name in rows if name not in trained]
-        self.best_trained = max(trained, key=lambda name: rows[name].spearman["dev"])
+        """Create the report.
+
+        Args:
+            rows: Scores by the name of the row.
+            costs: Number of trained parameters and megabytes of the rows of trained models; the others are untouched.
+            gold: Gold scores (n,) of the test pairs.
+        """
+        self.rows, self.costs = rows, costs
+        self.untouched = [row for row in rows if row not in costs]
+        self.best_untouched, self.best_trained = (
+            max(names, key=lambda row: rows[row].spearman["dev"]) for names in (self.untouched, costs)
+        )
         self._resampled = resample(Outcomes("spearman", [scores.cosines["test"] for scores in rows.values()], gold))
 
     def __str__(self) -> str:
-        table = PrettyTable(["Spearman x 100", *SPLITS, f"95 % interval of {SPLITS[1]}"], align="r")
+        table = PrettyTable(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], align="r")
         table.align["Spearman x 100"] = "l"
-        for index, (name, scores) in enumerate(self.rows.items()):
-            found = estimate(self._resampled, index)
-            bounds = f"{100 * found.low:.2f} to {100 * found.high:.2f}"
-            table.add_row([name, *(f"{100 * scores.spearman[split]:.2f}" for split in SPLITS), bounds])
+        for index, (row, scores) in enumerate(self.rows.items()):
+            test = estimate(self._resampled, index)
+            spearman = [f"{100 * scores.spearman[split]:.2f}" for split in SPLITS]
+            parameters, megabytes = self.costs.get(row, (0, 0.0))
+            bounds = f"{100 * test.low:.2f} to {100 * test.high:.2f}"
+            table.add_row([row, *spearman, bounds, f"{parameters:,}", f"{megabytes:.2f}"])
         return table.get_string()
 
-    def gain(self, name: str, over: str) -> Difference:
+    def gain(self, row: str, over: str) -> Difference:
         """Return the test score of a row less that of another one, with the interval of the paired bootstrap."""
         names = list(self.rows)
-        return difference(self._resampled, names.index(over), names.index(name))
+        return difference(self._resampled, names.index(over), names.index(row))
 
-    def gain_line(self, name: str, over: str) -> str:
-        """Return the gain of a row over another one, with its interval, as a line of text."""
-        found = self.gain(name, over)
-        bounds = f"95 % interval {100 * found.low:+.2f} to {100 * found.high:+.2f}"
-        return f"{name} minus {over}: {100 * found.value:+.2f} ({bounds}; {found.covers()})"
+    def gain_line(self, row: str, over: str) -> str:
+        """Return the gain of a row over another one, with its 95 % interval, as a line of text."""
+        gain = self.gain(row, over)
+        return f"{row} minus {over}: {100 * gain.value:+.2f} ({100 * gain.low:+.2f} to {100 * gain.high:+.2f})"
 
-    def conclusion(self, name: str, reference: str) -> str:
-        """Return in words whether a row is ahead of a reference, and of which untouched rows the best trained row is.
-
-        All are compared by their test scores; the best trained row is chosen by its dev score.
-        """
-        highest = max(self.rows, key=lambda row: self.rows[row].spearman["test"])
-        said = (self._ahead(name, reference), self._ahead_of_untouched(self.best_trained))
-        return f"{said[0]}. {said[1]}. The highest score on the test pairs is that of '{highest}'."
-
-    def _ahead(self, name: str, over: str) -> str:
-        gain = self.gain(name, over)
-        if gain.low > 0:
-            return f"'{name}' is ahead of '{over}': the interval of the difference is above 0"
-        where = "is below 0" if gain.high < 0 else "contains 0, so the two cannot be told apart"
-        return f"'{name}' is not ahead of '{over}': the interval of the difference {where}"
-
-    def _ahead_of_untouched(self, name: str) -> str:
-        rows = {is_ahead: [] for is_ahead in (True, False)}
-        for row in self.untouched:
-            rows[self.gain(name, row).low > 0].append(f"'{row}'")
-        if not rows[False]:
-            return f"'{name}' is ahead of everything untouched: all intervals are above 0"
-        of = f"ahead of {', '.join(rows[True])}, but " if rows[True] else ""
-        return f"'{name}', the best trained row on dev, is {of}not ahead of {', '.join(rows[False])}"
+    def conclusion(self) -> str:
+        """Return in one sentence which rows the best trained row is ahead of, by the intervals of the differences."""
+        verdicts: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row != self.best_trained:
+                gain = self.gain(self.best_trained, row)
+                verdict = "ahead of" if gain.low > 0 else "behind" if gain.high < 0 else "not distinguishable from"
+                verdicts.setdefault(verdict, []).append(f"'{row}'")
+        if all(self.gain(self.best_trained, row).low > 0 for row in self.untouched):
+            verdicts["ahead of"][: len(self.untouched)] = ["every untouched row"]
+        phrases = ", but ".join(f"{verdict} {' and '.join(rows)}" for verdict, rows in verdicts.items())
+        best = f"'{self.best_trained}', the best trained row on dev,"
+        return f"By the 95 % intervals of the differences, {best} is {phrases}."
 
 
 def load_sample_pairs(folder: Path) -> dict[str, senteval.ScoredPairs]:
@@ -156,10 +154,10 @@ def build_untouched(base: str) -> dict[Untouched, SentenceEncoder]:
     """
     plain, with_head = load_backbone(base), _load_with_head(base)
     models = {}
-    for one in UNTOUCHED:
-        backbone = with_head if REPRESENTATIONS[one.pooler].needs_lm_head else plain
-        if backbone is not None and not (one.pooler == "cls" and plain.pooler is None):
-            models[one] = build_representation(one.pooler, backbone, one.choice)
+    for untouched in UNTOUCHED:
+        backbone = with_head if REPRESENTATIONS[untouched.pooler].needs_lm_head else plain
+        if backbone is not None and not (untouched.pooler == "cls" and plain.pooler is None):
+            models[untouched] = build_representation(untouched.pooler, backbone, untouched.choice)
     return models
 
 
@@ -172,30 +170,39 @@ def _load_with_head(base: str) -> Backbone | None:
         return None
 
 
-def compare_with_untouched(
-    base: str, trained: Mapping[str, SentenceEncoder], pairs: Mapping[str, senteval.ScoredPairs]
-) -> SampleReport:
-    """Measure an untouched encoder with several poolers, and models that were trained from it, on dev and test pairs.
+def untouched_rows(base: str, dev: senteval.ScoredPairs) -> dict[str, SentenceEncoder]:
+    """Return the rows of a table for an untouched encoder: those of `SHOWN`, and the pooler with the best dev score.
 
-    base: folder or hub id of the encoder. trained: name of a row → the model. Raises UserError if the encoder cannot
-    be loaded.
+    Args:
+        base: Folder or hub id of the encoder.
+        dev: The pairs that choose the best pooler.
+
+    Raises:
+        UserError: If the encoder cannot be loaded.
     """
-    untouched = build_untouched(base)
-    notify(f"choosing the best of {len(untouched)} untouched poolers by the {len(pairs['dev'])} dev pairs")
-    dev = {one: measure_pairs(model, {"dev": pairs["dev"]}).spearman["dev"] for one, model in untouched.items()}
-    best = max(dev, key=dev.__getitem__)
-    models = {f"untouched {one.name}": untouched[one] for one in SHOWN}
-    best_row = f"untouched best of {len(untouched)} poolers: {best.name}"
-    models |= {best_row: untouched[best], **trained}
-    rows = {name: measure_pairs(one, pairs) for name, one in models.items()}
-    return SampleReport(rows, best_row, trained, pairs["test"].gold)
+    models = build_untouched(base)
+    notify(f"choosing the best of {len(models)} untouched poolers by the {len(dev)} dev pairs")
+    best = max(models, key=lambda untouched: measure_pairs(models[untouched], {"dev": dev}).spearman["dev"])
+    rows = {f"untouched {untouched.name}": models[untouched] for untouched in SHOWN}
+    return {**rows, f"untouched best of {len(models)}: {best.name}": models[best]}
 
 
-def nearest_listing(model: SentenceEncoder, queries: Sequence[str], sentences: Sequence[str], count: int = 3) -> str:
-    """Return the sentences that are nearest to each query, with their cosines, as text."""
-    corpus, asked = (model.encode(list(texts), normalize=True) for texts in (sentences, queries))
-    lines = []
-    for query, cosines in zip(queries, asked @ corpus.T, strict=True):
-        lines.append(f"\n{query}")
-        lines += [f"    {cosines[i]:.2f}  {sentences[i]}" for i in np.argsort(-cosines)[:count]]
-    return "\n".join(lines)
+def nearest_listing(
+    models: Mapping[str, SentenceEncoder], queries: Sequence[str], sentences: Sequence[str], count: int = 2
+) -> str:
+    """Return the sentences that are nearest to each query by each model, with their cosines, as text.
+
+    Args:
+        models: Models by the name that is shown.
+        queries: The queries.
+        sentences: The sentences to search.
+        count: Number of sentences per query and model.
+    """
+    lines = {query: [f"\n{query}"] for query in queries}
+    width = max(map(len, models))
+    for name, model in models.items():
+        corpus, asked = (model.encode(list(texts), normalize=True) for texts in (sentences, queries))
+        for query, cosines in zip(queries, asked @ corpus.T, strict=True):
+            for rank, i in enumerate(np.argsort(-cosines)[:count]):
+                lines[query].append(f"  {'' if rank else name:{width}}  {cosines[i]:.2f}  {sentences[i]}")
+    return "\n".join(line for block in lines.values() for line in block)

@@ -1,6 +1,7 @@
 """`dcpcse quickstart`: on the embedded encoder without a network, with options of its own, and on wrong input."""
 
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import senteval
+from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
 import dcpcse
@@ -39,56 +41,59 @@ def no_network(monkeypatch):
 
 
 def table(shown: str) -> dict[str, list[str]]:
-    """Row → dev score, test score, and interval, of the printed table."""
+    """Row → dev score, test score, its interval, trained parameters and megabytes, of the printed table."""
     rows = (line.split("|") for line in shown.splitlines() if line.startswith("| ") and "Spearman" not in line)
-    return {cells[1].strip(): [cell.strip() for cell in cells[2:5]] for cells in rows}
+    return {cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in rows}
 
 
 def test_without_options_it_trains_the_embedded_encoder_offline(embedded, sample, short, no_network, tmp_path, capsys):
     assert main(["quickstart", "--data", sample, "--output_dir", str(tmp_path / "out")]) == 0
     rows = table(capsys.readouterr().out)
-    best = next(name for name in rows if name.startswith("untouched best of 15 poolers: "))
-    names = ["[CLS]", "mean", "static average", "static average without biased tokens"]
-    trained = ["trained [CLS]", "trained mean", "prompts trained for [CLS], mean"]
-    assert list(rows) == [*(f"untouched {name}" for name in names), best, *trained]
+    best = next(name for name in rows if name.startswith("untouched best of 15: "))
+    names = ["[CLS]", "mean", "first and last layer", "static without biased tokens"]
+    assert list(rows) == [*(f"untouched {name}" for name in names), best, *quickstart.ROWS]
     assert float(rows[best][0]) == max(float(row[0]) for name, row in rows.items() if "untouched" in name)
-    assert dcpcse.load(tmp_path / "out").source.name_or_path == str(Path(embedded).resolve())
+    assert dcpcse.load(tmp_path / "out/with-labels").source.name_or_path == str(Path(embedded).resolve())
 
 
-@pytest.mark.parametrize("options", [[], ["--supervised", "--seed", "3"]], ids=["unsupervised", "supervised"])
-def test_it_trains_measures_and_says_what_won(options, tiny, sample, short, tmp_path, capsys):
-    words = ["--base", tiny("roberta"), "--data", sample, "--output_dir", str(tmp_path / "out"), *options]
-    assert main(["quickstart", *words]) == 0
+def test_it_trains_twice_measures_and_says_what_happened(tiny, sample, short, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert (
+        main(["quickstart", "--base", tiny("roberta"), "--data", sample, "--output_dir", str(out), "--seed", "3"]) == 0
+    )
     shown = capsys.readouterr().out
     rows = table(shown)
     pairs = senteval.load_pairs("STSBenchmark", sample, "test", official=False)[0]
-    models = {"trained [CLS]": dcpcse.load(tmp_path / "out"), "trained mean": dcpcse.load(tmp_path / "out/mean")}
+    models = {row: dcpcse.load(out / options["output_dir"]) for row, options in quickstart.ROWS.items()}
+    for row, model in models.items():
+        assert model.pooling == "avg"
+        file = out / quickstart.ROWS[row]["output_dir"] / "prompts.safetensors"
+        prompts = load_file(file).values()
+        assert rows[row][3:] == [f"{sum(one.size for one in prompts):,}", f"{file.stat().st_size / 1e6:.2f}"]
     models["untouched mean"] = dcpcse.load(tiny("roberta"), pooler="avg")
-    models["prompts trained for [CLS], mean"] = dcpcse.load(tmp_path / "out")
-    models["prompts trained for [CLS], mean"].pooling = "avg"
     for name, model in models.items():
         first, second = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
         cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
         assert float(rows[name][1]) == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=0.006)
         low, high = map(float, rows[name][2].split(" to "))
         assert low < float(rows[name][1]) < high
-    assert (models["trained [CLS]"].pooling, models["trained mean"].pooling) == ("cls_before_pooler", "avg")
-    gain = float(re.search(r"^trained \[CLS\] minus untouched \[CLS\]: (\S+) \(95 % interval", shown, re.MULTILINE)[1])
-    assert gain == pytest.approx(float(rows["trained [CLS]"][1]) - float(rows["untouched [CLS]"][1]), abs=0.011)
-    assert all(query in shown for query in quickstart.QUERIES)
-    trained = {name: row for name, row in rows.items() if "untouched" not in name}
-    best = max(trained, key=lambda name: float(trained[name][0]))
-    assert re.search(rf"^{re.escape(best)} minus untouched best of \d+ poolers: ", shown, re.MULTILINE)
-    last = shown.rstrip().splitlines()[-1]
-    assert last.startswith("'trained [CLS]' is ") and f". '{best}'" in last
-    (repeated,) = re.findall(r"^the same training: \S+ -m dcpcse train (.*)", shown, re.MULTILINE)
-    assert ("triplets.csv" in repeated) == ("--seed 3" in repeated) == bool(options)
+    gain = re.search(r"^  trained with labels minus trained without labels: (\S+) \(", shown, re.MULTILINE)[1]
+    trained = [float(rows[row][1]) for row in quickstart.ROWS]
+    assert float(gain) == pytest.approx(trained[1] - trained[0], abs=0.011)
+    best = max(quickstart.ROWS, key=lambda row: float(rows[row][0]))
+    assert f"differences, '{best}', the best trained row on dev, is " in shown
+    train, _, compare = (shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("  dcpcse "))
+    assert train[1] == str(out / quickstart.ROWS[best]["output_dir"] / "run.yaml")
+    assert "seed: 3" in Path(train[1]).read_text()
+    own = [*train[:3], str(Path(sample) / "sentences.txt"), "--output_dir", str(tmp_path / "own")]
+    assert main(own) == 0
+    assert main(compare) == 0
+    assert f"{float(rows[best][1]):.2f}" in capsys.readouterr().out
 
 
 def test_the_trainings_give_their_learning_rate_and_batch():
     """So that no default of a method is filled in."""
-    assert all("learning_rate" in row for row in quickstart.ROWS.values())
-    assert "per_device_train_batch_size" in quickstart.COMMON
+    assert {"learning_rate", "per_device_train_batch_size"} <= set(quickstart.COMMON)
 
 
 def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, sample, short, tmp_path, monkeypatch, capfd):
@@ -129,45 +134,31 @@ def report(noise: dict[str, float]) -> SampleReport:
         )
         for name, one in cosines.items()
     }
-    return SampleReport(scores, "best", ["trained"], gold)
-
-
-BEST_ON_DEV = "'trained', the best trained row on dev, is"
+    return SampleReport(scores, dict.fromkeys(("without", "with"), (1, 0.1)), gold)
 
 
 @pytest.mark.parametrize(
-    ("noise", "over_reference", "over_all"),
+    ("noise", "best", "said"),
     [
-        (
-            {"[CLS]": 3, "best": 2, "trained": 1},
-            "ahead",
-            "'trained' is ahead of everything untouched: all",
-        ),
-        ({"[CLS]": 3, "best": 1, "trained": 2}, "ahead", f"{BEST_ON_DEV} ahead of '[CLS]', but not ahead of 'best'"),
-        ({"[CLS]": 3, "best": 2, "trained": 2}, "ahead", f"{BEST_ON_DEV} ahead of '[CLS]', but not ahead of 'best'"),
-        ({"[CLS]": 2, "best": 2, "trained": 3}, "below", f"{BEST_ON_DEV} not ahead of '[CLS]', 'best'"),
-        ({"[CLS]": 2, "best": 1, "trained": 2}, "open", f"{BEST_ON_DEV} not ahead of '[CLS]', 'best'"),
+        ([3, 2, 2, 1], "'with'", "ahead of every untouched row and 'without'"),
+        ([3, 2, 1, 2], "'without'", "ahead of every untouched row and 'with'"),
+        ([3, 1, 2, 2.5], "'without'", "ahead of '[CLS]' and 'with', but behind 'mean'"),
+        ([3, 2, 2, 2], "'without'", "ahead of '[CLS]', but not distinguishable from 'mean' and 'with'"),
+        ([1, 2, 3, 4], "'without'", "behind '[CLS]' and 'mean', but ahead of 'with'"),
     ],
 )
-def test_the_conclusion_follows_the_intervals(noise, over_reference, over_all):
-    where = {
-        "ahead": "is ahead of '[CLS]': the interval of the difference is above 0",
-        "below": "is not ahead of '[CLS]': the interval of the difference is below 0",
-        "open": "is not ahead of '[CLS]': the interval of the difference contains 0, so the two cannot be told apart",
-    }
-    lowest = min(noise, key=noise.__getitem__)
-    said = report(noise).conclusion("trained", "[CLS]")
-    assert said.startswith(f"'trained' {where[over_reference]}. {over_all}")
-    assert said.endswith(f". The highest score on the test pairs is that of '{lowest}'.")
+def test_the_conclusion_follows_the_intervals(noise, best, said):
+    conclusion = report(dict(zip(("[CLS]", "mean", "without", "with"), noise, strict=True))).conclusion()
+    assert conclusion == f"By the 95 % intervals of the differences, {best}, the best trained row on dev, is {said}."
 
 
 # Wrong input
 
 
 def test_a_wrong_option_is_one_line(capsys):
-    assert main(["quickstart", "--supervise"]) == 2
+    assert main(["quickstart", "--seeds", "1"]) == 2
     assert capsys.readouterr().err == (
-        "error: unknown argument --supervise; did you mean --supervised? (--help lists the options)\n"
+        "error: unknown argument --seeds; did you mean --seed? (--help lists the options)\n"
     )
 
 

@@ -22,9 +22,8 @@ from dcpcse.utils.embedded import EMBEDDED_ENCODER
 
 SAMPLE = ROOT / "data/sample"
 SENTENCES = SAMPLE / "sentences.txt"
-SETTING = {**quickstart.COMMON, **quickstart.ROWS[quickstart.TRAINED_CLS], "pre_seq_len": quickstart.PRE_SEQ_LEN}
-SETTING |= {"max_steps": 20, "learning_rate": 0.5, "seed": 0, "use_cpu": True, "disable_tqdm": True}
-"""That of the quickstart, with half its steps: [CLS] gains 9.3, 15.2 and 7.9 points with the seeds 0, 1 and 2."""
+SETTING = {**quickstart.COMMON, "pre_seq_len": 16, "max_steps": 30, "seed": 0, "use_cpu": True, "disable_tqdm": True}
+"""That of the quickstart without labels, with 30 of its steps: 9.1, 8.1 and 7.7 points with the seeds 0, 1 and 2."""
 
 WITH_HEAD = {"pooler_type": "cls", "mlp_only_train": True}
 
@@ -41,15 +40,16 @@ def pairs_of_dev() -> senteval.ScoredPairs:
 
 
 def spearman(model: SentenceEncoder, pairs: senteval.ScoredPairs) -> float:
-    """Spearman correlation × 100 of cosines and gold scores."""
+    """Spearman correlation × 100 of cosines and gold scores, read as in the quickstart."""
+    model.pooling = quickstart.READ_WITH
     first, second = (model.encode(side) for side in (pairs.first, pairs.second))
     return 100 * correlate("dev", similarities("STSBenchmark", pairs, first, second), pairs.gold).spearman
 
 
 @pytest.fixture(scope="module")
 def untouched(pairs_of_dev) -> float:
-    """What [CLS] scores without prompts, at its own positions."""
-    return spearman(plain_encoder(load_backbone(str(EMBEDDED_ENCODER)), "cls_before_pooler"), pairs_of_dev)
+    """The score without prompts."""
+    return spearman(plain_encoder(load_backbone(str(EMBEDDED_ENCODER)), quickstart.READ_WITH), pairs_of_dev)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def train(tmp_path) -> Train:
     return lambda **options: dcpcse.train(EMBEDDED_ENCODER, SENTENCES, **{**SETTING, **options, **places})
 
 
-def test_trained_cls_is_five_points_ahead_of_untouched_cls(train, untouched, pairs_of_dev):
+def test_trained_prompts_are_five_points_ahead_of_the_untouched_encoder(train, untouched, pairs_of_dev):
     assert spearman(train().model, pairs_of_dev) - untouched >= 5
 
 
@@ -102,4 +102,4 @@ def test_a_planted_bug_takes_the_gain_away(plant, options, monkeypatch, train, u
     plant(monkeypatch)
     # The check cannot be switched off by an option; without it, the score alone has to show the detached prompts.
     monkeypatch.setattr(GradientFlowCheck, "require", lambda self: None)
-    assert spearman(train(**options).model, pairs_of_dev) - untouched < 1
+    assert spearman(train(**options).model, pairs_of_dev) - untouched < 2.5

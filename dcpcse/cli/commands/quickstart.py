@@ -1,8 +1,7 @@
-"""`dcpcse quickstart`: train deep prompts of a small encoder on the sample, and compare them with the encoder."""
+"""`dcpcse quickstart`: train deep prompts of a small encoder with and without labels, and compare them with it."""
 
-import shlex
+import os
 import signal
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import print_result
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.embedded import EMBEDDED_ENCODER, embedded_encoder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_encoder_path
@@ -20,40 +19,46 @@ from dcpcse.utils.signals import Interrupted
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
-UNTOUCHED_CLS, TRAINED_CLS, TRAINED_MEAN = "untouched [CLS]", "trained [CLS]", "trained mean"
-READ_BY_MEAN = "prompts trained for [CLS], mean"
-
 COMMON: Mapping[str, Any] = {
     "method": "dcpcse",
-    "temp": 0.03,
+    "pooler_type": "cls_before_pooler",
+    "temp": 0.05,
+    "learning_rate": 3e-2,
     "per_device_train_batch_size": 32,
     "max_seq_length": 16,
-    "max_steps": 40,
+    "max_steps": 100,
     "position_offset": 0,
     "save_strategy": "no",
-    "logging_steps": 10,
+    "logging_steps": 50,
 }
-"""Options of every training. docs/quickstart.md, "Why these settings", has the figures by which they were chosen."""
+"""Options of both trainings. docs/quickstart.md, "Why these settings", has the figures by which they were chosen."""
+
+SENTENCES, TRIPLETS, PAIRS = "sentences.txt", "triplets.csv", "downstream/STS/STSBenchmark"
+
+WITHOUT_LABELS, WITH_LABELS = "trained without labels", "trained with labels"
 
 ROWS: Mapping[str, Mapping[str, Any]] = {
-    TRAINED_CLS: {"learning_rate": 0.2, "pooler_type": "cls_before_pooler"},
-    TRAINED_MEAN: {"learning_rate": 3e-3, "pooler_type": "avg"},
+    WITHOUT_LABELS: {"train_file": SENTENCES, "pre_seq_len": 16, "output_dir": "without-labels"},
+    WITH_LABELS: {"train_file": TRIPLETS, "pre_seq_len": 12, "output_dir": "with-labels"},
 }
-"""Row of the table → its other options."""
+"""Row of the table → its other options, with a file in --data and a folder in --output_dir.
 
-PRE_SEQ_LEN, SUPERVISED_PRE_SEQ_LEN = 16, 12
-"""Prompt lengths of DCPCSE's Table 3 for BERT-base."""
+The numbers of prompts are those of DCPCSE's Tables 3 and 4 for BERT-base.
+"""
+
+READ_WITH = "avg"
+"""Pooler of the trained models. They are trained for [CLS], but the mean of the tokens scores higher on dev."""
 
 SAMPLE = EMBEDDED_ENCODER.with_name("sample")
 """Training text and scored pairs; like the encoder, they are part of a clone only."""
 
-SENTENCES, TRIPLETS, PAIRS = "sentences.txt", "triplets.csv", "downstream/STS/STSBenchmark"
+QUERIES = ("Prices have gone up again.", "A dog is running on the beach.", "My phone battery is empty.")
 
-QUERIES = (
-    "Someone is preparing a meal.",
-    "The journey took longer than expected because of the weather.",
-    "I forgot my password.",
-)
+NEXT_COMMANDS = """
+Next, train on your own data, take another encoder, and compare models:
+  dcpcse train {folder}/run.yaml --train_file YOUR_FILE --output_dir result/own
+  dcpcse quickstart --base YOUR_ENCODER --output_dir result/other
+  dcpcse compare {base} {folder} --pooler avg --tasks STSBenchmark --data_dir {data} --custom_data"""
 
 
 def quickstart_command(argv: Sequence[str]) -> None:
@@ -62,44 +67,52 @@ def quickstart_command(argv: Sequence[str]) -> None:
     _find_inputs(args)
     # Imported here, because this takes seconds.
     from dcpcse.data.training_file import distinct_sentences
-    from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.experiments.sample_scores import compare_with_untouched, load_sample_pairs, nearest_listing
+    from dcpcse.experiments.sample_scores import (
+        SampleReport,
+        load_sample_pairs,
+        measure_pairs,
+        nearest_listing,
+        untouched_rows,
+    )
 
     pairs = load_sample_pairs(args.data)
-    folders = {TRAINED_CLS: args.output_dir, TRAINED_MEAN: args.output_dir / "mean"}
-    words = {name: _training_words(args, name, folder) for name, folder in folders.items()}
-    seconds = {name: _train(words[name]) for name in folders}
-    models = {name: SentenceEncoder.load(folder) for name, folder in folders.items()}
-    models[READ_BY_MEAN] = SentenceEncoder.load(args.output_dir)
-    models[READ_BY_MEAN].pooling = "avg"
-    report = compare_with_untouched(args.base, models, pairs)
-    print_result(str(report))
-    for name, other in ((TRAINED_CLS, UNTOUCHED_CLS), (report.best_trained, report.best)):
-        print_result(report.gain_line(name, other))
-    print_result(_cost_report(models[TRAINED_CLS], args.output_dir, seconds))
-    print_result(f"the same training: {shlex.join([sys.executable, '-m', 'dcpcse', 'train', *words[TRAINED_CLS]])}")
-    print_result(
-        f"\nThe sentences of the sample that are nearest to three others, with their cosines, by {TRAINED_CLS}:"
-    )
-    print_result(nearest_listing(models[TRAINED_CLS], QUERIES, distinct_sentences(args.data / SENTENCES)))
-    print_result(f"\n{report.conclusion(TRAINED_CLS, UNTOUCHED_CLS)}")
+    folders = {row: args.output_dir / options["output_dir"] for row, options in ROWS.items()}
+    started = time.perf_counter()
+    trained = {row: _train(args, row, folder) for row, folder in folders.items()}
+    seconds = time.perf_counter() - started
+    models = untouched_rows(args.base, pairs["dev"]) | trained
+    costs = {row: _cost(model, folders[row]) for row, model in trained.items()}
+    scores = {row: measure_pairs(model, pairs) for row, model in models.items()}
+    report = SampleReport(scores, costs, pairs["test"].gold)
+    counts = " and ".join(f"{len(scored)} {split}" for split, scored in pairs.items())
+    print_result(f"\nAgreement of cosines with the judged similarity of {counts} pairs:\n{report}")
+    print_result("\nDifferences of the test scores, with 95 % intervals:")
+    best = report.best_untouched
+    for row, over in ((WITHOUT_LABELS, best), (WITH_LABELS, best), (WITH_LABELS, WITHOUT_LABELS)):
+        print_result(f"  {report.gain_line(row, over)}")
+    print_result(f"\nThe two trainings took {seconds:.0f} s; the models are in {args.output_dir}.")
+    sentences = [*distinct_sentences(args.data / SENTENCES), *dict.fromkeys(pairs["test"].first)]
+    print_result(f"\nThe nearest of {len(sentences):,} sentences, by the best untouched and the best trained row:")
+    shown = {"untouched": models[best], "trained": models[report.best_trained]}
+    print_result(nearest_listing(shown, QUERIES, sentences))
+    print_result(f"\n{report.conclusion()}")
+    print_result(NEXT_COMMANDS.format(folder=folders[report.best_trained], base=args.base, data=args.data))
 
 
 def quickstart_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser(
         prog="dcpcse quickstart",
-        description="Train deep prompts on the sample sentences, once for [CLS] and once for mean pooling, and "
-        "compare them with the untouched encoder on scored pairs.",
+        description="Train deep prompts on the sample, once without labels (sentences) and once with labels "
+        "(triplets), and compare them with the untouched encoder on scored pairs.",
     )
     help = "Encoder: Hugging Face folder or hub id. Default: data/encoder, which is part of a clone."
     parser.add_argument("--base", help=help)
     help = "Folder with training text and scored pairs, laid out as data/sample, which is part of a clone (default)."
     parser.add_argument("--data", type=Path, help=help)
-    parser.add_argument("--supervised", action="store_true", help="Train on the triplets instead of the sentences.")
-    help = "Folder for the trained model; an earlier model in it is deleted. Default: %(default)s"
+    help = "Folder for the two trained models; earlier ones in it are deleted. Default: %(default)s"
     parser.add_argument("--output_dir", type=Path, default=Path("result/quickstart"), help=help)
-    parser.add_argument("--seed", type=SEED, default=0, help="Seed of the training. Default: %(default)s")
+    parser.add_argument("--seed", type=SEED, default=0, help="Seed of the trainings. Default: %(default)s")
     return parser
 
 
@@ -114,47 +127,42 @@ def _find_inputs(args: Namespace) -> None:
             f"{SAMPLE} does not exist, since it is part of a clone only; give {encoder}a folder with {SENTENCES}, "
             f"{TRIPLETS} and {PAIRS} as --data"
         )
-    args.data = args.data or SAMPLE
-    for name in (TRIPLETS if args.supervised else SENTENCES, PAIRS):
+    args.data = args.data or Path(os.path.relpath(SAMPLE))
+    for name in (SENTENCES, TRIPLETS, PAIRS):
         if not (args.data / name).exists():
             raise UserError(
                 f"--data {args.data} does not contain {name}; give a folder with the layout of data/sample"
             )
-    args.base = args.base or str(embedded_encoder())
+    args.base = args.base or os.path.relpath(embedded_encoder())
     require_encoder_path(args.base, "--base")
 
 
-def _training_words(args: Namespace, row: str, folder: Path) -> list[str]:
-    """Return the options of train.py for the training of a row."""
-    file = args.data / (TRIPLETS if args.supervised else SENTENCES)
-    length = SUPERVISED_PRE_SEQ_LEN if args.supervised else PRE_SEQ_LEN
-    options = {**COMMON, **ROWS[row], "pre_seq_len": length, "seed": args.seed}
-    options |= {"model_name_or_path": args.base, "train_file": file, "output_dir": folder}
-    return [*(word for name, value in options.items() for word in (f"--{name}", str(value))), "--overwrite_output_dir"]
+def _train(args: Namespace, row: str, folder: Path) -> "SentenceEncoder":
+    """Run train.py, record `READ_WITH` in its folder, and return the model.
 
-
-def _train(words: Sequence[str]) -> float:
-    """Run train.py, and return the seconds that it took. Raises Interrupted after a signal."""
+    Raises Interrupted after a signal.
+    """
     from dcpcse.cli.main import find_command
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
-    started = time.perf_counter()
+    options = {**COMMON, **ROWS[row], "seed": args.seed, "model_name_or_path": args.base, "output_dir": folder}
+    options["train_file"] = args.data / options["train_file"]
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    notify(f"{row}: {options['train_file']}")
     try:
-        find_command("train")(words)
+        find_command("train")([*words, "--overwrite_output_dir"])
     except KeyboardInterrupt as error:  # its message recommends --resume, which this command does not have
         stop = Interrupted(getattr(error, "number", signal.SIGINT))
         raise Interrupted(stop.number, f"{stop.name}: stopped; the same command starts again") from error
-    return time.perf_counter() - started
+    model = SentenceEncoder.load(folder)
+    model.pooling = READ_WITH
+    model.save(folder)
+    return model
 
 
-def _cost_report(model: "SentenceEncoder", folder: Path, seconds: Mapping[str, float]) -> str:
-    """Return the number of trained parameters and the size of the folder of a model, and the time of each training."""
+def _cost(model: "SentenceEncoder", folder: Path) -> tuple[int, float]:
+    """Return the number of trained parameters of a model, and the megabytes of their file."""
     from dcpcse.training.summary import count_parameters
 
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    times = ", ".join(f"{name} {time:.0f} s" for name, time in seconds.items())
-    return (
-        f"trained parameters: {count_parameters(model.encoder.prompt):,} of prompts\n"
-        f"saved in {folder}: {size / 1e6:.2f} MB of weights, {total / 1e6:.2f} MB with tokenizer and reports\n"
-        f"time of the trainings: {times}"
-    )
+    return count_parameters(model.encoder.prompt), size / 1e6
