@@ -5,6 +5,8 @@
 # --output_dir FOLDER (default: result/quickstart; earlier models in it are deleted), --seed N.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+# Threads that wait for each other sleep. If they spin and other programs use the cores, a step takes six times as long.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 source .ci/install.sh
 "$python" -m dcpcse quickstart "$@"
 echo "total time, with installation: $SECONDS s; source .venv/bin/activate makes the command dcpcse available"
