@@ -1,8 +1,6 @@
 """Errors that leave a function of the Python interface name its parameters and not options of a command line."""
 
 import logging
-import re
-from pathlib import Path
 
 import pytest
 from senteval.errors import DataError
@@ -11,19 +9,6 @@ from dcpcse.api.words import in_python_words, python_words
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.signals import Interrupted
-
-PAGE = Path(__file__).parents[2] / "docs/bad-input.md"
-
-
-def test_no_message_names_an_option_of_a_command_line():
-    messages = [row.rsplit(" | ", 1)[1] for row in PAGE.read_text(encoding="utf-8").splitlines() if " | `" in row]
-    assert len(messages) > 400
-    left = [
-        message
-        for message in map(in_python_words, messages)
-        if re.search(r"--[a-z]|--help|(train|evaluation)\.py", message)
-    ]
-    assert not left
 
 
 @pytest.mark.parametrize(

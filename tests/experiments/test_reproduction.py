@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 from senteval.names import FAMILY_OF
+from tables import check_rows
 
 from dcpcse.cli.commands import reproduce
 from dcpcse.cli.commands.plot import plot_parser
@@ -44,6 +45,7 @@ from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
 ROWS = all_rows()
+RECIPES = [name for name, row in ROWS.items() if not row.cited]
 HERE = ReproductionConfig(Path("SentEval/data"), base="some-encoder")
 OTHER_COLUMNS = {AVERAGE_COLUMN, *GEOMETRY, "rank", *(f"recall@{cutoff}" for cutoff in (1, 3, 5))}
 OTHER_COLUMNS |= {f"without {count}" for count in (0, 1, 2, 5, 10, 20, 50, 100)}
@@ -80,27 +82,32 @@ def with_base(row, setting: ReproductionConfig) -> ReproductionConfig:
 # Rows
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_every_row_can_be_got_in_one_way_and_its_columns_are_measured(name):
-    row = ROWS[name]
-    ways = [row.preset, row.plain, row.glove, row.cited]
-    assert sum(map(bool, ways)) == 1
-    assert set(row.columns) <= {*row.measured, *OTHER_COLUMNS, *row.similarity, *row.predict}
-    assert set(row.published) in (set(), set(row.columns))
-    assert set(row.measured) <= set(FAMILY_OF) or row.is_multilingual
-    for figures in (row.deviation, row.best, row.worst):
-        assert not figures or set(figures) == set(row.columns)
-    assert row.reported in ("mean", "best") and row.mode in ("test", "dev")
+def test_every_row_can_be_got_in_one_way_and_its_columns_are_measured():
+    def check(name):
+        row = ROWS[name]
+        ways = [row.preset, row.plain, row.glove, row.cited]
+        assert sum(map(bool, ways)) == 1
+        assert set(row.columns) <= {*row.measured, *OTHER_COLUMNS, *row.similarity, *row.predict}
+        assert set(row.published) in (set(), set(row.columns))
+        assert set(row.measured) <= set(FAMILY_OF) or row.is_multilingual
+        for figures in (row.deviation, row.best, row.worst):
+            assert not figures or set(figures) == set(row.columns)
+        assert row.reported in ("mean", "best") and row.mode in ("test", "dev")
+
+    check_rows(ROWS, check)
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if AVERAGE_COLUMN in row.published])
-def test_published_averages_are_those_of_their_columns(name):
+def test_published_averages_are_those_of_their_columns():
     """To what rounding leaves, but for rows that are printed so."""
-    row = ROWS[name]
-    columns = [row.published[task] for task in row.columns if task in row.measured]
-    if columns:
-        printed = row.published[AVERAGE_COLUMN]
-        assert printed == pytest.approx(np.mean(columns) + PRINTED_SO.get(printed, 0), abs=0.0101)
+
+    def check(name):
+        row = ROWS[name]
+        columns = [row.published[task] for task in row.columns if task in row.measured]
+        if columns:
+            printed = row.published[AVERAGE_COLUMN]
+            assert printed == pytest.approx(np.mean(columns) + PRINTED_SO.get(printed, 0), abs=0.0101)
+
+    check_rows([name for name, row in ROWS.items() if AVERAGE_COLUMN in row.published], check)
 
 
 def test_a_figure_of_a_preset_is_that_of_its_row():
@@ -141,28 +148,33 @@ def test_what_cannot_be_run_says_why(name, reason, monkeypatch, tmp_path):
 # Plans
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
-def test_every_row_with_a_recipe_becomes_commands_that_are_understood(name, setting):
+def test_every_row_with_a_recipe_becomes_commands_that_are_understood(setting):
     """The options of all trainings and measurements are settled by the code of the commands themselves."""
-    row = ROWS[name]
-    setting = with_base(row, setting) if row.needs else setting
-    (unit,) = plan([row], [3], setting, Path("out"))
-    steps, examples = reproduce._planned_size(unit)
-    assert (steps > 0) == (examples > 0) == (row.preset is not None)
-    trainings = {step: parse_training(words)[0] for step, words in unit.steps.items() if command_of(step) == "train"}
-    assert all(run.seed == 3 for _, _, run in trainings.values())
-    assert all(run.learning_rate and run.per_device_train_batch_size for _, _, run in trainings.values())
-    if "start" in trainings:
-        assert trainings["train"][0].model_name_or_path == trainings["start"][2].output_dir
-    if row.measured:
-        args, _ = parse_evaluation(unit.steps["evaluate"])
-        assert args.chosen_tasks() == (() if row.is_multilingual else row.measured) and args.mode == row.mode
-        assert (args.task_set == "multilingual") is row.is_multilingual
-        assert not trainings or args.model_name_or_path == trainings["train"][2].output_dir
-    if row.similarity:
-        similarity_parser().parse(list(unit.steps["similarity"]), "sentence")
-    if row.predict:
-        predict_parser().parse_args(list(unit.steps["predict"]))
+
+    def check(name):
+        row = ROWS[name]
+        here = with_base(row, setting) if row.needs else setting
+        (unit,) = plan([row], [3], here, Path("out"))
+        steps, examples = reproduce._planned_size(unit)
+        assert (steps > 0) == (examples > 0) == (row.preset is not None)
+        trainings = {
+            step: parse_training(words)[0] for step, words in unit.steps.items() if command_of(step) == "train"
+        }
+        assert all(run.seed == 3 for _, _, run in trainings.values())
+        assert all(run.learning_rate and run.per_device_train_batch_size for _, _, run in trainings.values())
+        if "start" in trainings:
+            assert trainings["train"][0].model_name_or_path == trainings["start"][2].output_dir
+        if row.measured:
+            args, _ = parse_evaluation(unit.steps["evaluate"])
+            assert args.chosen_tasks() == (() if row.is_multilingual else row.measured) and args.mode == row.mode
+            assert (args.task_set == "multilingual") is row.is_multilingual
+            assert not trainings or args.model_name_or_path == trainings["train"][2].output_dir
+        if row.similarity:
+            similarity_parser().parse(list(unit.steps["similarity"]), "sentence")
+        if row.predict:
+            predict_parser().parse_args(list(unit.steps["predict"]))
+
+    check_rows(RECIPES, check)
 
 
 PAPER_TEMPLATES = {
@@ -218,31 +230,34 @@ def test_a_result_is_measured_in_the_way_of_its_row(setting):
     assert "avg_top2" not in unit.steps["train"]
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
-def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(name, setting, tmp_path):
-    row = ROWS[name]
-    setting = with_base(row, setting)
+def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(setting, tmp_path):
     other = tmp_path / "other"
     other.write_text("One sentence.\n", encoding="utf-8")
     given = {
-        "base": f"{setting.base}/../{Path(setting.base).name}" if row.tied is not None else "b",
         "generator": "g",
         "limit": 7,
         **dict.fromkeys((*REPLACEABLE_FILES.values(), "vectors", "mteb_data_dir"), str(other)),
         "mteb_languages": ["deu"],
     }
-    changed = {name: replace(setting, **{name: value}) for name, value in given.items()}
-    changed["set"] = replace(setting, changes={**setting.changes, "temp": "0.1"})
 
-    def commands(setting, seed=0):
-        (unit,) = plan([row], [seed], setting, tmp_path)
-        text = row.picture.get("text") and picture_words([unit], setting, tmp_path)
+    def commands(row, config, seed=0):
+        (unit,) = plan([row], [seed], config, tmp_path)
+        text = row.picture.get("text") and picture_words([unit], config, tmp_path)
         return unit.commands, text
 
-    found = {name for name, other in changed.items() if commands(other) != commands(setting)}
-    if commands(setting, 1) != commands(setting):
-        found.add("seeds")
-    assert relevant_options(row) == found
+    def check(name):
+        row = ROWS[name]
+        config = with_base(row, setting)
+        base = f"{config.base}/../{Path(config.base).name}" if row.tied is not None else "b"
+        changed = {name: replace(config, **{name: value}) for name, value in {**given, "base": base}.items()}
+        changed["set"] = replace(config, changes={**config.changes, "temp": "0.1"})
+        usual = commands(row, config)
+        options = {name for name, other in changed.items() if commands(row, other) != usual}
+        if commands(row, config, 1) != usual:
+            options.add("seeds")
+        assert relevant_options(row) == options
+
+    check_rows(RECIPES, check)
 
 
 def test_an_encoder_with_tied_embeddings_is_not_taken_for_an_untied_one(setting):

@@ -51,6 +51,9 @@ class Case:
     missing: str | None = None
     offline: bool = False
 
+    def __str__(self) -> str:
+        return self.name
+
     def words(self, cache: str) -> list[str]:
         """The command line in full. cache: folder for the training data as read."""
         name, *rest = shlex.split(self.command)
