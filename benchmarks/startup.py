@@ -22,13 +22,13 @@ from pathlib import Path
 from interleaved import ratio
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("predict", "search-templates", "corrupt", "search-hyperparameters")
+NAMES = ("plot predictions", "reproduce templates", "pretrain corrupt", "reproduce search")
 YARDSTICK = "import of TrainingArguments"
 COMMANDS = {
     YARDSTICK: ["-c", "from transformers import TrainingArguments, HfArgumentParser"],
     "train.py": ["train.py", "--help"],
     "evaluation.py": ["evaluation.py", "--help"],
-    **{f"dcpcse {name}": ["-m", "dcpcse", name, "--help"] for name in NAMES},
+    **{f"dcpcse {name}": ["-m", "dcpcse", *name.split(), "--help"] for name in NAMES},
 }
 
 

@@ -124,7 +124,7 @@ def make_records(root: Path) -> dict[str, Record]:
         (folder / "gain.json").write_text(json.dumps(GAINS), encoding="utf-8")
         shutil.copytree(folder, other := root / f"other-of-{folder.name}")
         compare = ["--compare", str(folder), str(other), "--json", str(root / "c.json"), "--overwrite"]
-        runs = lambda _, words=compare: find_command("runs")(words)  # noqa: E731
+        runs = lambda _, words=compare: find_command("plot runs")(words)  # noqa: E731
         more = {"environment": [rewrite_environment], "metrics": [read_curves]}.get(name, [])
         check_run = lambda folder: list(model_folder.check_run(folder, CheckSettings()))  # noqa: E731
         found[name] = Record(folder, file, all_of(describe, runs, check_run, *more), sample=20)

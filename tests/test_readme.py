@@ -36,6 +36,7 @@ from dcpcse.cli.commands.serve import serve_parser
 from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.commands.verify import verify_parser
 from dcpcse.cli.legacy_options import TRAINING_NAMES
+from dcpcse.cli.main import COMMANDS, FORMER
 from dcpcse.cli.miniature import miniature_parser
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
@@ -106,19 +107,30 @@ def test_every_evaluation_command_parses(argv):
     assert args.model_name_or_path
 
 
+def calls_of(command: str) -> list[list[str]]:
+    """The arguments of every call of a command of `dcpcse`, which has one or two words."""
+    named = [(" ".join(argv[:2]) if " ".join(argv[:2]) in COMMANDS else argv[0], argv) for argv in commands("dcpcse")]
+    return [argv[len(command.split()) :] for name, argv in named if name == command]
+
+
+def test_pages_name_the_present_commands_only():
+    pattern = re.compile(rf"dcpcse ({'|'.join(FORMER)})(?![\w-])")
+    assert not [(name, match[0]) for name, page in PAGES.items() for match in pattern.finditer(page)]
+
+
 SHOWN = {
-    "predict": predict_parser,
-    "search-templates": search_templates_parser,
-    "corrupt": corrupt_parser,
+    "plot predictions": predict_parser,
+    "reproduce templates": search_templates_parser,
+    "pretrain corrupt": corrupt_parser,
     "encode": encode_parser,
-    "search-hyperparameters": hyperparameter_parser,
+    "reproduce search": hyperparameter_parser,
 }
 """Command of `dcpcse` that is shown somewhere → its parser."""
 
 
 @pytest.mark.parametrize("command", SHOWN)
 def test_every_shown_command_parses(command):
-    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == [command]]
+    calls = calls_of(command)
     assert calls
     for argv in calls:
         split = argv.index("--") if "--" in argv else len(argv)
@@ -128,7 +140,7 @@ def test_every_shown_command_parses(command):
 
 
 def test_every_command_of_reproduction_parses_and_finds_rows():
-    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == ["reproduce"]]
+    calls = calls_of("reproduce")
     assert len(calls) >= 4
     for argv in calls:
         if "--miniature" in argv:
@@ -143,9 +155,9 @@ def test_the_table_names_every_option_of_reproduction():
     assert not [name for name in known if name != "-h" and f"`{name}" not in PAGES["reproduction"]]
 
 
-@pytest.mark.parametrize(("command", "parser"), [("runs", runs_parser), ("report", report_parser)])
+@pytest.mark.parametrize(("command", "parser"), [("plot runs", runs_parser), ("plot report", report_parser)])
 def test_every_command_about_runs_parses_and_every_option_is_named(command, parser):
-    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == [command]]
+    calls = calls_of(command)
     assert calls
     assert all(parser().parse_args(argv) for argv in calls)
     known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
@@ -155,20 +167,20 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "adapt": ("adapt", adapt_parser),
     "compare": ("compare", compare_parser),
-    "demo": ("demo", demo_parser),
+    "serve demo": ("demo", demo_parser),
     "doctor": ("doctor", doctor_parser),
     "export": ("export", export_parser),
     "import": ("import", import_parser),
     "info": ("import", info_parser),
     "mine": ("mine", mine_parser),
-    "similarity": ("search", similarity_parser),
+    "search similarity": ("search", similarity_parser),
     "search": ("search", lookup_parser),
     "serve": ("serve", serve_parser),
-    "card": ("hub", card_parser),
-    "pull": ("hub", pull_parser),
-    "push": ("hub", push_parser),
+    "hub card": ("hub", card_parser),
+    "hub pull": ("hub", pull_parser),
+    "hub push": ("hub", push_parser),
     "quickstart": ("quickstart", quickstart_parser),
-    "verify": ("verify", verify_parser),
+    "reproduce verify": ("verify", verify_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 
@@ -176,7 +188,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
 @pytest.mark.parametrize("command", DESCRIBED)
 def test_every_described_command_parses_and_its_page_names_every_option(command):
     page, parser = DESCRIBED[command]
-    calls = [[*takewhile("--".__ne__, argv[1:])] for argv in commands("dcpcse") if argv[:1] == [command]]
+    calls = [[*takewhile("--".__ne__, argv)] for argv in calls_of(command)]
     assert calls
     assert all(parser().parse_args(argv) for argv in calls)
     known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
@@ -184,7 +196,7 @@ def test_every_described_command_parses_and_its_page_names_every_option(command)
 
 
 def test_every_picture_has_a_command_that_parses_and_is_shown():
-    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == ["plot"]]
+    calls = calls_of("plot")
     assert {argv[0] for argv in calls} == set(PLOTS)
     for argv in calls:
         args, unknown = plot_parser().parse_known_args(argv)

@@ -83,6 +83,13 @@ def test_evaluation_reads_its_options_without_torch():
     assert not refused[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
+def test_the_list_of_commands_imports_none_of_them():
+    (shown,) = call(["dcpcse/__main__.py", "--help"])
+    assert shown.code == 0 and "quickstart" in shown.out
+    assert "dcpcse.cli.main" in shown.imported
+    assert not shown.imported & {"torch", "numpy", "transformers", "huggingface_hub", "dcpcse.utils.command_parser"}
+
+
 def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     script = tmp_path / "commands.py"
     names = ("predict", "search_templates", "corrupt", "search_hyperparameters", "hub", "search", "similarity", "plot")
@@ -104,7 +111,8 @@ def test_the_other_commands_import_nothing_of_their_work(tmp_path):
 def test_runs_are_listed_and_compared_without_torch(tmp_path):
     script = tmp_path / "list.py"
     script.write_text(
-        'import sys\nfrom dcpcse.cli.main import main\nsys.exit(main(["runs", *sys.argv[1:]]))', encoding="utf-8"
+        'import sys\nfrom dcpcse.cli.main import main\nsys.exit(main(["plot", "runs", *sys.argv[1:]]))',
+        encoding="utf-8",
     )
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

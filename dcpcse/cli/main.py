@@ -2,46 +2,63 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from dcpcse.cli.runner import run
-from dcpcse.utils.console import print_result
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import invalid_choice
 from dcpcse.utils.refusals import require_text
 
+
+class Command(NamedTuple):
+    """A command: its heading in the help, its module in `commands`, what it does, and its name in earlier versions."""
+
+    group: str
+    module: str
+    help: str
+    former: str = ""
+
+
+BEGIN, TRAIN, USE = "Begin here", "Train", "Use an encoder"
+MEASURE, PAPERS, SHARE = "Measure and compare", "Reproduce papers", "Convert and share"
+
 COMMANDS = {
-    "quickstart": ("quickstart", "train and evaluate on the sample in a few minutes"),
-    "adapt": ("adapt", "adapt an encoder to your data, and say whether that helped"),
-    "train": ("train", "train a method (as train.py)"),
-    "pretrain": ("pretrain", "pretrain a small BERT or RoBERTa on a text file"),
-    "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),
-    "compare": ("compare", "compare models, with intervals and paired tests"),
-    "reproduce": ("reproduce", "reproduce rows of the papers' tables over several seeds"),
-    "verify": ("verify", "compare a published checkpoint's scores with the figures of its paper"),
-    "doctor": ("doctor", "check data, models, runs and the environment for problems"),
-    "runs": ("runs", "list and compare training runs"),
-    "report": ("report", "write an HTML report of one or several runs"),
-    "plot": ("plot", "plot embeddings, scores or runs"),
-    "demo": ("demo", "serve a local page with the nearest sentences of several models"),
-    "card": ("hub", "write the model card of a folder"),
-    "push": ("hub", "upload a model folder to the Hugging Face hub"),
-    "pull": ("hub", "download a model folder from the hub"),
-    "encode": ("encode", "encode the lines of a text file"),
-    "import": ("import_", "convert a checkpoint of other code to a model folder"),
-    "info": ("info", "show method, encoder, sizes and scores of a folder"),
-    "similarity": ("similarity", "print cosine similarities of sentences"),
-    "search": ("search", "search a file or a saved index for similar sentences"),
-    "serve": ("serve", "serve an encoder and its adapters over HTTP, as OpenAI's API"),
-    "mine": ("mine", "add hard negatives from a corpus to pairs"),
-    "export": ("export", "export a model folder to peft, sentence-transformers, ONNX or transformers"),
-    "predict": ("predict", "predict tokens at the [MASK] of a template"),
-    "corrupt": ("corrupt", "write a training corpus with replaced tokens"),
-    "search-templates": ("search_templates", "search for templates by their score on STS-B dev"),
-    "search-hyperparameters": ("search_hyperparameters", "run the hyperparameter searches of the papers"),
+    "quickstart": Command(BEGIN, "quickstart", "train and evaluate on the sample in a few minutes"),
+    "adapt": Command(BEGIN, "adapt", "adapt an encoder to your data, and say whether that helped"),
+    "doctor": Command(BEGIN, "doctor", "check data, models, runs and the environment for problems"),
+    "train": Command(TRAIN, "train", "train a method (as train.py)"),
+    "pretrain": Command(TRAIN, "pretrain", "pretrain a small BERT or RoBERTa on a text file"),
+    "pretrain corrupt": Command(TRAIN, "corrupt", "write a training corpus with replaced tokens", "corrupt"),
+    "mine": Command(TRAIN, "mine", "add hard negatives from a corpus to pairs"),
+    "encode": Command(USE, "encode", "encode the lines of a text file"),
+    "search": Command(USE, "search", "search a file or a saved index for similar sentences"),
+    "search similarity": Command(USE, "similarity", "print cosine similarities of sentences", "similarity"),
+    "serve": Command(USE, "serve", "serve an encoder and its adapters over HTTP, as OpenAI's API"),
+    "serve demo": Command(USE, "demo", "serve a local page with the nearest sentences of several models", "demo"),
+    "evaluate": Command(MEASURE, "evaluate", "evaluate an encoder (as evaluation.py)"),
+    "compare": Command(MEASURE, "compare", "compare models, with intervals and paired tests"),
+    "info": Command(MEASURE, "info", "show method, encoder, sizes and scores of a folder"),
+    "plot": Command(MEASURE, "plot", "plot embeddings, scores or runs"),
+    "plot report": Command(MEASURE, "report", "write an HTML report of one or several runs", "report"),
+    "plot runs": Command(MEASURE, "runs", "list and compare training runs", "runs"),
+    "plot predictions": Command(MEASURE, "predict", "predict tokens at the [MASK] of a template", "predict"),
+    "reproduce": Command(PAPERS, "reproduce", "reproduce rows of the papers' tables over several seeds"),
+    "reproduce verify": Command(PAPERS, "verify", "compare a published checkpoint with its paper", "verify"),
+    "reproduce search": Command(PAPERS, "search_hyperparameters", "search hyperparameters", "search-hyperparameters"),
+    "reproduce templates": Command(PAPERS, "search_templates", "search for a template", "search-templates"),
+    "export": Command(SHARE, "export", "export to peft, sentence-transformers, ONNX or transformers"),
+    "import": Command(SHARE, "import_", "convert a checkpoint of other code to a model folder"),
+    "hub push": Command(SHARE, "hub", "upload a model folder to the Hugging Face hub", "push"),
+    "hub pull": Command(SHARE, "hub", "download a model folder from the hub", "pull"),
+    "hub card": Command(SHARE, "hub", "write the model card of a folder", "card"),
 }
-"""Name → module in `commands`, and description. `search-templates` runs the function `search_templates_command`."""
+"""Name → command. Its function in the module is FORMER_command, or NAME_command if it always had this name."""
 
+HELP = ("-h", "--help")
+FORMER = {command.former: name for name, command in COMMANDS.items() if command.former}
 
-READERS = ("doctor", "info", "plot", "report", "runs", "similarity", "search")
+READERS = ("doctor", "info", "plot", "plot report", "plot runs", "search", "search similarity")
 """Commands that write no record of their arguments, so that these may also be names that are not text."""
 
 
@@ -51,12 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: Sequence[str]) -> int | None:
-    name, *words = argv or ["--help"]
-    if name in ("-h", "--help"):
-        print_result(_help())
+    words = list(argv) or ["--help"]
+    if words[0] in FORMER:
+        notify(f"dcpcse {words[0]} is now dcpcse {FORMER[words[0]]}")
+        words[:1] = FORMER[words[0]].split()
+    name = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
+    members = [name for name in COMMANDS if words[0] in (*HELP, name.split()[0])]
+    wants_help = not words[1:] or words[0] in HELP or words[1] in HELP
+    if name is None and not (members and wants_help):
+        raise invalid_choice("command", " ".join(words[:2]) if members else words[0], COMMANDS)
+    if name is None or (len(members) > 1 and words[1:] and wants_help):
+        print_result(_list(members))
+    if name is None:
         return 0
-    if name not in COMMANDS:
-        raise invalid_choice("command", name, COMMANDS)
+    words = words[len(name.split()) :]
     if name not in READERS:
         require_text(words)
     return find_command(name)(words)
@@ -64,11 +89,14 @@ def _dispatch(argv: Sequence[str]) -> int | None:
 
 def find_command(name: str) -> Callable[[Sequence[str]], int | None]:
     """Return the function of a command, which takes the arguments after its name."""
-    module = importlib.import_module(f"dcpcse.cli.commands.{COMMANDS[name][0]}")
-    return getattr(module, f"{name.replace('-', '_')}_command")
+    command = COMMANDS[name]
+    module = importlib.import_module(f"dcpcse.cli.commands.{command.module}")
+    return getattr(module, f"{(command.former or name).replace('-', '_')}_command")
 
 
-def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(["usage: dcpcse COMMAND [OPTIONS]; dcpcse COMMAND --help shows the options", "", *lines])
+def _list(names: Sequence[str]) -> str:
+    """Return the help text of commands, by their groups."""
+    lines = ["usage: dcpcse COMMAND [--OPTION VALUE ...]; dcpcse COMMAND --help shows the options"]
+    for group, members in groupby(names, key=lambda name: COMMANDS[name].group):
+        lines += ["", f"{group}:", *(f"  {name:20}  {COMMANDS[name].help}" for name in members)]
+    return "\n".join([*lines, ""])

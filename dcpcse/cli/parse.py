@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, LegacyNames, translate
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.inference.arguments import PublishedEvaluationArguments
-from dcpcse.utils.command_parser import DEBUG_HELP, Parser, build_dataclass
+from dcpcse.utils.command_parser import DEBUG_HELP, Parser, build_dataclass, names_model
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
@@ -63,6 +63,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
     from dcpcse.methods.plugins import load_plugins
     from dcpcse.training.options import resolve_options
 
+    argv = _named_model(argv)
     load_plugins(_plugins_in(argv))
     parser = training_parser()
     return resolve_options(parser, _given(parser, argv, TRAINING_NAMES))
@@ -81,10 +82,14 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Return the options of evaluation.py."""
     parser = evaluation_parser()
-    if argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in _READERS:
-        argv = ["--model_name_or_path", *argv]
-    given = _given(parser, argv, EVALUATION_NAMES)
+    given = _given(parser, _named_model(argv), EVALUATION_NAMES)
     return tuple(build_dataclass(kind, given) for kind in parser.dataclass_types)
+
+
+def _named_model(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with a first one that is a model as the value of --model_name_or_path."""
+    is_model = argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in _READERS
+    return ["--model_name_or_path", *argv] if is_model and not any(map(names_model, argv)) else list(argv)
 
 
 def training_parser() -> Parser:
@@ -94,10 +99,9 @@ def training_parser() -> Parser:
 
     parser = training_option_parser(
         prog=(program := _program("train", "train.py")),
-        usage=f"{program} [OPTIONS.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--OPTION "
-        "VALUE ...]",
-        description="Train sentence embeddings on a frozen encoder. The first argument may be a file of options "
-        "(.json, .yaml), which the command line overrides.",
+        usage=f"{program} ENCODER --train_file FILE --output_dir FOLDER [--OPTION VALUE ...]",
+        description="Train sentence embeddings on a frozen encoder. The first argument is the encoder "
+        "(--model_name_or_path), or a file of options (.json, .yaml), which the command line overrides.",
         epilog="--help all shows all options, including those of single methods and of "
         f"transformers.TrainingArguments. {DEBUG_HELP} With a value, --debug is the option of transformers.",
         main_options=MAIN_TRAINING_OPTIONS,
@@ -116,7 +120,7 @@ def evaluation_parser() -> Parser:
     return Parser(
         kinds,
         prog=(program := _program("evaluate", "evaluation.py")),
-        usage=f"{program} FOLDER_OR_ID [--OPTION VALUE ...]",
+        usage=f"{program} MODEL [--OPTION VALUE ...]",
         description="Evaluate an encoder on STS, transfer and other tasks, and print the tables of the papers. The "
         "first argument is the encoder (--model_name_or_path), or a file of options (.json, .yaml), which the command "
         "line overrides.",
@@ -157,7 +161,7 @@ def _options_file(word: str) -> Path:
 def _content(path: Path) -> dict[str, Any]:
     """Return option name → value from an options file."""
     if path.suffix not in _READERS:
-        raise UserError(f"{path} is neither an option (--NAME) nor a file of options (.json, .yaml)")
+        raise UserError(f"{path} is not a file of options (.json, .yaml), and --model_name_or_path names the model")
     try:
         content = _READERS[path.suffix](read_text(path))
     except OSError as error:

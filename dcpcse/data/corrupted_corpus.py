@@ -33,7 +33,7 @@ CORRUPTED = "corrupted_ids"
 @strict
 @dataclass(kw_only=True)
 class CorpusRecord(schema.Open):
-    """The record of a corpus; `dcpcse corrupt` also writes its settings."""
+    """The record of a corpus; `dcpcse pretrain corrupt` also writes its settings."""
 
     shape: list[int]
     data: str
@@ -44,7 +44,7 @@ class CorpusRecord(schema.Open):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corrupted corpus, in a folder that `dcpcse corrupt` wrote.
+    """A corrupted corpus, in a folder that `dcpcse pretrain corrupt` wrote.
 
     fingerprint: a sha256 of both files as they were read. ids: the memory-mapped ids, which keep their file open.
     """
@@ -97,7 +97,7 @@ class Corpus:
             if self.record.get(name) != value:
                 raise UserError(
                     f"--corrupted_corpus {self.folder} was created with {name} {self.record.get(name)}, but this run "
-                    f"has {value}; write one for this run with dcpcse corrupt"
+                    f"has {value}; write one for this run with dcpcse pretrain corrupt"
                 )
 
 

@@ -317,7 +317,7 @@ class TrialFailedError(Exception):
     """A run of train.py ended with an error."""
 
 
-def import_optuna(what: str = "dcpcse search-hyperparameters") -> Any:
+def import_optuna(what: str = "dcpcse reproduce search") -> Any:
     """Import and return the module optuna. Raises UserError if it is not installed. what: what requires it."""
     try:
         import optuna

@@ -78,7 +78,7 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
     if _files(remote) and not earlier and not overwrite:
         raise UserError(
             f"{target.repo_id} ({target.branch}) contains something other than an earlier version of {folder}; choose "
-            "another name, inspect it with dcpcse pull, or add --overwrite to replace it"
+            "another name, inspect it with dcpcse hub pull, or add --overwrite to replace it"
         )
     return remote
 
@@ -171,7 +171,7 @@ def _require_card(folder: Path, digest: str, repo_id: str) -> None:
         write_atomic(card, write_card(folder, repo_id))
         logger.info("the model card is in %s", card)
     elif digest_in(read_text(card)) not in (None, digest):
-        raise UserError(f"{card} was written for other weights; replace it with dcpcse card {folder} --overwrite")
+        raise UserError(f"{card} was written for other weights; replace it with dcpcse hub card {folder} --overwrite")
 
 
 def _last_push(target: PushTarget, commit: str) -> bytes:

@@ -65,7 +65,7 @@ def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarg
     if not run.hub_model_id:
         raise UserError("--push_to_hub needs a repository; add --hub_model_id ORGANISATION/NAME")
     if not run.trains:
-        raise UserError("--push_to_hub needs --do_train; dcpcse push FOLDER ORGANISATION/NAME pushes a folder")
+        raise UserError("--push_to_hub needs --do_train; dcpcse hub push FOLDER ORGANISATION/NAME pushes a folder")
     run.push_to_hub = False
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 

@@ -145,7 +145,8 @@ def _push(folder: Path, target: PushTarget) -> None:
         notify(f"pushed: {push_to_hub(folder, target)}")
     except UserError as error:
         raise UserError(
-            f"the model is in {folder}, but not on the hub: {error}; try again: dcpcse push {folder} {target.repo_id}"
+            f"the model is in {folder}, but not on the hub: {error}; "
+            f"try again: dcpcse hub push {folder} {target.repo_id}"
         ) from error
 
 

@@ -212,7 +212,7 @@ class Trainer(HookedTrainer):
     def _require_supported(self, args: TrainingArguments, optimizers: Sequence[Any]) -> None:
         """Raise UserError for options that a call of the constructor cannot have."""
         if args.push_to_hub:
-            raise UserError("--push_to_hub pushes a finished run of train.py; push a folder with dcpcse push")
+            raise UserError("--push_to_hub pushes a finished run of train.py; push a folder with dcpcse hub push")
         if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
             raise UserError("--gradient_cache_chunk does not call a compute_loss of your own; leave it out")
         if optimizers[0] is not None and not args.adam_bias_correction:
@@ -494,11 +494,11 @@ class Trainer(HookedTrainer):
         raise UserError("predict is not supported; encode sentences by trainer.sentence_encoder.encode(sentences)")
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
-        """Raise UserError: a folder written by `save_model` is pushed by `dcpcse push`."""
-        raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse push FOLDER ORGANISATION/NAME")
+        """Raise UserError: a folder written by `save_model` is pushed by `dcpcse hub push`."""
+        raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse hub push FOLDER ORG/NAME")
 
     def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
-        """Write the model card to README.md in `output_dir`, as `dcpcse card` does.
+        """Write the model card to README.md in `output_dir`, as `dcpcse hub card` does.
 
         It describes the model that `output_dir` contains, or else the model as it is now. model_name: by default, the
         name of this folder. others: what transformers' card has and ours has not; a warning names it.

@@ -20,6 +20,7 @@ from dcpcse.utils.option_fields import Whole, finite_number
 from dcpcse.utils.private.parser import DataclassParser
 
 DEBUG_HELP = "--debug shows the traceback of an error."
+MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,17 @@ STRICT_TYPES: Mapping[Any, Callable[[str], Any]] = {
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """A formatter that appends a default to help texts that do not state it, and hides the spelling --a-b of --a_b."""
 
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Add a usage that names the required arguments only."""
+        if usage is None:
+            words = [self._prog]
+            for action in actions:
+                if action.required or not action.option_strings:
+                    values = self._format_args(action, self._get_default_metavar_for_optional(action))
+                    words += [*action.option_strings[:1], values]
+            usage = " ".join([*words, "[--OPTION VALUE ...]"])
+        super().add_usage(usage, actions, groups, prefix)
+
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default
         if default in (None, []) or action.nargs == 0 or "default" in (action.help or "").lower():
@@ -92,8 +104,14 @@ class CommandParser(argparse.ArgumentParser):
         kwargs = {"allow_abbrev": False, "formatter_class": HelpFormatter, **kwargs}
         super().__init__(*args, epilog=epilog, **kwargs)
         self.unsupported = unsupported or {}
+        self.takes_model = False
         # argparse would take the values -1e-3 and -inf for options.
         self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")
+
+    def add_model(self, name: str = "model", help: str = MODEL_HELP, **kwargs: Any) -> None:
+        """Add a model or a folder as the first positional argument, which `--model_name_or_path` gives as well."""
+        self.takes_model = True
+        self.add_argument(name, **{"metavar": name.upper(), **kwargs}, help=f"{help} Also --model_name_or_path.")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the options)")
@@ -128,6 +146,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but report empty values and unknown options before all other errors."""
         words = list(sys.argv[1:] if args is None else args)
+        words = _model_first(words) if self.takes_model else words
         _refuse_empty(words, {name for name, action in self._option_string_actions.items() if action.type is as_text})
         if self._subparsers is None:  # otherwise the options belong to a subparser
             given = [word.split("=")[0] for word in _options(words)]
@@ -146,6 +165,7 @@ class CommandParser(argparse.ArgumentParser):
         if Path(name).suffix in (".json", ".yaml", ".yml"):
             raise UserError(f"{name} is not an option; a file of options must be the first argument")
         known = [option.lstrip("-") for action in self._actions for option in action.option_strings]
+        known += ["model_name_or_path"] * self.takes_model
         if name.startswith("-"):
             hint = did_you_mean(name.lstrip("-"), known, form="--{}")
         else:
@@ -161,6 +181,24 @@ class CommandParser(argparse.ArgumentParser):
 
 def _name(action: argparse.Action) -> str:
     return next(iter(action.option_strings), str(action.metavar))
+
+
+def names_model(word: str) -> bool:
+    """Return whether an argument is `--model_name_or_path`, with or without a value."""
+    return word.partition("=")[0].replace("-", "_") == "__model_name_or_path"
+
+
+def _model_first(words: Sequence[str]) -> list[str]:
+    """Return the words with the value of `--model_name_or_path` as the first one, which is positional."""
+    others, models = [], []
+    for word in (rest := iter(words)):
+        if names_model(word):
+            models.append(word.partition("=")[2] if "=" in word else next(rest, "--"))
+        else:
+            others.append(word)
+    if any(model.startswith("--") for model in models):
+        raise UserError("argument --model_name_or_path: expected one argument (--help lists the options)")
+    return [*models, *others]
 
 
 def _options(words: Sequence[str]) -> list[str]:

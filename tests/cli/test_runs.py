@@ -1,4 +1,4 @@
-"""`dcpcse runs`: the list of training runs says what their files say, whatever state these are in."""
+"""`dcpcse plot runs`: the list of training runs says what their files say, whatever state these are in."""
 
 import csv
 import json

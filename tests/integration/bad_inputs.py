@@ -273,8 +273,8 @@ SEVERAL = {"several.csv": "a,pos_1,pos_2\n" + "".join(f"anchor {i},one {i},two {
 LABELLED = {
     "nli.csv": "a,b,label\n" + "".join(f"{i},x {i},{'neutral' if i % 2 else 'entailment'}\n" for i in range(9))
 }
-CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
-TRY = "search-hyperparameters --search dcpcse --output_dir out"
+CORRUPT = "pretrain corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
+TRY = "reproduce search --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
 MINIATURE = "reproduce --miniature --base bert --unsup_file train.txt --output_dir out"
 PRETRAINED = "--output_dir out --size tiny --max_steps 1 --use_cpu --validation_share 0.2"
@@ -1215,9 +1215,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "config.json",
         ),
         Case(
-            "a list over prompts", "runs trained --csv trained/prompts.safetensors --overwrite", "prompts.safetensors"
+            "a list over prompts",
+            "plot runs trained --csv trained/prompts.safetensors --overwrite",
+            "prompts.safetensors",
         ),
-        Case("a card over a record", "card trained --output trained/dcpcse.json --overwrite", "dcpcse.json"),
+        Case("a card over a record", "hub card trained --output trained/dcpcse.json --overwrite", "dcpcse.json"),
         Case("a folder that another run writes into", "train ... --output_dir held", "4711", prepare=_held),
         Case("a folder with something else", "train ... --output_dir sts", "sts"),
         Case("a file for the folder", "train ... --output_dir corpus.txt", "corpus.txt"),
@@ -1231,28 +1233,28 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("scores below a file", f"evaluate ... {STSB} --output_file corpus.txt/s.json", "corpus.txt/s.json"),
         Case("a folder for the scores", f"evaluate ... {STSB} --output_file sts", "sts"),
         Case("embeddings below a file", f"evaluate ... {STSB} --cache_dir corpus.txt", "corpus.txt"),
-        Case("a report over a text", "report trained --no_models --output corpus.txt", "corpus.txt"),
+        Case("a report over a text", "plot report trained --no_models --output corpus.txt", "corpus.txt"),
         Case("a picture that is there", "plot curves trained --output old", "old.png", files={"old.png": b"picture"}),
         Case("a picture for a folder", "plot curves trained --output sts", "sts"),
-        Case("a list over a text", "runs trained --csv corpus.txt", "corpus.txt"),
-        Case("a card that is there", "card trained --output corpus.txt", "corpus.txt"),
+        Case("a list over a text", "plot runs trained --csv corpus.txt", "corpus.txt"),
+        Case("a card that is there", "hub card trained --output corpus.txt", "corpus.txt"),
         Case("vectors with a text's name", "encode bert corpus.txt --output corpus.txt", "corpus.txt"),
         Case("vectors below a file", "encode bert corpus.txt --output corpus.txt/v.npy", "corpus.txt/v.npy"),
         Case("a model over a model", "import bert --output trained", "trained"),
         Case("a model over its own checkpoint", "import bert --output bert", "bert"),
         Case("an export that is there", "export trained --to peft --output sts", "sts"),
-        Case("a folder from the hub over another", "pull some/prompts --output sts", "sts"),
+        Case("a folder from the hub over another", "hub pull some/prompts --output sts", "sts"),
         Case(
             "a corpus over other files",
-            "corrupt --model_name_or_path bert --generator_name bert --train_file train.txt --output_dir sts",
+            "pretrain corrupt --model_name_or_path bert --generator_name bert --train_file train.txt --output_dir sts",
             "sts",
         ),
         Case(
             "a search's folder is a file",
-            "search-templates --model_name_or_path bert --output_dir corpus.txt",
+            "reproduce templates --model_name_or_path bert --output_dir corpus.txt",
             "corpus.txt",
         ),
-        Case("tries in a file", "search-hyperparameters --search dcpcse --output_dir corpus.txt", "corpus.txt"),
+        Case("tries in a file", "reproduce search --search dcpcse --output_dir corpus.txt", "corpus.txt"),
         Case("an index over other files", "search bert A --pooler avg --sentences corpus.txt --index sts", "sts"),
     ),
     "Pretraining": (
@@ -1510,12 +1512,19 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("encode: no value", "encode bert corpus.txt --output v.npy --truncate_dim 0", "--truncate_dim 0"),
         Case("encode: more values", "encode bert corpus.txt --output v.npy --pooler avg --truncate_dim 33", "33"),
         Case("encode: half a value", "encode bert corpus.txt --output v.npy --truncate_dim 8.5", "--truncate_dim 8.5"),
-        Case("similarity: more values", "similarity bert A B --pooler avg --truncate_dim 33", "truncate_dim 33"),
-        Case("similarity: a name of the Hub, offline", "similarity some/prompts A B", "some/prompts", offline=True),
-        Case("similarity: one sentence", "similarity bert 'A dog.'", "one sentence"),
-        Case("similarity: a blank sentence", "similarity bert 'A dog.' ' '", "blank"),
-        Case("similarity: sentences and a file", "similarity bert A B --pairs corpus.txt", "--pairs"),
-        Case("similarity: no tab", "similarity bert --pairs corpus.txt", "corpus.txt, line 1"),
+        Case(
+            "similarity: more values", "search similarity bert A B --pooler avg --truncate_dim 33", "truncate_dim 33"
+        ),
+        Case(
+            "similarity: a name of the Hub, offline",
+            "search similarity some/prompts A B",
+            "some/prompts",
+            offline=True,
+        ),
+        Case("similarity: one sentence", "search similarity bert 'A dog.'", "at least two"),
+        Case("similarity: a blank sentence", "search similarity bert 'A dog.' ' '", "blank"),
+        Case("similarity: sentences and a file", "search similarity bert A B --pairs corpus.txt", "--pairs"),
+        Case("similarity: no tab", "search similarity bert --pairs corpus.txt", "corpus.txt, line 1"),
         Case("search: nothing to look in", "search bert A", "--sentences"),
         Case("search: nothing to look for", "search bert --sentences corpus.txt", "--queries"),
         Case("search: a blank query", "search bert ' ' --sentences corpus.txt", "blank"),
@@ -1536,23 +1545,23 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "my.npy",
             files={"my.npy": b"no array"},
         ),
-        Case("predict: a blank sentence", "predict ' ' --model_name_or_path bert", "blank"),
+        Case("predict: a blank sentence", "plot predictions ' ' --model_name_or_path bert", "blank"),
         Case(
             "predict: more tokens than there are",
-            "predict A --model_name_or_path bert --top_k 1000000",
+            "plot predictions A --model_name_or_path bert --top_k 1000000",
             "--top_k 1000000",
         ),
         Case(
             "predict: a template without a mask",
-            "predict A --model_name_or_path bert --template '{sentence}'",
+            "plot predictions A --model_name_or_path bert --template '{sentence}'",
             "[MASK]",
         ),
         Case(
             "predict: two masks",
-            "predict A --model_name_or_path bert --template '{sentence} [MASK] [MASK]'",
+            "plot predictions A --model_name_or_path bert --template '{sentence} [MASK] [MASK]'",
             "2 [MASK]",
         ),
-        Case("predict: an option shortened", "predict A --model bert", "--model"),
+        Case("predict: an option shortened", "plot predictions A --model bert", "--model"),
         Case(
             "corrupt: seed beyond reason",
             CORRUPT.format("bert") + " --seed 99999999999",
@@ -1567,14 +1576,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("info: a file", "info corpus.txt", "corpus.txt"),
         Case("info: nothing known", "info sts", "sts"),
         Case("info: an option misspelt", "info trained --jsno", "--jsno"),
-        Case("runs: no such folder", "runs nowhere", "nowhere"),
-        Case("runs: no run", "runs sts", "sts"),
-        Case("runs: one to compare", "runs --compare trained", "--compare trained"),
-        Case("runs: a run twice", "runs --compare trained trained", "twice"),
-        Case("runs: an order that there is not", "runs trained --sort wirtten", "--sort wirtten"),
-        Case("report: no run", "report bert --output r.html", "bert"),
-        Case("report: no scores", "report trained --output r.html --no_models --scores corpus.txt", "corpus.txt"),
-        Case("report: neighbours without models", "report trained --output r.html --no_models --top_k 3", "--top_k"),
+        Case("runs: no such folder", "plot runs nowhere", "nowhere"),
+        Case("runs: no run", "plot runs sts", "sts"),
+        Case("runs: one to compare", "plot runs --compare trained", "--compare trained"),
+        Case("runs: a run twice", "plot runs --compare trained trained", "twice"),
+        Case("runs: an order that there is not", "plot runs trained --sort wirtten", "--sort wirtten"),
+        Case("report: no run", "plot report bert --output r.html", "bert"),
+        Case("report: no scores", "plot report trained --output r.html --no_models --scores corpus.txt", "corpus.txt"),
+        Case(
+            "report: neighbours without models", "plot report trained --output r.html --no_models --top_k 3", "--top_k"
+        ),
         Case("plot: no such picture", "plot cosine", "cosine"),
         Case("plot: no run", "plot curves bert --output x", "bert"),
         Case("plot: another form", "plot curves trained --output x.pdf", "x.pdf"),
@@ -1592,21 +1603,21 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "is not the encoder that",
         ),
         Case("serve: a watched file", "serve bert --watch corpus.txt", "corpus.txt"),
-        Case("demo: no such text", "demo bert --sentences nowhere.txt", "nowhere.txt"),
-        Case("demo: a port that there is not", "demo bert --sentences corpus.txt --port 99999", "--port 99999"),
-        Case("demo: a name twice", "demo a=bert a=roberta --sentences corpus.txt", "roberta"),
-        Case("card: no result", "card bert", "bert"),
-        Case("card: no scores", "card trained --output c.md --scores corpus.txt", "corpus.txt"),
-        Case("card: other JSON", "card trained --output c.md --scores bert/config.json", "bert/config.json"),
+        Case("demo: no such text", "serve demo bert --sentences nowhere.txt", "nowhere.txt"),
+        Case("demo: a port that there is not", "serve demo bert --sentences corpus.txt --port 99999", "--port 99999"),
+        Case("demo: a name twice", "serve demo a=bert a=roberta --sentences corpus.txt", "roberta"),
+        Case("card: no result", "hub card bert", "bert"),
+        Case("card: no scores", "hub card trained --output c.md --scores corpus.txt", "corpus.txt"),
+        Case("card: other JSON", "hub card trained --output c.md --scores bert/config.json", "bert/config.json"),
         Case(
             "card: another model's scores",
-            "card other --output c.md --scores trained/scores.json",
+            "hub card other --output c.md --scores trained/scores.json",
             "trained/scores.json",
         ),
-        Case("push: no owner", "push trained prompts", "prompts"),
-        Case("push: blanks in the name", "push trained 'some/my prompts'", "my prompts"),
-        Case("push: no result", "push bert some/prompts", "bert"),
-        Case("pull: a place here", "pull trained --output out", "trained"),
+        Case("push: no owner", "hub push trained prompts", "prompts"),
+        Case("push: blanks in the name", "hub push trained 'some/my prompts'", "my prompts"),
+        Case("push: no result", "hub push bert some/prompts", "bert"),
+        Case("pull: a place here", "hub pull trained --output out", "trained"),
         Case("export: to nowhere", "export trained --to tensorflow --output out", "--to tensorflow"),
         Case("export: what the format cannot hold", "export tuned --to peft --output out", "tuned"),
         Case("export: more values", "export trained --to onnx --output out --truncate_dim 33", "truncate_dim 33"),
@@ -1619,32 +1630,32 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("import: an encoder for one that has its own", "import bert --base roberta --output out", "--base"),
         Case(
             "search-templates: no such candidates",
-            "search-templates --model_name_or_path bert --output_dir out --candidates nowhere.yaml",
+            "reproduce templates --model_name_or_path bert --output_dir out --candidates nowhere.yaml",
             "nowhere.yaml",
         ),
         Case(
             "search-templates: no lists",
-            "search-templates --model_name_or_path bert --output_dir out --candidates corpus.txt",
+            "reproduce templates --model_name_or_path bert --output_dir out --candidates corpus.txt",
             "corpus.txt",
         ),
         Case(
             "search-templates: a T5 without definitions",
-            "search-templates --model_name_or_path bert --output_dir out --t5 t5-base",
+            "reproduce templates --model_name_or_path bert --output_dir out --t5 t5-base",
             "--definitions",
         ),
         Case(
             "search-templates: a number of templates without a T5",
-            "search-templates --model_name_or_path bert --output_dir out --generate 9",
+            "reproduce templates --model_name_or_path bert --output_dir out --generate 9",
             "--t5",
         ),
         Case(
             "search-templates: keeping none",
-            "search-templates --model_name_or_path bert --output_dir out --keep 0",
+            "reproduce templates --model_name_or_path bert --output_dir out --keep 0",
             "--keep 0",
         ),
         Case(
             "search-hyperparameters: whose",
-            "search-hyperparameters --search simcse --output_dir out",
+            "reproduce search --search simcse --output_dir out",
             "--search simcse",
         ),
         Case(
@@ -1654,7 +1665,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case(
             "search-hyperparameters: a stage for single sentences",
-            "search-hyperparameters --search d2cse --output_dir out --stages epochs -- --model_name_or_path bert "
+            "reproduce search --search d2cse --output_dir out --stages epochs -- --model_name_or_path bert "
             "--train_file pairs.csv --eval_data_dir sts --custom_eval_data",
             "--stages 'epochs'",
         ),
@@ -1679,11 +1690,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "reproduce dcpcse --seeds 0..99999999999 --dry_run",
             "--seeds 0..99999999999",
         ),
-        Case("verify: no such row", "verify trained --row dcpcse/table9/x", "dcpcse/table9/x"),
-        Case("verify: a table", "verify trained --row dcpcse/table1", "dcpcse/table1"),
-        Case("verify: another method's row", f"verify trained --row {VERIFIED}", "trained"),
-        Case("verify: no figures", "verify trained --row dcpcse/figure2/length-2", "length-2"),
-        Case("verify: no checkpoint", f"verify nowhere/at/all --row {VERIFIED}", "nowhere/at/all"),
+        Case("verify: no such row", "reproduce verify trained --row dcpcse/table9/x", "dcpcse/table9/x"),
+        Case("verify: a table", "reproduce verify trained --row dcpcse/table1", "dcpcse/table1"),
+        Case("verify: another method's row", f"reproduce verify trained --row {VERIFIED}", "trained"),
+        Case("verify: no figures", "reproduce verify trained --row dcpcse/figure2/length-2", "length-2"),
+        Case("verify: no checkpoint", f"reproduce verify nowhere/at/all --row {VERIFIED}", "nowhere/at/all"),
         Case(
             "search: more than there can be",
             "search bert A --sentences corpus.txt --top_k 99999999999999999999",
@@ -1745,12 +1756,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("evaluation.py: mode", "evaluate ... --mode exam", "--mode exam", program="evaluation.py"),
         Case("evaluation.py: a file of options", "evaluate options.yaml", "options.yaml", program="evaluation.py"),
         Case("dcpcse: a command that there is not", "pulll some/prompts", "pulll", program="dcpcse"),
-        Case("dcpcse runs: no run", "runs sts", "sts", program="dcpcse"),
+        Case("dcpcse plot runs: no run", "plot runs sts", "sts", program="dcpcse"),
         Case("dcpcse info: a file", "info corpus.txt", "corpus.txt", program="dcpcse"),
         Case(
             "dcpcse search: an option misspelt", "search bert A --sentence corpus.txt", "--sentence", program="dcpcse"
         ),
-        Case("dcpcse predict: no encoder", "predict A", "--model_name_or_path", program="dcpcse"),
+        Case("dcpcse plot predictions: no sentence", "plot predictions A", "SENTENCE", program="dcpcse"),
     ),
 }
 """Group → its cases."""

@@ -1,4 +1,4 @@
-"""`dcpcse demo`: the nearest sentences under each model, on a page that requests nothing from other hosts."""
+"""`dcpcse serve demo`: the nearest sentences under each model, on a page that requests nothing from other hosts."""
 
 import contextlib
 import json

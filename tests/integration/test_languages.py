@@ -231,7 +231,7 @@ def test_a_template_may_be_in_any_script(encoder, train, tmp_path):
 def test_an_ascii_terminal_gets_every_text_escaped(tiny, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
-    assert main(["similarity", tiny("roberta"), *TEXTS, "--json", "--device", "cpu", "--pooler", "avg"]) == 0
+    assert main(["search", "similarity", tiny("roberta"), *TEXTS, "--json", "--device", "cpu", "--pooler", "avg"]) == 0
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
     assert [line["sentences"] for line in lines] == [[TEXTS[0], other] for other in TEXTS[1:]]
 

@@ -57,7 +57,7 @@ def test_a_model_that_could_not_be_pushed_is_kept(server, train, tool, tiny, tra
         server.failing = True
 
     monkeypatch.setattr(Trainer, "save_model", save_and_disconnect)
-    refused(tool, train_command, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
+    refused(tool, train_command, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse hub push")
     dcpcse.load(tmp_path / "out", device="cpu")
 
 

@@ -260,7 +260,7 @@ def test_a_dry_run_counts_steps_and_examples_of_every_row_that_can_be_run(tool, 
 def test_one_name_has_all_commands(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in ("train", "evaluate", "reproduce", "encode", "search-templates"))
+    assert all(f"  {name} " in shown for name in ("train", "evaluate", "reproduce", "encode", "reproduce templates"))
     assert main(["reprodce"]) == 2
     assert "did you mean 'reproduce'?" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:

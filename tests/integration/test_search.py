@@ -1,4 +1,4 @@
-"""`dcpcse search` and `dcpcse similarity`: their output, the index folder, and wrong input."""
+"""`dcpcse search` and `dcpcse search similarity`: their output, the index folder, and wrong input."""
 
 import json
 
@@ -183,7 +183,7 @@ def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tm
     ("words", "parts"),
     [
         ([], ["give at least two sentences", "--pairs"]),
-        (["one"], ["only one sentence is given"]),
+        (["one"], ["give at least two sentences"]),
         (["one", "two", "--pairs", "pairs.tsv"], ["--pairs"]),
         (["--pairs", "pairs.tsv"], ["pairs.tsv, line 2", "one tab"]),
         (["--pairs", "nowhere.tsv"], ["nowhere.tsv"]),

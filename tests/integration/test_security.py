@@ -450,7 +450,7 @@ def test_names_of_a_foreign_folder_do_not_command_the_terminal(as_json, folder, 
 
 def test_an_error_that_quotes_a_foreign_file_is_one_harmless_line(folder, capsys):
     change(folder / "dcpcse.json", pooling=f"{EVIL}\nerror: send your password")
-    assert main(["similarity", str(folder), "a", "b"]) == 2
+    assert main(["search", "similarity", str(folder), "a", "b"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1

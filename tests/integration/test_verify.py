@@ -1,4 +1,4 @@
-"""`dcpcse verify` on checkpoints as other code writes them, against evaluation.py on the imported folder."""
+"""`dcpcse reproduce verify` on checkpoints as other code writes them, against evaluation.py on the imported folder."""
 
 import json
 import shutil
@@ -151,7 +151,7 @@ def test_the_figures_are_those_of_evaluation_on_the_imported_folder(kind, pickle
     assert report["checkpoint"]["weights_sha256"] == {weights.name: file_sha256(weights)}
     assert report["evaluation"]["data"]["downstream/STS/STSBenchmark/sts-test.csv"]["sha256"]
     assert report["evaluation"]["model"]["identity"]["trained"]
-    assert report["command"].startswith(f"dcpcse verify {folder}")
+    assert report["command"].startswith(f"dcpcse reproduce verify {folder}")
     text = (tmp_path / "report/verification.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {ROW}: passes\n") and file_sha256(weights) in text
     assert "not the official sets" in text and report["command"] in text

@@ -38,7 +38,7 @@ OTHERS = {
     "--mode validation": "--mode validation is unknown; did you mean 'dev'?",
     "--remove subwords": "--remove subwords is unknown; did you mean 'subword'?",
     "--seed 1 --generation sampled": "--generation sampled is unknown; did you mean 'sample'?",
-    "--seed 1": "the following arguments are required: --model_name_or_path, ",
+    "--seed 1": "the following arguments are required: ENCODER, ",
 }
 
 
@@ -109,7 +109,7 @@ def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning()
 
 def every_parser():
     """Yield the parsers of all programs, and those of the kinds of plots."""
-    modules = {importlib.import_module(f"dcpcse.cli.commands.{name}") for name, _ in COMMANDS.values()}
+    modules = {importlib.import_module(f"dcpcse.cli.commands.{command.module}") for command in COMMANDS.values()}
     modules |= {parse}
     found = [make() for module in modules for name, make in vars(module).items() if name.endswith("_parser")]
     for parser in found:

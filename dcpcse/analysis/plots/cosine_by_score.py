@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
+from dcpcse.utils.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +98,7 @@ def gather(args: argparse.Namespace) -> dict[str, PairScores]:
     return {label: PairScores(pairs.gold, pairs.cosine, pairs.spearman) for label, pairs in encoded}
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: CommandParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
     help = "Draw one panel per model, without the distribution per bin of gold scores."

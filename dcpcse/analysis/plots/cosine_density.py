@@ -1,6 +1,5 @@
 """Plot the kernel densities of the cosines of pairs, with all models in one panel (D2CSE, figure 2b)."""
 
-import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.cosine_by_score import PairScores, gather
+from dcpcse.utils.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ def density(cosine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x, kernel(x)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: CommandParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.projection import add_projection, name_axes, project
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Whole
 
@@ -87,7 +88,7 @@ def _require_same_size(vectors: dict[str, np.ndarray]) -> None:
         )
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: CommandParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
     help = "Number of distinct sentences sampled (default: %(default)s)."

@@ -13,6 +13,7 @@ import numpy as np
 
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils import schema
+from dcpcse.utils.command_parser import MODEL_HELP, CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.parsing import read_json
@@ -152,10 +153,9 @@ def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 
-def add_models(parser: argparse.ArgumentParser) -> None:
+def add_models(parser: CommandParser) -> None:
     """Add the argument for one or several encoders."""
-    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=FOLDER sets the label."
-    parser.add_argument("models", nargs="+", metavar="MODEL", help=help)
+    parser.add_model("models", f"{MODEL_HELP} LABEL=FOLDER sets the label.", nargs="+", metavar="MODEL")
 
 
 def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.projection import add_projection, name_axes, project
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.option_fields import Whole
 
@@ -113,7 +114,7 @@ def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
     return projected
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: CommandParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
     help = f"Gold scores, each a group of pairs (default: two groups, up to {DISSIMILAR_UP_TO:g} and above 4)."

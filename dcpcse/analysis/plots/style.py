@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import printable
 from dcpcse.utils.files import write_files
@@ -77,7 +78,7 @@ class PlotKind:
     """
 
     help: str
-    add_options: Callable[[argparse.ArgumentParser], None]
+    add_options: Callable[[CommandParser], None]
     plot: "Callable[[argparse.Namespace], Figure]"
     of_encoders: bool = False
 

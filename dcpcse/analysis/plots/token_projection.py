@@ -16,6 +16,7 @@ import numpy as np
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.projection import name_axes, project
 from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Whole
 from dcpcse.utils.parsing import open_input
@@ -220,7 +221,7 @@ def _matrices(model: "SentenceEncoder", chosen: Sequence[str]) -> dict[str, np.n
     return named
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: CommandParser) -> None:
     inputs.add_models(parser)
     parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text file to count tokens in (required).")
     parser.add_argument(

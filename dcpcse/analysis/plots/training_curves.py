@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     return runs
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: CommandParser) -> None:
     help = "Output folder of train.py; LABEL=FOLDER sets the label."
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=help)
+    parser.add_model("runs", nargs="+", metavar="RUN", help=help)
 
 
 KIND = style.PlotKind("Values that runs logged over their steps.", _add_options, lambda args: draw(gather(args)))

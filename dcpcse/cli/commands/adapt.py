@@ -38,7 +38,7 @@ def adapt_parser() -> CommandParser:
         description=DESCRIPTION,
     )
     add = parser.add_argument
-    add("encoder", metavar="ENCODER", help="Folder or hub id of the encoder.")
+    parser.add_model("encoder", "Folder or hub id of the encoder.")
     add(
         "data",
         metavar="DATA",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Compare models by their outcomes on test examples: the score of each model with a confidence interval,
 and each difference with its interval, its p-value (paired bootstrap) and the p-value adjusted for the number of tasks
-(Holm). From three seeds a side, intervals and p-values cover seeds as well as examples. `dcpcse runs --compare` shows
-in which settings and logged values runs differ, without a test."""
+(Holm). From three seeds a side, intervals and p-values cover seeds as well as examples. `dcpcse plot runs --compare`
+shows in which settings and logged values runs differ, without a test."""
 
 
 def compare_command(argv: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ def compare_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser("dcpcse compare", description=DESCRIPTION)
     add = parser.add_argument
-    add(
+    parser.add_model(
         "models",
         nargs="*",
         metavar="MODEL",

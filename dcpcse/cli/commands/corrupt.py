@@ -1,4 +1,4 @@
-"""`dcpcse corrupt`: replace tokens of a training file once, before training (D2CSE, footnote 1)."""
+"""`dcpcse pretrain corrupt`: replace tokens of a training file once, before training (D2CSE, footnote 1)."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def corrupt_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for a user mistake."""
     args = corrupt_parser().parse_args(list(argv))
-    _require_valid(args)
+    if not 0 < args.masking_ratio < 1:
+        raise UserError(f"--masking_ratio {args.masking_ratio}: must be above 0 and below 1, such as 0.3")
+    require_new_folder(Path(args.output_dir), "--output_dir")
     _corrupt(args)
 
 
@@ -102,16 +104,10 @@ def _fill(
     return replaced / tokens
 
 
-def _require_valid(args: argparse.Namespace) -> None:
-    if not 0 < args.masking_ratio < 1:
-        raise UserError(f"--masking_ratio {args.masking_ratio}: must be above 0 and below 1, such as 0.3")
-    require_new_folder(Path(args.output_dir), "--output_dir")
-
-
 def corrupt_parser() -> CommandParser:
     """Return the parser of the command."""
-    parser = CommandParser(prog="dcpcse corrupt", description="Replace tokens once, before training.")
-    parser.add_argument("--model_name_or_path", required=True, help="Encoder to be trained (required)")
+    parser = CommandParser(prog="dcpcse pretrain corrupt", description="Replace tokens once, before training.")
+    parser.add_model("model_name_or_path", "Encoder to be trained.", metavar="ENCODER")
     parser.add_argument("--generator_name", required=True, help="Masked language model of its vocabulary (required)")
     parser.add_argument("--train_file", required=True, help="Training file, as for train.py (required)")
     parser.add_argument("--output_dir", required=True, help="Folder for the corpus, new or empty (required)")

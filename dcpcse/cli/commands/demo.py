@@ -1,4 +1,4 @@
-"""`dcpcse demo`: show nearest sentences under several models; options are checked before a model is loaded."""
+"""`dcpcse serve demo`: show nearest sentences under several models; options are checked before a model is loaded."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from dcpcse.data.text_file import read_sentences
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.command_parser import MODEL_HELP, CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
@@ -51,7 +51,7 @@ def _require_gradio() -> None:
     try:
         import gradio  # noqa: F401
     except ImportError as error:
-        raise not_installed("dcpcse demo", "gradio", "demo") from error
+        raise not_installed("dcpcse serve demo", "gradio", "demo") from error
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
@@ -80,12 +80,11 @@ def _require_free_port(host: str, port: int) -> None:
 def demo_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser(
-        prog="dcpcse demo",
+        prog="dcpcse serve demo",
         description="Serve a local web page that shows the nearest sentences of a typed one under each model.",
     )
     add = parser.add_argument
-    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=PLACE sets the label."
-    add("models", nargs="+", metavar="MODEL", help=help)
+    parser.add_model("models", f"{MODEL_HELP} LABEL=PLACE sets the label.", nargs="+", metavar="MODEL")
     add("--sentences", required=True, metavar="FILE", help="Text file to search, one sentence per line (required).")
     add("--top_k", type=Whole(1), default=10, help="Number of sentences shown per model. Default: %(default)s")
     help = "Address to serve at; 0.0.0.0 makes the page available to the network. Default: %(default)s"

@@ -124,14 +124,11 @@ def doctor_parser() -> CommandParser:
         "given. Changes nothing. Exit codes: 0 without faults, 3 with faults, 2 for a user error.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="Paths to check (default: the environment).")
-    parser.add_argument("--json", action="store_true", help="Print the findings as JSON.")
-    parser.add_argument(
-        "--max_seq_length", type=Whole(3), default=32, help="Maximum tokens in training (default: 32)."
-    )
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="Folder with the tokenizer that counts tokens.")
-    parser.add_argument(
-        "--batch_size", type=Whole(2), default=256, help="Rows per batch of all processes (default: 256)."
-    )
-    parser.add_argument("--base", metavar="FOLDER", help="Present path of the frozen encoder of a model folder.")
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="FILE|FOLDER", help="Paths to check (default: the environment).")
+    add("--json", action="store_true", help="Print the findings as JSON.")
+    add("--max_seq_length", type=Whole(3), default=32, help="Maximum tokens in training (default: 32).")
+    add("--tokenizer", metavar="FOLDER", help="Folder with the tokenizer that counts tokens.")
+    add("--batch_size", type=Whole(2), default=256, help="Rows per batch of all processes (default: 256).")
+    add("--base", metavar="FOLDER", help="Present path of the frozen encoder of a model folder.")
     return parser

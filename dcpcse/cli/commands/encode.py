@@ -31,6 +31,6 @@ def encode_parser() -> Parser:
         prog="dcpcse encode",
         description="Encode all lines of a text file. An interrupted run can be resumed with the same command.",
     )
-    parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
+    parser.add_model()
     parser.add_argument("file", metavar="FILE", help="UTF-8 text, one sentence per line, without blank lines.")
     return parser

@@ -23,12 +23,11 @@ def export_parser() -> CommandParser:
         prog="dcpcse export",
         description="Export a trained folder to the format of another library, and compare the embeddings.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py, or its Hub id.")
+    parser.add_model("folder", "Output folder of train.py, or its Hub id.")
     formats = "; ".join(f"{name}: {target.help}" for name, target in EXPORT_FORMATS.items())
     parser.add_argument("--to", required=True, choices=EXPORT_FORMATS, help=f"Format. {formats}.")
     parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is overwritten.")
-    shortened = "The exported model returns only this number of first values of the embeddings (onnx, "
-    shortened += "sentence-transformers)."
-    parser.add_argument("--truncate_dim", type=Whole(1), metavar="N", help=shortened)
+    help = "The exported model returns only this number of first values (onnx, sentence-transformers)."
+    parser.add_argument("--truncate_dim", type=Whole(1), metavar="N", help=help)
     parser.add_argument("--base", help="Current location of the frozen encoder, if it has moved since training.")
     return parser

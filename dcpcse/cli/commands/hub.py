@@ -1,4 +1,4 @@
-"""The commands `dcpcse push`, `dcpcse pull` and `dcpcse card`."""
+"""The commands `dcpcse hub push`, `dcpcse hub pull` and `dcpcse hub card`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from dcpcse.utils.live_runs import read_beside_training
 
 
 def push_command(argv: Sequence[str]) -> None:
-    """Run `dcpcse push FOLDER ORG/NAME`."""
+    """Run `dcpcse hub push FOLDER ORG/NAME`."""
     args = push_parser().parse_args(list(argv))
     from dcpcse.training.publish import PushTarget, push_to_hub
 
@@ -23,7 +23,7 @@ def push_command(argv: Sequence[str]) -> None:
 
 
 def pull_command(argv: Sequence[str]) -> None:
-    """Run `dcpcse pull ORG/NAME --output FOLDER`."""
+    """Run `dcpcse hub pull ORG/NAME --output FOLDER`."""
     args = pull_parser().parse_args(list(argv))
     from dcpcse.encoders.storage.load_options import LoadOptions
     from dcpcse.training.publish import pull_from_hub
@@ -33,7 +33,7 @@ def pull_command(argv: Sequence[str]) -> None:
 
 
 def card_command(argv: Sequence[str]) -> None:
-    """Run `dcpcse card FOLDER`."""
+    """Run `dcpcse hub card FOLDER`."""
     args = card_parser().parse_args(list(argv))
     from dcpcse.training.model_card import CARD, write_card
 
@@ -44,10 +44,10 @@ def card_command(argv: Sequence[str]) -> None:
 
 
 def push_parser() -> CommandParser:
-    """Return the parser of `dcpcse push`."""
-    parser = CommandParser(prog="dcpcse push", description="Push a model folder to the Hub as one commit.")
+    """Return the parser of `dcpcse hub push`."""
+    parser = CommandParser(prog="dcpcse hub push", description="Push a model folder to the Hub as one commit.")
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="Output folder of train.py.")
+    parser.add_model("folder", "Output folder of train.py.")
     add("repo_id", metavar="ORG/NAME", help="Repository; it is created if it does not exist.")
     add("--private", action="store_true", help="Make a new repository private.")
     add("--revision", default="main", help="Branch; it is created if it does not exist. Default: %(default)s")
@@ -57,8 +57,8 @@ def push_parser() -> CommandParser:
 
 
 def pull_parser() -> CommandParser:
-    """Return the parser of `dcpcse pull`."""
-    parser = CommandParser(prog="dcpcse pull", description="Download a model folder from the Hub.")
+    """Return the parser of `dcpcse hub pull`."""
+    parser = CommandParser(prog="dcpcse hub pull", description="Download a model folder from the Hub.")
     add = parser.add_argument
     add("repo_id", metavar="ORG/NAME", help="Repository.")
     add("--output", required=True, metavar="FOLDER", help="New or empty folder (required).")
@@ -68,10 +68,10 @@ def pull_parser() -> CommandParser:
 
 
 def card_parser() -> CommandParser:
-    """Return the parser of `dcpcse card`."""
-    parser = CommandParser(prog="dcpcse card", description="Write the model card of a folder from its records.")
+    """Return the parser of `dcpcse hub card`."""
+    parser = CommandParser(prog="dcpcse hub card", description="Write the model card of a folder from its records.")
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="Output folder of train.py.")
+    parser.add_model("folder", "Output folder of train.py.")
     scores = "Score files of this model, written by evaluation.py --output_file. Default: those in the folder"
     add("--scores", nargs="+", default=[], metavar="FILE", help=scores)
     add("--output", metavar="FILE", help="Default: README.md in the folder")

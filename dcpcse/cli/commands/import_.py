@@ -33,7 +33,7 @@ def import_parser() -> Parser:
         description="Convert a checkpoint of SimCSE, DCPCSE, PromCSE, DiffCSE, PromptBERT, P-tuning v2 or PEFT to a "
         "model folder. Settings that the checkpoint does not contain are taken from the published runs and printed.",
     )
-    parser.add_argument("path", metavar="PATH", help="Folder of the checkpoint.")
+    parser.add_model("path", "Folder of the checkpoint.")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="New or empty folder (required).")
     parser.add_argument("--overwrite", action="store_true", help="Replace the model in --output.")
     return parser

@@ -141,6 +141,6 @@ def info_parser() -> CommandParser:
         prog="dcpcse info",
         description="Describe a folder: a model, a run, a PEFT adapter or an encoder. Nothing is loaded.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="Folder of a model, a run or a checkpoint.")
+    parser.add_model("folder", "Folder of a model, a run or a checkpoint.")
     parser.add_argument("--json", action="store_true", help="Print it as JSON.")
     return parser

@@ -59,6 +59,6 @@ def mine_parser() -> Parser:
         description="Add hard negatives to pairs: texts of a corpus that are similar to the anchor of a pair and are "
         "not its positives. The result is a training file.",
     )
-    parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
+    parser.add_model()
     parser.add_argument("pairs", metavar="PAIRS", help="Training file with the columns anchor and positive.")
     return parser

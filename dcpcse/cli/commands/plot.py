@@ -1,6 +1,5 @@
 """`dcpcse plot KIND ... --output OUT`: plots for papers, as OUT.png and OUT.svg."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from dcpcse.analysis.plots import (
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser, Parser
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, invalid_choice
+from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output
 
 PLOTS: Mapping[str, style.PlotKind] = {
@@ -44,11 +43,6 @@ OTHER_SUFFIXES = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff
 
 def plot_command(argv: Sequence[str]) -> None:
     """Run the command; raises UserError or DataError for mistakes that the user can fix."""
-    # The kind is checked here, since argparse would list all kinds without suggesting the nearest one.
-    if not argv:
-        raise UserError(f"give a kind of plot: {', '.join(PLOTS)}")
-    if argv[0] not in (*PLOTS, "-h", "--help"):
-        raise invalid_choice("plot", argv[0], PLOTS)
     args, unknown = plot_parser().parse_known_args(list(argv))
     args.parser.refuse_unknown(unknown)
     stem = _output_stem(args.output or args.kind, args.overwrite)
@@ -75,12 +69,10 @@ def _output_stem(output: str, overwrite: bool) -> Path:
 def plot_parser() -> CommandParser:
     """Return the parser of the command, with a subparser for each kind of plot."""
     parser = CommandParser(prog="dcpcse plot", description="Draw plots for papers, as OUT.png and OUT.svg.")
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
+    kinds = parser.add_subparsers(prog=parser.prog, dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in PLOTS.items():
         dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
-        own: argparse.ArgumentParser = kinds.add_parser(
-            name, dataclass_types=dataclass_types, help=kind.help, description=kind.help
-        )
+        own: Parser = kinds.add_parser(name, dataclass_types=dataclass_types, help=kind.help, description=kind.help)
         kind.add_options(own)
         own.add_argument("--output", metavar="OUT", help=f"Save the plot to OUT.png and OUT.svg (default: {name}).")
         own.add_argument("--overwrite", action="store_true", help="Replace existing files.")

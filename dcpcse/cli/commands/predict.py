@@ -1,4 +1,4 @@
-"""`dcpcse predict`: the most probable tokens at a template's [MASK], with and without template denoising.
+"""`dcpcse plot predictions`: the most probable tokens at a template's [MASK], with and without template denoising.
 
 The output has the form of PromptBERT's Table 7.
 """
@@ -70,11 +70,11 @@ def as_table(lines: Sequence[Mapping[str, str | list[str]]]) -> str:
 
 def predict_parser() -> CommandParser:
     """Return the parser of the command."""
-    parser = CommandParser(prog="dcpcse predict", description="Predict tokens at the [MASK] of a template.")
+    parser = CommandParser(prog="dcpcse plot predictions", description="Predict tokens at the [MASK] of a template.")
+    parser.add_model("model_name_or_path", "Hugging Face folder or hub id.", metavar="ENCODER")
     parser.add_argument(
         "sentences", nargs="+", type=as_text, metavar="SENTENCE", help="Sentences to put into the template."
     )
-    parser.add_argument("--model_name_or_path", required=True, help="Hugging Face folder or hub id (required)")
     parser.add_argument(
         "--template",
         type=as_text,

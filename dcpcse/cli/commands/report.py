@@ -1,4 +1,4 @@
-"""`dcpcse report RUN [RUN ...] --output report.html`: an HTML report that compares training runs."""
+"""`dcpcse plot report RUN [RUN ...] --output report.html`: an HTML report that compares training runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,12 +68,12 @@ def _read_scores(runs: Mapping[str, Run], given: Sequence[Path]) -> tuple[list[E
 def report_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser(
-        prog="dcpcse report",
+        prog="dcpcse plot report",
         description="Write a self-contained HTML page about training runs: settings, environment, curves, scores, "
         "plots and nearest neighbours.",
     )
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="Output folder of train.py.")
+    parser.add_model("runs", "Output folder of train.py.", nargs="+", metavar="RUN")
     add("--output", required=True, metavar="FILE", help="Path of the HTML page (required).")
     add("--overwrite", action="store_true", help="Replace an existing page.")
     add("--title", type=as_text, help="Heading of the page.")

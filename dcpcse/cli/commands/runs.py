@@ -1,4 +1,4 @@
-"""`dcpcse runs [FOLDER ...]`: list training runs, or compare some of them."""
+"""`dcpcse plot runs [FOLDER ...]`: list training runs, or compare some of them."""
 
 import argparse
 import csv
@@ -187,7 +187,8 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
 def runs_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser(
-        prog="dcpcse runs", description="List the training runs in and below some folders, or compare some of them."
+        prog="dcpcse plot runs",
+        description="List the training runs in and below folders, or compare some of them.",
     )
     add = parser.add_argument
     add("folders", nargs="*", metavar="FOLDER", help=f"Folder to search for runs. Default: {DEFAULT_FOLDER}")

@@ -179,6 +179,6 @@ def search_parser() -> Parser:
         prog="dcpcse search",
         description="Find the most similar sentences in a text file or a saved index.",
     )
-    parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
+    parser.add_model()
     parser.add_argument("query", nargs="*", type=as_text, default=[], metavar="QUERY", help="Sentence to search for.")
     return parser

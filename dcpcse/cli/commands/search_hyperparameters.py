@@ -1,6 +1,5 @@
-"""`dcpcse search-hyperparameters`: run the hyperparameter searches of the papers."""
+"""`dcpcse reproduce search`: run the hyperparameter searches of the papers."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,17 +71,15 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
 def search_hyperparameters_parser() -> CommandParser:
     """Return the parser of the command. Options after -- are passed to train.py."""
     parser = CommandParser(
-        prog="dcpcse search-hyperparameters",
+        prog="dcpcse reproduce search",
         description="Search hyperparameters on STS-B dev as the papers do. Options for train.py follow after --.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--search", choices=sorted(SEARCHES), required=True, help="The paper whose search to run.")
-    parser.add_argument(
-        "--output_dir", required=True, help="Folder of the study and its trials. A study in it is resumed."
-    )
-    parser.add_argument("--stages", nargs="+", help="Run only these stages, in this order.")
-    parser.add_argument("--limit", type=Whole(1), help="Maximum number of trials to start.")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--search", choices=sorted(SEARCHES), required=True, help="The paper whose search to run.")
+    add("--output_dir", required=True, help="Folder of the study and its trials. A study in it is resumed.")
+    add("--stages", nargs="+", help="Run only these stages, in this order.")
+    add("--limit", type=Whole(1), help="Maximum number of trials to start.")
+    add(
         "--retake",
         action="store_true",
         help="Restart the unfinished trials of other machines, which must have stopped.",

@@ -1,4 +1,4 @@
-"""`dcpcse search-templates`: search for the template with the best dev score."""
+"""`dcpcse reproduce templates`: search for the template with the best dev score."""
 
 from collections.abc import Sequence
 
@@ -29,36 +29,29 @@ def search_templates_command(argv: Sequence[str]) -> None:
 def search_templates_parser() -> CommandParser:
     """Return the parser of the command."""
     parser = CommandParser(
-        prog="dcpcse search-templates",
+        prog="dcpcse reproduce templates",
         description="Search for a template greedily, or generate templates with a T5, and score them on STS-B dev.",
     )
-    parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
-    parser.add_argument("--output_dir", required=True, help="Folder of the scores. A search in it is resumed.")
-    parser.add_argument("--candidates", help="YAML file with the lists relationships and prefixes.")
-    parser.add_argument(
-        "--t5", help="T5 model (folder or hub id) that generates the templates. Default: greedy search."
-    )
-    parser.add_argument(
-        "--definitions", help="File of word<TAB>definition lines from which the T5 generates templates."
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    parser.add_model("model_name_or_path", "Hugging Face folder or hub id.", metavar="ENCODER")
+    add("--output_dir", required=True, help="Folder of the scores. A search in it is resumed.")
+    add("--candidates", help="YAML file with the lists relationships and prefixes.")
+    add("--t5", help="T5 model (folder or hub id) that generates the templates. Default: greedy search.")
+    add("--definitions", help="File of word<TAB>definition lines from which the T5 generates templates.")
+    add(
         "--generate",
         type=Whole(1),
         help=f"Number of templates to generate (default: {TEMPLATES}, as in the paper).",
     )
-    parser.add_argument(
-        "--denoise", action="store_true", help="Score with template denoising: subtract the template's [MASK] vector."
-    )
-    parser.add_argument(
-        "--final_period", action="store_true", help="Add a full stop to sentences that do not end with . ? \" or '."
-    )
-    parser.add_argument("--data_dir", default="SentEval/data", help="Folder that contains downstream/.")
-    parser.add_argument(
+    add("--denoise", action="store_true", help="Score with template denoising: subtract the template's [MASK] vector.")
+    add("--final_period", action="store_true", help="Add a full stop to sentences that do not end with . ? \" or '.")
+    add("--data_dir", default="SentEval/data", help="Folder that contains downstream/.")
+    add(
         "--custom_data",
         action="store_true",
         help="The evaluation file is your own, so its size is not compared with the official one.",
     )
-    parser.add_argument("--keep", type=Whole(1), default=5, help="Number of best templates to print and save.")
-    parser.add_argument("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
-    parser.add_argument("--device", help="Device, such as cpu or cuda:0. Default: a GPU if there is one.")
+    add("--keep", type=Whole(1), default=5, help="Number of best templates to print and save.")
+    add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
+    add("--device", help="Device, such as cpu or cuda:0. Default: a GPU if there is one.")
     return parser

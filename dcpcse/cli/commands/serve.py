@@ -46,5 +46,5 @@ def serve_parser() -> Parser:
         description="Serve the embeddings of an encoder and of any number of its adapters over HTTP, with the "
         "interface of OpenAI's API. Requests of all adapters share batches.",
     )
-    parser.add_argument("encoder", metavar="ENCODER", help="Encoder or output folder of train.py, local or a hub id.")
+    parser.add_model("encoder")
     return parser

@@ -1,4 +1,4 @@
-"""`dcpcse similarity MODEL SENTENCE SENTENCE …`: print cosines of one sentence with others, or of pairs in a file."""
+"""`dcpcse search similarity MODEL SENTENCE SENTENCE …`: print cosines of sentences, or of pairs in a file."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,10 +41,8 @@ class SimilarityArguments:
 def similarity_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for wrong input."""
     encoder, args, places = similarity_parser().parse(argv, "sentence")
-    if bool(places.sentence) == bool(args.pairs):
+    if len(places.sentence) == 1 or bool(places.sentence) == bool(args.pairs):
         raise UserError("give at least two sentences (the first is compared with the others), or --pairs FILE")
-    if len(places.sentence) == 1:
-        raise UserError("only one sentence is given; give another one to compare it with")
     if not all(sentence.strip() for sentence in places.sentence):
         raise UserError("a sentence is blank; give at least one word")
     require_text(places.sentence, "the sentence")
@@ -92,9 +90,9 @@ def similarity_parser() -> Parser:
     """Return the parser of the command."""
     parser = Parser(
         (EncoderArguments, SimilarityArguments),
-        prog="dcpcse similarity",
+        prog="dcpcse search similarity",
         description="Print the cosine of the first sentence to each of the others, or of the pairs in a file.",
     )
-    parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
+    parser.add_model()
     parser.add_argument("sentence", nargs="*", type=as_text, default=[], metavar="SENTENCE")
     return parser

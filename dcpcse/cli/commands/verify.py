@@ -1,4 +1,4 @@
-"""The command `dcpcse verify CHECKPOINT`: compare the scores of a published checkpoint with those of its paper."""
+"""`dcpcse reproduce verify CHECKPOINT`: compare the scores of a published checkpoint with those of its paper."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ def verify_command(argv: Sequence[str]) -> int:
         require_new_folder(args.keep, "--keep")
     _require_data(row, args)
     facts: dict[str, Any] = {"assumed": {}, "custom_data": args.custom_data}
-    facts["command"] = shlex.join(["dcpcse", "verify", *argv])
+    facts["command"] = shlex.join(["dcpcse", "reproduce", "verify", *argv])
     with tempfile.TemporaryDirectory(prefix="dcpcse-verify-") as temporary:
         encoder, base = subject.place, source.base
         if checkpoint is not None:
@@ -60,22 +60,17 @@ def verify_command(argv: Sequence[str]) -> int:
 
 def verify_parser() -> Parser:
     """Return the parser of the command."""
-    parser = Parser((CheckpointSource, Choices), prog="dcpcse verify", description=DESCRIPTION)
-    parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="Folder or Hub id of the checkpoint, or a file of word vectors."
-    )
-    parser.add_argument("--row", help="Row as paper/table/row (dcpcse reproduce --list). Default: the one that fits.")
-    parser.add_argument("--output_dir", type=Path, help="Folder of the report. Default: result/verify/ROW.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace a report on another row or other weights.")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep the converted model in this new folder.")
-    parser.add_argument(
-        "--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/)."
-    )
-    parser.add_argument(
-        "--custom_data", action="store_true", help="The evaluation files are your own; the report says that they are."
-    )
-    parser.add_argument("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
-    parser.add_argument("--device", help="Device: cpu, cuda, cuda:1, ... Default: cuda if available.")
+    parser = Parser((CheckpointSource, Choices), prog="dcpcse reproduce verify", description=DESCRIPTION)
+    add = parser.add_argument
+    parser.add_model("checkpoint", "Folder or Hub id of the checkpoint, or a file of word vectors.")
+    add("--row", help="Row as paper/table/row (dcpcse reproduce --list). Default: the one that fits.")
+    add("--output_dir", type=Path, help="Folder of the report. Default: result/verify/ROW.")
+    add("--overwrite", action="store_true", help="Replace a report on another row or other weights.")
+    add("--keep", type=Path, metavar="FOLDER", help="Keep the converted model in this new folder.")
+    add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
+    add("--custom_data", action="store_true", help="The evaluation files are your own; the report says that they are.")
+    add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
+    add("--device", help="Device: cpu, cuda, cuda:1, ... Default: cuda if available.")
     return parser
 
 

@@ -23,7 +23,7 @@ LOWER_IS_BETTER = (*GEOMETRY, "rank")
 @strict
 @dataclass(kw_only=True)
 class SimilarityLine(schema.Open):
-    """A line that `dcpcse similarity --json` prints."""
+    """A line that `dcpcse search similarity --json` prints."""
 
     sentences: list[str]
     score: int | float = schema.finite()

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.encoders.storage.manifest import is_model_folder
-from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORES, RunUnit
+from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORES, RunUnit, command_of
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
@@ -97,7 +97,7 @@ def _train(unit: RunUnit, step: str, words: Sequence[str]) -> None:
 
 def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
     """Run a command and write the lines of JSON that it prints to a file of the unit."""
-    printed = _call(unit, [step, *words], capture=True)
+    printed = _call(unit, [*command_of(step).split(), *words], capture=True)
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     write_atomic(unit.folder / PRINTED[step], "".join(f"{line}\n" for line in lines))
 

@@ -91,7 +91,9 @@ class RunUnit:
 
 def command_of(step: str) -> str:
     """Return the command of dcpcse that runs a step of a unit."""
-    return "train" if step in TRAININGS else step
+    # Records of units contain the names of the steps, which are older than these names of the commands.
+    commands = {**dict.fromkeys(TRAININGS, "train"), "similarity": "search similarity", "predict": "plot predictions"}
+    return commands.get(step, step)
 
 
 def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: ReproductionConfig, root: Path) -> list[RunUnit]:

@@ -72,7 +72,7 @@ class CrtdOptions:
     generator_train_mode: bool | None = flag("CRTD: keep the generator's dropout active (DiffCSE's code).")
     corrupted_corpus: str | None = option(
         None,
-        "CRTD: output folder of dcpcse corrupt with corrupted sentences; no generator is loaded then.",
+        "CRTD: output folder of dcpcse pretrain corrupt with corrupted sentences; no generator is loaded then.",
         replaces=GENERATOR_OPTIONS,
     )
     lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.")

@@ -1,0 +1,93 @@
+"""The names of commands, and the style that they share."""
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dcpcse.cli import main as program
+from dcpcse.cli.commands.compare import compare_parser
+from dcpcse.cli.commands.corrupt import corrupt_parser
+from dcpcse.cli.commands.encode import encode_parser
+from dcpcse.cli.commands.plot import plot_parser
+from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.main import COMMANDS, FORMER, find_command, main
+from dcpcse.cli.parse import parse_evaluation, parse_training
+from dcpcse.utils.errors import UserError
+
+
+def help_of(*words: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        assert main([*words, "--help"]) == 0
+    return out.getvalue()
+
+
+def test_there_are_17_commands_and_the_help_says_where_to_begin():
+    assert len({name.split()[0] for name in COMMANDS}) == 17
+    shown = help_of()
+    assert re.findall(r"^  (\w+(?: \w+)?)  ", shown, re.MULTILINE) == list(COMMANDS)
+    assert re.search(r"^\nBegin here:\n  quickstart ", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_names_itself_in_its_help(name):
+    assert f"usage: dcpcse {name} " in help_of(*name.split())
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_a_former_name_runs_its_command_and_says_so_in_one_line(former, monkeypatch, caplog):
+    calls = []
+    caplog.set_level("INFO")
+    monkeypatch.setattr(program, "find_command", lambda name: lambda words: calls.append((name, words)))
+    assert main([former, "a", "--b", "c"]) == 0
+    assert calls == [(FORMER[former], ["a", "--b", "c"])]
+    assert caplog.messages == [f"dcpcse {former} is now dcpcse {FORMER[former]}"]
+
+
+def test_a_former_name_prints_its_line_to_stderr(tmp_path):
+    words = [sys.executable, "-m", "dcpcse", "runs", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not done.stdout
+    said = f"dcpcse runs is now dcpcse plot runs\nerror: no run of train.py (a folder with run.yaml) in {tmp_path}\n"
+    assert done.stderr == said
+
+
+def test_a_word_after_a_command_that_has_no_function_of_its_own(capfd):
+    assert main(["hub"]) == 0
+    assert "hub push" in capfd.readouterr().out
+    assert main(["hub", "psh"]) == 2
+    assert "did you mean 'hub push'?" in capfd.readouterr().err
+    assert callable(find_command("hub push"))
+
+
+@pytest.mark.parametrize("option", [["--model_name_or_path", "M"], ["--model_name_or_path=M"]])
+def test_a_model_is_the_first_argument_or_an_option(option):
+    for where in (lambda words: [*option, *words], lambda words: [*words, *option]):
+        encoded = encode_parser().parse(where(["f.txt", "--output", "v.npy"]))[-1]
+        assert (encoded.model, encoded.file) == ("M", "f.txt")
+        predicted = predict_parser().parse_args(where(["A b.", "C."]))
+        assert (predicted.model_name_or_path, predicted.sentences) == ("M", ["A b.", "C."])
+        assert compare_parser().parse_args(where(["B"])).models == ["M", "B"]
+        words = where(["--generator_name", "g", "--train_file", "t", "--output_dir", "o"])
+        assert corrupt_parser().parse_args(words).model_name_or_path == "M"
+        assert plot_parser().parse_args(["cosines", *where(["--task", "STS12"])]).models == ["M"]
+
+
+def test_an_option_without_a_model_is_an_error():
+    for words in (["--model_name_or_path"], ["--model_name_or_path", "--output", "v.npy", "f.txt"]):
+        with pytest.raises(UserError, match="--model_name_or_path: expected one argument"):
+            encode_parser().parse(words)
+
+
+def test_train_and_evaluate_take_the_model_first():
+    (model, _, run), given = parse_training(["bert", "--train_file", "t.txt", "--output_dir", "out"])
+    assert (model.model_name_or_path, run.output_dir) == ("bert", "out")
+    assert "model_name_or_path" in given
+    assert parse_evaluation(["bert"])[0].model_name_or_path == "bert"
+    for parse in (parse_training, parse_evaluation):
+        with pytest.raises(UserError, match="bert is not a file of options"):
+            parse(["bert", "--model_name_or_path=roberta"])
