@@ -71,7 +71,7 @@ class Case:
         parts += [f"window {self.window}"] if self.window else []
         parts += [f"dropout {self.dropout}, {self.prompt_dropout}"] if self.dropout or self.prompt_dropout else []
         parts += ["indexed"] if self.indexed else []
-        parts += [f"block {self.launch.block}, {self.launch.texts} texts, {self.launch.warps} warps"] if self.launch else []
+        parts += [str(self.launch)] if self.launch else []
         return ", ".join(parts)
 
 
@@ -223,14 +223,17 @@ def guarded(work: Callable[..., Any], *args: Any) -> Any:
     try:
         return work(*args)
     except BaseException as error:
-        return {"case": str(args[0]), "failed": f"{type(error).__name__}: {str(error)[-600:]}", "trace": traceback.format_exc()[-2000:]}
+        reason = f"{type(error).__name__}: {str(error)[-600:]}"
+        return {"case": str(args[0]), "failed": reason, "trace": traceback.format_exc()[-2000:]}
 
 
 def show(row: dict[str, Any]) -> None:
     if "failed" in row:
         print(f"{row['case']:75} FAILED {row['failed']}", flush=True)
         return
-    numbers = " ".join(f"{name} {value:.1e}" for name, value in row.items() if isinstance(value, float) and name != "s")
+    numbers = " ".join(
+        f"{name} {value:.1e}" for name, value in row.items() if isinstance(value, float) and name != "s"
+    )
     verdict = ("ok  " if row["right"] else "WRONG") + ("" if row["same bits"] else " OTHER BITS")
     print(f"{row['case']:75} {verdict} {numbers} {row['s']} s", flush=True)
 
@@ -269,8 +272,31 @@ def training_case(args: argparse.Namespace) -> Case:
     return Case(torch.bfloat16, 16, dim, tuple(lengths), dropout=0.1, prompt_dropout=0.1, heads=heads)
 
 
-FORWARDS = [Launch(32, texts, warps, stages) for warps in (1, 2, 4) for texts, stages in ((1, 1), (2, 1), (4, 1), (4, 3))]
-BACKWARDS = [Launch(32, texts, warps, stages) for warps in (1, 2, 4) for texts, stages in ((4, 1), (8, 1), (16, 1), (8, 2))]
+# block, texts, warps, stages, registers
+FORWARDS = [
+    Launch(32, 1, 1),
+    Launch(32, 2, 1),
+    Launch(32, 1, 2, 1, 168),
+    Launch(32, 2, 2, 1, 168),
+    Launch(32, 4, 2, 3),
+    Launch(32, 8, 1, 3),
+    Launch(32, 1, 4, 1, 128),
+    Launch(32, 4, 4, 2),
+    Launch(16, 1, 1),
+    Launch(16, 1, 2),
+]
+BACKWARDS = [
+    Launch(32, 8, 1),
+    Launch(32, 8, 2),
+    Launch(32, 4, 2),
+    Launch(32, 8, 2, 2),
+    Launch(32, 8, 4, 1, 128),
+    Launch(32, 8, 4, 1, 168),
+    Launch(32, 4, 4, 1, 168),
+    Launch(32, 16, 4, 1, 168),
+    Launch(32, 8, 4, 2),
+    Launch(16, 4, 2),
+]
 
 
 def warm(launch: Launch, backward: bool, case: Case, device: str) -> dict[str, Any]:

@@ -43,13 +43,15 @@ PHILOX_ROUNDS = 7
 class Launch:
     """How a kernel is launched; it changes no result except the order of sums.
 
-    block: tokens of a block of queries or keys. texts: texts that one program handles one after another.
+    block: tokens of a block of queries or keys. texts: texts that one program handles one after another. registers:
+    the most registers of a thread.
     """
 
     block: int
     texts: int
     warps: int
     stages: int = 1
+    registers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ def _forward_kernel(
     ROUNDS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
-    rows = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    own = tl.program_id(2) * BLOCK
+    rows = own + tl.arange(0, BLOCK)
     layer_head = layer * heads + head
     seed = 0
     if DROPOUT or PROMPT_DROPOUT:
@@ -188,61 +191,58 @@ def _forward_kernel(
     for text in range(tl.program_id(1) * TEXTS, tl.minimum(tl.program_id(1) * TEXTS + TEXTS, texts)):
         start = tl.load(starts_ptr + text).to(tl.int64)
         length = (tl.load(starts_ptr + text + 1) - start).to(tl.int32)
-        if tl.program_id(2) * BLOCK < length:
-            q = _tokens(q_ptr, start, head, q_t, q_h, rows, length, D)
-            top = tl.full((BLOCK,), -1e30, tl.float32)  # not -inf: the difference of two of these is NaN
-            total = tl.zeros((BLOCK,), tl.float32)
-            acc = tl.zeros((BLOCK, D), tl.float32)
-            if P > 0:
-                first = 0
-                count = P
-                if INDEXED:
-                    first = tl.load(first_ptr + text)
-                    count = tl.load(count_ptr + text)
-                keys = _prompts(kp_ptr, kp_p, kp_h, head, first, prompt_rows, count, D)
-                values = _prompts(vp_ptr, vp_p, vp_h, head, first, prompt_rows, count, D)
-                if PROMPT_DROPOUT:
-                    kept_k = _kept(seed, layer_head, 2, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
-                    keys = tl.where(kept_k, keys * prompt_inverse, 0.0)
-                    kept_v = _kept(seed, layer_head, 3, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
-                    values = tl.where(kept_v, values * prompt_inverse, 0.0)
-                keys = _round(keys, COMPUTE, EMULATE)
-                values = _round(values, COMPUTE, EMULATE)
-                visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
-                kept_p = visible_p
-                if DROPOUT:
-                    kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
-                top, total, acc = _online(
-                    q, keys, values, top, total, acc, visible_p, kept_p, scale, inverse,
-                    DROPOUT, COMPUTE, EMULATE, PRECISION,
-                )  # fmt: skip
-            low = 0
-            high = length
-            if ONE_BLOCK:
-                high = BLOCK
-            if WINDOW:
-                low = tl.maximum(tl.program_id(2) * BLOCK - window + 1, 0) // BLOCK * BLOCK
-                high = tl.minimum(high, tl.program_id(2) * BLOCK + BLOCK + window - 1)
-            for begin in range(low, high, BLOCK):
-                columns = begin + tl.arange(0, BLOCK)
-                k = _tokens(k_ptr, start, head, k_t, k_h, columns, length, D)
-                v = _tokens(v_ptr, start, head, v_t, v_h, columns, length, D)
-                visible = _visible(rows, columns, length, window, WINDOW)
-                kept = visible
-                if DROPOUT:
-                    kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
-                top, total, acc = _online(
-                    q, k, v, top, total, acc, visible, kept, scale, inverse, DROPOUT, COMPUTE, EMULATE, PRECISION
-                )
-            total = tl.where(rows < length, total, 1.0)
-            _store(out_ptr, start, head, heads, rows, length, acc / total[:, None], D)
-            tl.store(lse_ptr + head * tokens + start + rows, top + tl.log2(total), mask=rows < length)
+        q = _tokens(q_ptr, start, head, q_t, q_h, rows, length, D)
+        top = tl.full((BLOCK,), -1e30, tl.float32)  # not -inf: the difference of two of these is NaN
+        total = tl.zeros((BLOCK,), tl.float32)
+        acc = tl.zeros((BLOCK, D), tl.float32)
+        if P > 0:
+            first = 0
+            count = P
+            if INDEXED:
+                first = tl.load(first_ptr + text)
+                count = tl.load(count_ptr + text)
+            keys = _prompts(kp_ptr, kp_p, kp_h, head, first, prompt_rows, count, D)
+            values = _prompts(vp_ptr, vp_p, vp_h, head, first, prompt_rows, count, D)
+            if PROMPT_DROPOUT:
+                kept_k = _kept(seed, layer_head, 2, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                keys = tl.where(kept_k, keys * prompt_inverse, 0.0)
+                kept_v = _kept(seed, layer_head, 3, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                values = tl.where(kept_v, values * prompt_inverse, 0.0)
+            keys = _round(keys, COMPUTE, EMULATE)
+            values = _round(values, COMPUTE, EMULATE)
+            visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
+            kept_p = visible_p
+            if DROPOUT:
+                kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
+            top, total, acc = _online(
+                q, keys, values, top, total, acc, visible_p, kept_p, scale, inverse,
+                DROPOUT, COMPUTE, EMULATE, PRECISION,
+            )  # fmt: skip
+        low = 0
+        high = tl.where(own < length, length, 0)  # no keys for a block behind the end of the text
+        if ONE_BLOCK:
+            high = BLOCK
+        if WINDOW:
+            low = tl.maximum(own - window + 1, 0) // BLOCK * BLOCK
+            high = tl.minimum(high, own + BLOCK + window - 1)
+        for begin in range(low, high, BLOCK):
+            columns = begin + tl.arange(0, BLOCK)
+            k = _tokens(k_ptr, start, head, k_t, k_h, columns, length, D)
+            v = _tokens(v_ptr, start, head, v_t, v_h, columns, length, D)
+            visible = _visible(rows, columns, length, window, WINDOW)
+            kept = visible
+            if DROPOUT:
+                kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
+            top, total, acc = _online(
+                q, k, v, top, total, acc, visible, kept, scale, inverse, DROPOUT, COMPUTE, EMULATE, PRECISION
+            )
+        total = tl.where(rows < length, total, 1.0)
+        _store(out_ptr, start, head, heads, rows, length, acc / total[:, None], D)
+        tl.store(lse_ptr + head * tokens + start + rows, top + tl.log2(total), mask=rows < length)
 
 
 @triton.jit
-def _pair(
-    q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
-):
+def _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
     """Return the attention weights with dropout and the gradient of the scores, both (queries, keys)."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     p = tl.where(visible, tl.exp2(s - lse[:, None]), 0.0)
@@ -281,99 +281,101 @@ def _backward_kernel(
     for text in range(tl.program_id(1) * TEXTS, tl.minimum(tl.program_id(1) * TEXTS + TEXTS, texts)):
         start = tl.load(starts_ptr + text).to(tl.int64)
         length = (tl.load(starts_ptr + text + 1) - start).to(tl.int32)
-        if own < length:
-            q = _tokens(q_ptr, start, head, q_t, q_h, rows, length, D)
-            do = _tokens(do_ptr, start, head, do_t, do_h, rows, length, D)
-            out = _tokens(out_ptr, start, head, heads * D, D, rows, length, D)
-            delta = tl.sum(do.to(tl.float32) * out.to(tl.float32), 1)
-            # The weights of queries behind the end of the text are 0, since their sum is infinite.
-            lse = tl.load(lse_ptr + head * tokens + start + rows, mask=rows < length, other=float("inf"))
-            dq = tl.zeros((BLOCK, D), tl.float32)
-            if P > 0:
-                first = 0
-                count = P
-                if INDEXED:
-                    first = tl.load(first_ptr + text)
-                    count = tl.load(count_ptr + text)
-                keys = _prompts(kp_ptr, kp_p, kp_h, head, first, prompt_rows, count, D)
-                values = _prompts(vp_ptr, vp_p, vp_h, head, first, prompt_rows, count, D)
-                kept_k = keys > 0
-                kept_v = values > 0
-                if PROMPT_DROPOUT:
-                    kept_k = _kept(seed, layer_head, 2, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
-                    keys = tl.where(kept_k, keys * prompt_inverse, 0.0)
-                    kept_v = _kept(seed, layer_head, 3, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
-                    values = tl.where(kept_v, values * prompt_inverse, 0.0)
-                keys = _round(keys, COMPUTE, EMULATE)
-                values = _round(values, COMPUTE, EMULATE)
-                visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
-                kept_p = visible_p
-                if DROPOUT:
-                    kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
-                p_p, ds_p = _pair(
-                    q, do, lse, delta, keys, values, visible_p, kept_p, scale, inverse, DROPOUT, PRECISION
-                )
-                ds_p = _round(ds_p, COMPUTE, EMULATE)
-                dq += tl.dot(ds_p, keys, input_precision=PRECISION)
-                if PROMPT_GRAD:
-                    gk = tl.dot(tl.trans(ds_p), q, input_precision=PRECISION)
-                    gv = tl.dot(tl.trans(_round(p_p, COMPUTE, EMULATE)), do, input_precision=PRECISION)
-                    if PROMPT_DROPOUT:
-                        gk = tl.where(kept_k, gk * prompt_inverse, 0.0)
-                        gv = tl.where(kept_v, gv * prompt_inverse, 0.0)
-                    sum_k += gk
-                    sum_v += gv
-            k = _tokens(k_ptr, start, head, k_t, k_h, rows, length, D)
-            v = _tokens(v_ptr, start, head, v_t, v_h, rows, length, D)
-            # The block of keys with the same indices as the queries.
-            visible = _visible(rows, rows, length, window, WINDOW)
-            kept = visible
+        q = _tokens(q_ptr, start, head, q_t, q_h, rows, length, D)
+        do = _tokens(do_ptr, start, head, do_t, do_h, rows, length, D)
+        out = _tokens(out_ptr, start, head, heads * D, D, rows, length, D)
+        delta = tl.sum(do.to(tl.float32) * out.to(tl.float32), 1)
+        # The weights of queries behind the end of the text are 0, since their sum is infinite.
+        lse = tl.load(lse_ptr + head * tokens + start + rows, mask=rows < length, other=float("inf"))
+        dq = tl.zeros((BLOCK, D), tl.float32)
+        if P > 0:
+            first = 0
+            count = P
+            if INDEXED:
+                first = tl.load(first_ptr + text)
+                count = tl.load(count_ptr + text)
+            keys = _prompts(kp_ptr, kp_p, kp_h, head, first, prompt_rows, count, D)
+            values = _prompts(vp_ptr, vp_p, vp_h, head, first, prompt_rows, count, D)
+            kept_k = keys > 0
+            kept_v = values > 0
+            if PROMPT_DROPOUT:
+                kept_k = _kept(seed, layer_head, 2, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                keys = tl.where(kept_k, keys * prompt_inverse, 0.0)
+                kept_v = _kept(seed, layer_head, 3, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                values = tl.where(kept_v, values * prompt_inverse, 0.0)
+            keys = _round(keys, COMPUTE, EMULATE)
+            values = _round(values, COMPUTE, EMULATE)
+            visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
+            kept_p = visible_p
             if DROPOUT:
-                kept = _kept(seed, layer_head, 0, text, rows, own, cut, BLOCK, ROUNDS)
-            p, ds = _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
-            ds = _round(ds, COMPUTE, EMULATE)
-            dq += tl.dot(ds, k, input_precision=PRECISION)
-            dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION)
-            dv = tl.dot(tl.trans(_round(p, COMPUTE, EMULATE)), do, input_precision=PRECISION)
-            if not ONE_BLOCK:
-                low = 0
-                high = length
-                if WINDOW:
-                    low = tl.maximum(own - window + 1, 0) // BLOCK * BLOCK
-                    high = tl.minimum(length, own + BLOCK + window - 1)
-                for begin in range(low, high, BLOCK):
-                    if begin != own:
-                        others = begin + tl.arange(0, BLOCK)
-                        # These queries and the keys of another block.
-                        k2 = _tokens(k_ptr, start, head, k_t, k_h, others, length, D)
-                        v2 = _tokens(v_ptr, start, head, v_t, v_h, others, length, D)
-                        visible = _visible(rows, others, length, window, WINDOW)
-                        kept = visible
-                        if DROPOUT:
-                            kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
-                        _, ds2 = _pair(q, do, lse, delta, k2, v2, visible, kept, scale, inverse, DROPOUT, PRECISION)
-                        dq += tl.dot(_round(ds2, COMPUTE, EMULATE), k2, input_precision=PRECISION)
-                for begin in range(low, high, BLOCK):
-                    if begin != own:
-                        others = begin + tl.arange(0, BLOCK)
-                        # These keys and the queries of another block.
-                        q2 = _tokens(q_ptr, start, head, q_t, q_h, others, length, D)
-                        do2 = _tokens(do_ptr, start, head, do_t, do_h, others, length, D)
-                        out2 = _tokens(out_ptr, start, head, heads * D, D, others, length, D)
-                        delta2 = tl.sum(do2.to(tl.float32) * out2.to(tl.float32), 1)
-                        lse2 = tl.load(
-                            lse_ptr + head * tokens + start + others, mask=others < length, other=float("inf")
-                        )
-                        visible = _visible(others, rows, length, window, WINDOW)
-                        kept = visible
-                        if DROPOUT:
-                            kept = _kept(seed, layer_head, 0, text, others, own, cut, BLOCK, ROUNDS)
-                        p2, ds2 = _pair(q2, do2, lse2, delta2, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
-                        dk += tl.dot(tl.trans(_round(ds2, COMPUTE, EMULATE)), q2, input_precision=PRECISION)
-                        dv += tl.dot(tl.trans(_round(p2, COMPUTE, EMULATE)), do2, input_precision=PRECISION)
-            _store(dq_ptr, start, head, heads, rows, length, dq * natural, D)
+                kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
+            p_p, ds_p = _pair(q, do, lse, delta, keys, values, visible_p, kept_p, scale, inverse, DROPOUT, PRECISION)
+            p_p = _round(p_p, COMPUTE, EMULATE)
+            ds_p = _round(ds_p, COMPUTE, EMULATE)
+            dq = tl.dot(ds_p, keys, input_precision=PRECISION)
+            if PROMPT_GRAD:
+                gk = tl.dot(tl.trans(ds_p), q, input_precision=PRECISION)
+                if PROMPT_DROPOUT:
+                    gk = tl.where(kept_k, gk * prompt_inverse, 0.0)
+                sum_k += gk
+                gv = tl.dot(tl.trans(p_p), do, input_precision=PRECISION)
+                if PROMPT_DROPOUT:
+                    gv = tl.where(kept_v, gv * prompt_inverse, 0.0)
+                sum_v += gv
+        k = _tokens(k_ptr, start, head, k_t, k_h, rows, length, D)
+        v = _tokens(v_ptr, start, head, v_t, v_h, rows, length, D)
+        # The block of keys with the same indices as the queries.
+        visible = _visible(rows, rows, length, window, WINDOW)
+        kept = visible
+        if DROPOUT:
+            kept = _kept(seed, layer_head, 0, text, rows, own, cut, BLOCK, ROUNDS)
+        p, ds = _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
+        p = _round(p, COMPUTE, EMULATE)
+        ds = _round(ds, COMPUTE, EMULATE)
+        dv = tl.dot(tl.trans(p), do, input_precision=PRECISION)
+        if ONE_BLOCK:
+            _store(dv_ptr, start, head, heads, rows, length, dv, D)
+        dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION)
+        if ONE_BLOCK:
+            _store(dk_ptr, start, head, heads, rows, length, dk * natural, D)
+        dq += tl.dot(ds, k, input_precision=PRECISION)
+        if not ONE_BLOCK:
+            low = 0
+            high = tl.where(own < length, length, 0)  # none for a block behind the end of the text
+            if WINDOW:
+                low = tl.maximum(own - window + 1, 0) // BLOCK * BLOCK
+                high = tl.minimum(high, own + BLOCK + window - 1)
+            for begin in range(low, high, BLOCK):
+                if begin != own:
+                    others = begin + tl.arange(0, BLOCK)
+                    # These queries and the keys of another block.
+                    k2 = _tokens(k_ptr, start, head, k_t, k_h, others, length, D)
+                    v2 = _tokens(v_ptr, start, head, v_t, v_h, others, length, D)
+                    visible = _visible(rows, others, length, window, WINDOW)
+                    kept = visible
+                    if DROPOUT:
+                        kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
+                    _, ds2 = _pair(q, do, lse, delta, k2, v2, visible, kept, scale, inverse, DROPOUT, PRECISION)
+                    dq += tl.dot(_round(ds2, COMPUTE, EMULATE), k2, input_precision=PRECISION)
+            for begin in range(low, high, BLOCK):
+                if begin != own:
+                    others = begin + tl.arange(0, BLOCK)
+                    # These keys and the queries of another block.
+                    q2 = _tokens(q_ptr, start, head, q_t, q_h, others, length, D)
+                    do2 = _tokens(do_ptr, start, head, do_t, do_h, others, length, D)
+                    out2 = _tokens(out_ptr, start, head, heads * D, D, others, length, D)
+                    delta2 = tl.sum(do2.to(tl.float32) * out2.to(tl.float32), 1)
+                    lse2 = tl.load(lse_ptr + head * tokens + start + others, mask=others < length, other=float("inf"))
+                    visible = _visible(others, rows, length, window, WINDOW)
+                    kept = visible
+                    if DROPOUT:
+                        kept = _kept(seed, layer_head, 0, text, others, own, cut, BLOCK, ROUNDS)
+                    p2, ds2 = _pair(q2, do2, lse2, delta2, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
+                    dk += tl.dot(tl.trans(_round(ds2, COMPUTE, EMULATE)), q2, input_precision=PRECISION)
+                    dv += tl.dot(tl.trans(_round(p2, COMPUTE, EMULATE)), do2, input_precision=PRECISION)
             _store(dk_ptr, start, head, heads, rows, length, dk * natural, D)
             _store(dv_ptr, start, head, heads, rows, length, dv, D)
+        _store(dq_ptr, start, head, heads, rows, length, dq * natural, D)
     if PROMPT_GRAD:
         # Partial sums (blocks, groups of texts, 2, P, heads, D).
         part = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
@@ -517,10 +519,13 @@ def _cut(rate: float) -> int:
 def _launch(how: Settings, query: Tensor, keys: Tensor | None, backward: bool) -> Launch:
     """Choose the blocks by the longest text, the head dimension and the type."""
     dim, prompts = query.shape[2], 0 if keys is None else how.most_prompts or len(keys)
-    wide = query.dtype == torch.float32 or dim > 64
-    block = min(max(16, triton.next_power_of_2(how.longest)), 32 if wide else 64)
-    large = block * dim > 2048 or prompts > 32 or wide
-    return Launch(block, texts=8 if backward and how.longest <= block else 1, warps=4 if large else 2)
+    single = query.dtype == torch.float32
+    largest = 16 if single and dim > 64 else 32 if single or dim > 64 or backward else 64
+    block = min(max(16, triton.next_power_of_2(how.longest)), largest)
+    large = single or dim > 64 or prompts > 32
+    warps = 8 if large else 4 if backward or block * dim > 2048 else 2
+    texts = 8 if backward and how.longest <= block else 1
+    return Launch(block, texts, warps, registers=None if large else 168)
 
 
 def _options(how: Settings, launch: Launch, query: Tensor, keys: Tensor | None) -> tuple[tuple[int, ...], dict]:
@@ -546,6 +551,7 @@ def _options(how: Settings, launch: Launch, query: Tensor, keys: Tensor | None) 
         "ROUNDS": PHILOX_ROUNDS,
         "num_warps": launch.warps,
         "num_stages": launch.stages,
+        "maxnreg": launch.registers,
     }
 
 
