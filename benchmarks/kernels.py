@@ -249,7 +249,7 @@ def checks(args: argparse.Namespace, pool: concurrent.futures.Executor | None) -
     for row in results:
         show(row)
         rows.append(row)
-    print(f"{sum(row.get('right', False) for row in rows)} of {len(rows)} right", flush=True)
+    print(f"{sum(row.get('right', False) for row in rows)} of {len(chosen)} right", flush=True)
     return rows
 
 
@@ -482,9 +482,10 @@ def main() -> None:
         if args.output_file:
             args.output_file.write_text(json.dumps(result, indent=1), encoding="utf-8")
     if pool is not None:
+        processes = list(pool._processes.values())
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in pool._processes.values():
-            process.terminate()
+        for process in processes:
+            process.kill()
 
 
 if __name__ == "__main__":

@@ -525,7 +525,8 @@ def _launch(how: Settings, query: Tensor, keys: Tensor | None, backward: bool) -
     large = single or dim > 64 or prompts > 32
     warps = 8 if large else 4 if backward or block * dim > 2048 else 2
     texts = 8 if backward and how.longest <= block else 1
-    return Launch(block, texts, warps, registers=None if large else 168)
+    few = not large and not backward and how.longest <= 32
+    return Launch(block, texts, warps, registers=168 if few else None)
 
 
 def _options(how: Settings, launch: Launch, query: Tensor, keys: Tensor | None) -> tuple[tuple[int, ...], dict]:
