@@ -399,15 +399,30 @@ def times(args: argparse.Namespace, pool: concurrent.futures.Executor | None) ->
         name = ("backward " if back else "forward ") + ("default" if launch is None else str(launch))
         # Inputs read and outputs written once: queries, keys, values, output; in the backward pass 5 read, 3 written.
         add(name, sweep.side(launch, back), len(sweep.sets), (8 if back else 4) * each)
-    plain = Sweep(replace(case, dropout=0.0, prompt_dropout=0.0), args.device)
-    for back in (False, True):
-        name = ("backward" if back else "forward") + ", no dropout"
-        add(name, plain.side(None, back), len(plain.sets), (8 if back else 4) * each)
+    del sweep
+    others = {"no dropout": replace(case, dropout=0.0, prompt_dropout=0.0)}
+    if args.device == "cuda":
+        random = torch.Generator().manual_seed(0)
+        long = tuple(torch.randint(10, 512, (64,), generator=random).tolist())
+        others["float32"] = replace(case, dtype=torch.float32)
+        others["64 texts of 10 to 511 tokens"] = replace(case, lengths=long)
+    for name, other in others.items():
+        if other.lengths != case.lengths or other.dtype != case.dtype:
+            references(other, args.device, lambda of, *rest, name=name: add(f"{name}: {of}", *rest), rows=False)
+        size = other.dtype.itemsize * sum(other.lengths) * other.heads * other.dim / 1e6
+        for back in (False, True):
+            try:
+                work = Sweep(other, args.device)
+            except Exception as error:
+                print(f"{name} FAILED {error}", flush=True)
+                break
+            title = f"{name}: " + ("backward" if back else "forward")
+            add(title, work.side(None, back), len(work.sets), (8 if back else 4) * size)
     return rows
 
 
-def references(case: Case, device: str, add: Callable[..., None]) -> None:
-    """Time the attention function without kernels, and SDPA alone on rows that are already padded."""
+def references(case: Case, device: str, add: Callable[..., None], rows: bool = True) -> None:
+    """Time the attention function without kernels, and with `rows` SDPA alone on rows that are already padded."""
     from dcpcse.encoders.attention import ForwardPass, prefix_attention
     from dcpcse.encoders.packing import Packing
 
@@ -436,16 +451,18 @@ def references(case: Case, device: str, add: Callable[..., None]) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
     add("torch: packed, with drawing of prompts, forward", without(False), 1, None)
     add("torch: packed, with drawing of prompts, forward and backward", without(True), 1, None)
-    rows = [packing.to_rows(part.detach().squeeze(0).transpose(0, 1)).transpose(1, 2) for part in states]
-    rows = [part.contiguous().requires_grad_() for part in rows]
-    full = [F.pad(part.detach(), (0, 0, case.prompts, 0)).requires_grad_() for part in rows[1:]]
+    if not rows:
+        return
+    padded = [packing.to_rows(part.detach().squeeze(0).transpose(0, 1)).transpose(1, 2) for part in states]
+    padded = [part.contiguous().requires_grad_() for part in padded]
+    full = [F.pad(part.detach(), (0, 0, case.prompts, 0)).requires_grad_() for part in padded[1:]]
     mask = F.pad(packing.real[:, None, None], (case.prompts, 0), value=True).expand(-1, -1, width, -1)
-    upstream = torch.randn_like(rows[0])
+    upstream = torch.randn_like(padded[0])
 
     def sdpa(backward: bool) -> Callable[[], object]:
         def work() -> object:
-            out = F.scaled_dot_product_attention(rows[0], *full, attn_mask=mask, dropout_p=case.dropout)
-            return torch.autograd.grad(out, [rows[0], *full], upstream) if backward else out
+            out = F.scaled_dot_product_attention(padded[0], *full, attn_mask=mask, dropout_p=case.dropout)
+            return torch.autograd.grad(out, [padded[0], *full], upstream) if backward else out
 
         return work
 
