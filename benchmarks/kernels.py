@@ -33,20 +33,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcpcse.encoders.prefix_kernel import (
-    PROMPT_KEYS,
-    PROMPT_VALUES,
-    PROMPT_WEIGHTS,
-    WEIGHTS,
-    Launch,
-    Settings,
-    attend,
-    kept,
-    run_backward,
-    run_forward,
-)
+from dcpcse.encoders.philox import PROMPT_KEYS, PROMPT_VALUES, PROMPT_WEIGHTS, WEIGHTS, kept
+from dcpcse.encoders.prefix_kernel import Launch, Settings, attend, run_backward, run_forward
 
-SEED = 1234567890123
+SEED, PROMPT_SEED = 1234567890123, 987654321987
+LAYER = 3
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -142,7 +133,7 @@ class Inputs:
             case.dropout,
             case.prompt_dropout,
             torch.tensor([SEED], device=device),
-            layer=3,
+            torch.tensor([PROMPT_SEED], device=device),
             forward=case.launch,
             backward=case.launch,
         )
@@ -160,22 +151,33 @@ class Inputs:
         parts = [part.unflatten(1, (case.heads, case.dim)) for part in states.chunk(3, 1)]
         columns = table.requires_grad_(bool(trained)).unflatten(1, (6, case.heads, case.dim))
         prompts = (columns[:, 2], columns[:, 3]) if case.prompts else None
-        out = attention(*parts, prompts, self.settings).flatten(1)
+        out = attention(*parts, prompts, self.settings, LAYER).flatten(1)
         out.backward(self.gradient.to(out.dtype))
         gradients = [*states.grad.chunk(3, 1), *([table.grad] if trained else [])]
         return [out.detach(), *gradients]
 
 
-def loop(query: Tensor, key: Tensor, value: Tensor, prompts: Any, how: Settings) -> Tensor:
+def loop(query: Tensor, key: Tensor, value: Tensor, prompts: Any, how: Settings, layer: int) -> Tensor:
     """Compute the attention text by text and head by head; the arguments are those of `attend`."""
     outputs, heads = [], query.shape[1]
     bounds = how.starts.tolist()
+    texts, most = len(bounds) - 1, how.most_prompts or (0 if prompts is None else len(prompts[0]))
+    # The masks of all texts and heads, for the longest text.
+    masks_of = {}
+    for kind, seed, rate, shape in (
+        (WEIGHTS, SEED, how.dropout, (how.longest, how.longest)),
+        (PROMPT_WEIGHTS, SEED, how.dropout, (how.longest, most)),
+        (PROMPT_KEYS, PROMPT_SEED, how.prompt_dropout, (most, query.shape[2])),
+        (PROMPT_VALUES, PROMPT_SEED, how.prompt_dropout, (most, query.shape[2])),
+    ):
+        if rate and min(shape):
+            masks_of[kind] = kept(seed, rate, kind, layer, heads, texts, shape).to(query.device)
     for text, (start, end) in enumerate(itertools.pairwise(bounds)):
         length = end - start
         for head in range(heads):
 
             def mask(kind: int, rows: int, columns: int, text: int = text, head: int = head) -> Tensor:
-                return kept(SEED, how, heads, kind, head, text, (rows, columns)).to(query)
+                return masks_of[kind][text, head, :rows, :columns].to(query)
 
             q, k, v = (part[start:end, head] for part in (query, key, value))
             scores = q @ k.T * how.scale
@@ -318,16 +320,22 @@ class Sweep:
             table = inputs.table.unflatten(1, (6, case.heads, case.dim))
             gradient = inputs.gradient.unflatten(1, (case.heads, case.dim))
             self.sets.append((states, (table[:, 2], table[:, 3]), gradient, inputs.settings))
-        self.done = [run_forward(states, prompts, how) for states, prompts, _, how in self.sets]
+        self.done = [run_forward(states, prompts, how, LAYER) for states, prompts, _, how in self.sets]
 
     def side(self, launch: Launch | None, backward: bool) -> Callable[[], None]:
+        sets = [(*parts, replace(how, forward=launch, backward=launch)) for *parts, how in self.sets]
+
         def forward() -> None:
-            for states, prompts, _, how in self.sets:
-                run_forward(states, prompts, replace(how, forward=launch))
+            for states, prompts, _, how in sets:
+                run_forward(states, prompts, how, LAYER)
 
         def back() -> None:
-            for (states, prompts, gradient, how), (out, lse) in zip(self.sets, self.done, strict=True):
-                run_backward(states, prompts, out, lse, gradient, replace(how, backward=launch))
+            for (states, prompts, gradient, how), (out, lse) in zip(sets, self.done, strict=True):
+                gradients = torch.empty((3, *out.shape), dtype=out.dtype, device=out.device).unbind()
+                shape = (how.prompt_parts(out, prompts[0]), len(prompts[0]), 2, *out.shape[1:])
+                parts = torch.empty(shape, device=out.device)
+                run_backward(states, prompts, out, lse, gradient, how, LAYER, gradients, parts)
+                parts.sum(0)
 
         return back if backward else forward
 
