@@ -11,8 +11,8 @@ uses the boundaries of the sequences. For a packed batch, a missing mask means t
 sequences may attend to each other.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,47 @@ Prefix = Mapping[int, tuple[Tensor, Tensor]]
 """Layer index → (keys, values), each (N, heads, P, head_dim)."""
 
 PREFIX_ATTENTION = "prefix_sdpa"
+
+
+class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
+    """A prefix that is also available as one table for all texts, from which a kernel reads the prompts of a text.
+
+    rate: dropout rate of the prompts, drawn for each text. seed: (1,) int64, key of the masks
+    (`dcpcse.encoders.philox`); None without dropout. first_prompts, prompt_counts: (N,) int32, index of the first
+    prompt of each text in the table, and their number; None if every text has all of them. most_prompts: the largest
+    number of prompts of a text.
+    """
+
+    rate: float = 0.0
+    seed: Tensor | None = None
+    first_prompts: Tensor | None = None
+    prompt_counts: Tensor | None = None
+    most_prompts: int
+
+    def tables(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a layer without dropout, each (rows of the table, heads, head_dim)."""
+        raise NotImplementedError
+
+
+class PackedAttention(Protocol):
+    """Attention over the packed texts of a batch by kernels (`dcpcse.encoders.prefix_kernel`)."""
+
+    def takes(self, query: Tensor, prefix: Prefix | tuple[Tensor, Tensor] | None) -> bool:
+        """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
+        ...
+
+    def attend(
+        self,
+        states: Sequence[Tensor],
+        prefix: TablePrefix | None,
+        layer: int,
+        *,
+        window: int | None,
+        scale: float | None,
+        dropout: float,
+    ) -> Tensor:
+        """Return the output (1, T, heads, head_dim). states: queries, keys, values, each (1, heads, T, head_dim)."""
+        ...
 
 
 Bias = Callable[[Tensor, Tensor], Tensor]
@@ -74,6 +115,7 @@ def prefix_attention(
     prefix_mask: Tensor | None = None,
     packing: Packing | None = None,
     one_row: TextsInOneRow | None = None,
+    kernels: PackedAttention | None = None,
     sliding_window: int | None = None,
     forward_pass: ForwardPass | None = None,
     bias: Bias | None = None,
@@ -87,12 +129,16 @@ def prefix_attention(
     prefix_mask: boolean (N, P), which prompts belong to each row; None if every row has all prompts. packing: if
     given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
     one_row: the same packed sequences; if given, they stay in one row unless dropout is applied to the attention
-    weights. sliding_window: the smallest distance at which two tokens no longer attend to each other; a given
-    attention_mask already includes the window. forward_pass: if given, layers that need the same mask share it;
-    required for the prefix of all layers if the module has no number. bias: what relative positions add to the scores
-    of tokens; nothing is added to those of prompts. With a bias, packed sequences do not stay in one row.
+    weights. kernels: attention over the same packed sequences by kernels, used wherever they support it.
+    sliding_window: the smallest distance at which two tokens no longer attend to each other; a given attention_mask
+    already includes the window. forward_pass: if given, layers that need the same mask share it; required for the
+    prefix of all layers if the module has no number. bias: what relative positions add to the scores of tokens;
+    nothing is added to those of prompts. With a bias, packed sequences do not stay in one row.
     Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
+    if kernels is not None and bias is None and kernels.takes(query, prefix):
+        how = {"window": sliding_window, "scale": kwargs.get("scaling"), "dropout": kwargs.get("dropout") or 0.0}
+        return kernels.attend((query, key, value), prefix, _layer_of(module, forward_pass), **how), None
     own = prefix if prefix is None or isinstance(prefix, tuple) else prefix.get(_layer_of(module, forward_pass))
     if one_row is not None and bias is None and not kwargs.get("dropout"):
         return one_row.attend(query, key, value, own, prefix_mask, sliding_window, kwargs.get("scaling")), None

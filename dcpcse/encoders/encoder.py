@@ -72,6 +72,7 @@ class Encoder(nn.Module):
         self.packable = backbone.config.model_type in prompt_support.PACKABLE
         self.packed = self.packable
         self.in_one_row = False
+        self.by_kernels = False
         if self.packable or prompt is not None:
             prompt_support.use_prefix_attention(backbone)
         if prompt is not None:
@@ -95,7 +96,9 @@ class Encoder(nn.Module):
 
     def draw_prefix(self, rows: int) -> Prefix | None:
         """Return the prefix for `rows` sequences; in train mode, dropout is drawn separately for each row."""
-        return None if self.prompt is None else self.prompt(rows, self.backbone)
+        if self.prompt is None:
+            return None
+        return (self.prompt.for_kernels if self.by_kernels else self.prompt)(rows, self.backbone)
 
     def forward(
         self,
@@ -184,8 +187,12 @@ class Encoder(nn.Module):
             first = torch.arange(rows, device=attention_mask.device) * length
             return {**given, "attention_mask": attention_mask}, first
         packed = {name: packing.pack(tensor) for name, tensor in given.items()}
-        one_row = {"one_row": TextsInOneRow(packing)} if self.in_one_row else {}
-        return {**packed, "packing": packing, **one_row}, packing.first
+        how: dict[str, Any] = {"one_row": TextsInOneRow(packing)} if self.in_one_row else {}
+        if self.by_kernels:
+            from dcpcse.encoders.prefix_kernel import KernelAttention  # imports Triton, which may be missing
+
+            how["kernels"] = KernelAttention(packing)
+        return {**packed, "packing": packing, **how}, packing.first
 
     def _packing(self, attention_mask: Tensor, packing: Packing | None) -> Packing | None:
         """Return the given packing, or compute it.
@@ -391,15 +398,17 @@ def set_dropout(model: nn.Module, rate: float) -> None:
                 setattr(module, attribute, rate)
 
 
-def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False) -> None:
+def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False, by_kernels: bool = False) -> None:
     """Choose whether the encoders in a module skip padding (packed) or compute it.
 
-    in_one_row: also keep packed texts in one row for attention (`dcpcse.encoders.flex_attention`).
+    in_one_row: also keep packed texts in one row for attention (`dcpcse.encoders.flex_attention`). by_kernels: compute
+    attention over packed texts by Triton kernels (`dcpcse.encoders.prefix_kernel`), wherever they support it.
     """
     for part in module.modules():
         if isinstance(part, Encoder):
             part.packed = packed and part.packable
             part.in_one_row = in_one_row and part.packed
+            part.by_kernels = by_kernels and part.packed
 
 
 def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:

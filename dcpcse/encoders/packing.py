@@ -4,11 +4,13 @@ A frozen encoder spends most of its time in linear layers, which treat every tok
 as text, so it is left out. Only attention needs the boundaries of the texts (`dcpcse.encoders.attention`).
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -77,6 +79,11 @@ class Packing:
     def first(self) -> Tensor:
         """Indices (N,) of the first token of each text among the packed tokens."""
         return self.lengths.cumsum(0) - self.lengths
+
+    @functools.cached_property
+    def starts(self) -> Tensor:
+        """Index (N + 1,) of the first packed token of each text, and the number of tokens, as int32."""
+        return F.pad(self.lengths.cumsum(0), (1, 0)).int()
 
     def pack(self, batch: Tensor) -> Tensor:
         """Convert a padded batch (N, L, ...) to packed tokens (1, T, ...)."""

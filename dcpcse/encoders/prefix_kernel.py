@@ -25,6 +25,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dcpcse.encoders.attention import Prefix, TablePrefix
+from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.philox import ROUNDS, cut
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -33,6 +35,8 @@ MAX_PROMPTS = 128
 """The most prompts of one text: all of them are one block of the kernels."""
 
 HEAD_DIMS = (16, 32, 64, 128)
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -449,8 +453,8 @@ def run_backward(
     out, lse: what `run_forward` has returned. gradient: that of the output. gradients: three tensors (T, heads,
     head_dim) with the same strides, 1 in the last dimension, such as thirds of one (T, 3, heads, head_dim). parts:
     (`prompt_parts`, P, 2, heads, head_dim) in float32, any strides but 1 in the last dimension, whose sum over
-    the first dimension is the gradient of the prompts' keys and values; None if it is not wanted. It may be the columns
-    of this layer of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads, head_dim).
+    the first dimension is the gradient of the prompts' keys and values; None if it is not wanted. It may be the
+    columns of this layer of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads, head_dim).
     """
     keys, values = prompts or (None, None)
     grid, options = how.launch(out, keys, backward=True)
@@ -514,6 +518,57 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
     ):
         raise ValueError("prompts that are chosen by index get no gradient")
     return _Attention.apply(query, key, value, keys, values, how, layer)
+
+
+class KernelAttention:
+    """Attention over the packed texts of a batch: what all layers of a forward pass share."""
+
+    def __init__(self, packing: Packing) -> None:
+        self._packing = packing
+        self._seed: Tensor | None = None
+        self._settings: dict[Any, Settings] = {}
+
+    def takes(self, query: Tensor, prefix: Prefix | tuple[Tensor, Tensor] | None) -> bool:
+        """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
+        fits = query.shape[3] in HEAD_DIMS and query.dtype in DTYPES and (query.is_cuda or INTERPRETED)
+        if prefix is None:
+            return fits
+        return fits and isinstance(prefix, TablePrefix) and prefix.most_prompts <= MAX_PROMPTS
+
+    def attend(
+        self,
+        states: Sequence[Tensor],
+        prefix: TablePrefix | None,
+        layer: int,
+        *,
+        window: int | None,
+        scale: float | None,
+        dropout: float,
+    ) -> Tensor:
+        """Return the output (1, T, heads, head_dim). states: queries, keys, values, each (1, heads, T, head_dim)."""
+        query = states[0]
+        if torch.is_autocast_enabled(query.device.type):
+            query = query.to(torch.get_autocast_dtype(query.device.type))
+        states = [part.to(query.dtype).squeeze(0).transpose(0, 1) for part in (query, *states[1:])]
+        case = (window, scale, dropout, prefix is None)
+        if case not in self._settings:
+            self._settings[case] = self._make(query, prefix, window, scale, dropout)
+        prompts = None if prefix is None else prefix.tables(layer)
+        return attend(*states, prompts, self._settings[case], layer).unsqueeze(0)
+
+    def _make(
+        self, query: Tensor, prefix: TablePrefix | None, window: int | None, scale: float | None, dropout: float
+    ) -> Settings:
+        if dropout and self._seed is None:
+            self._seed = torch.randint(2**62, (1,), device=query.device)
+        of_prompts: dict[str, Any] = {}
+        if prefix is not None:
+            of_prompts = {"prompt_dropout": prefix.rate, "prompt_seed": prefix.seed}
+            of_prompts |= {"first_prompts": prefix.first_prompts, "prompt_counts": prefix.prompt_counts}
+            of_prompts["most_prompts"] = prefix.most_prompts
+        scale = query.shape[3] ** -0.5 if scale is None else scale
+        longest = max(self._packing.sizes)
+        return Settings(self._packing.starts, longest, scale, window, dropout, seed=self._seed, **of_prompts)
 
 
 def _default(longest: int, dtype: torch.dtype, dim: int, prompts: int, backward: bool) -> Launch:

@@ -3,7 +3,7 @@
 `dcpcse.encoders.vector_prompts` contains the other form of deep prompts, one trainable vector for every layer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from dcpcse.encoders.attention import Prefix
+from dcpcse.encoders import philox
+from dcpcse.encoders.attention import Prefix, TablePrefix
 from dcpcse.utils.devices import send
 from dcpcse.utils.errors import UserError
 
@@ -117,6 +118,11 @@ class DeepPrompt(nn.Module):
         """
         return _by_layer(self._drawn(rows), self.shape)
 
+    def for_kernels(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
+        """Return the prefix of `forward`, as a table if kernels can read it: nothing is copied for each row."""
+        rate = self.dropout.p if self.dropout.training else 0.0
+        return SharedPrefix(self.table(), self.shape, rows, rate)
+
     def _drawn(self, rows: int) -> Tensor:
         """Return the table with dropout for each row, (rows, P, width)."""
         # Dropout is drawn per row, as in the published code: the two views of a sentence see different prefixes.
@@ -145,7 +151,43 @@ def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Ten
     return {layer: (halves[2 * layer], halves[2 * layer + 1]) for layer in range(shape.layers)}
 
 
-class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
+class SharedPrefix(TablePrefix):
+    """The prefix of a batch whose rows have the same prompts, with dropout that is drawn for each row when it is used.
+
+    The masks are a function of a seed, so that kernels, which compute them inside, and other attention functions,
+    which take the keys and values of each row, use the same prompts.
+    """
+
+    def __init__(self, table: Tensor, shape: PromptShape, rows: int, rate: float) -> None:
+        """table: (P, width). rows: number of rows. rate: dropout rate."""
+        self.rate, self.most_prompts = rate, shape.length
+        self.seed = torch.randint(2**62, (1,), device=table.device) if rate else None
+        self._rows, self._layers = rows, _by_layer(table.unsqueeze(0), shape)
+
+    def tables(self, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = self._layers[layer]
+        return keys[0].transpose(0, 1), values[0].transpose(0, 1)
+
+    def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = self._layers[layer]
+        return self._dropped(keys, philox.PROMPT_KEYS, layer), self._dropped(values, philox.PROMPT_VALUES, layer)
+
+    def _dropped(self, part: Tensor, kind: int, layer: int) -> Tensor:
+        """Return the keys or values of all rows, (rows, heads, P, head_dim)."""
+        part = part.expand(self._rows, -1, -1, -1)
+        if self.seed is None:
+            return part
+        kept = philox.kept(self.seed, self.rate, kind, layer, part.shape[1], self._rows, part.shape[2:])
+        return part * kept / (1 - self.rate)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+
+class MixedPrefix(TablePrefix):
     """The prefix of a batch whose rows have different prompts; for eval mode, without dropout.
 
     The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The keys and values of a layer are
@@ -162,12 +204,18 @@ class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         present = [prompt for prompt in prompts if prompt is not None]
         self._layers = _by_layer(torch.cat([prompt.table() for prompt in present]).unsqueeze(0), present[0].shape)
         lengths = torch.tensor([0 if prompt is None else prompt.shape.length for prompt in prompts])
-        columns = torch.arange(int(lengths.max()))
+        columns, first = torch.arange(int(lengths.max())), lengths.cumsum(0) - lengths
         mask = columns < lengths.unsqueeze(1)
-        index = torch.where(mask, columns + (lengths.cumsum(0) - lengths).unsqueeze(1), 0)
-        self._index, self.mask = (
-            send(part.repeat_interleave(torch.tensor(rows), dim=0), device) for part in (index, mask)
+        index = torch.where(mask, columns + first.unsqueeze(1), 0)
+        self.most_prompts = len(columns)
+        self._index, self.mask, self.first_prompts, self.prompt_counts = (
+            send(part.repeat_interleave(torch.tensor(rows), dim=0), device)
+            for part in (index, mask, first.int(), lengths.int())
         )
+
+    def tables(self, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = (half[0].transpose(0, 1) for half in self._layers[layer])
+        return keys, values
 
     def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
         keys, values = (half[0].transpose(0, 1)[self._index].transpose(1, 2) for half in self._layers[layer])

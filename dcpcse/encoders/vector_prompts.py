@@ -38,6 +38,9 @@ class VectorPrompt(DeepPrompt):
         """
         return self._projected(self._drawn(rows), backbone)
 
+    def for_kernels(self, rows: int, backbone: PreTrainedModel | None = None) -> "VectorPrefix":
+        return self(rows, backbone)  # the layers compute keys and values for each row
+
     def as_keys_values(self, backbone: PreTrainedModel) -> DeepPrompt:
         with torch.no_grad():
             prefix = self._projected(self.table().unsqueeze(0), backbone)
