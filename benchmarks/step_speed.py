@@ -9,6 +9,7 @@ BERT-base's shape (--hidden, --layers, --heads). All do complete steps: forward,
 packed            this project: no padding, prompts inserted by the attention function, frozen weights laid out for
                   oneDNN
 not prepacked     the same with --prepack False
+attention of torch  the same with --attention torch, on a GPU with Triton
 compiled layers   the same with --prepack False and --compile_layers; the first step, which compiles, is not counted
 padded            the same with --prepack False and --packing False
 past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code; with eager attention
@@ -50,6 +51,7 @@ from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.compiled_layers import compiled_layers
 from dcpcse.training.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.training.step import TrainingStep
+from dcpcse.utils.devices import uses_kernels
 
 LASTING = contextlib.ExitStack()
 """Keeps the layouts of weights until the benchmark ends."""
@@ -234,7 +236,12 @@ def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], Non
 
 
 def _own(
-    method: str, packed: bool = True, cached: bool = False, prepack: bool = True, compiled: bool = False
+    method: str,
+    packed: bool = True,
+    cached: bool = False,
+    prepack: bool = True,
+    compiled: bool = False,
+    kernels_too: bool = True,
 ) -> Callable:
     """Return a builder of a step of this project, packed as by its collator; cached: in chunks of --chunk."""
 
@@ -248,7 +255,8 @@ def _own(
         steps = TrainingStep(method_).to(args.device).train()
         if method == "dcpcse" and not prompts:
             steps.model.encoder.requires_grad_(False)  # without prompts, only the head is trained
-        set_packed(steps, packed)
+        kernels = uses_kernels(None if kernels_too else "torch", torch.device(args.device), packed)
+        set_packed(steps, packed, by_kernels=kernels)
         LASTING.enter_context(prepacked(steps, prepack and not args.bf16))
         LASTING.enter_context(compiled_layers(encoder, compiled))
 
@@ -360,9 +368,10 @@ def _linears(hidden: int) -> list[tuple[int, int]]:
 
 SIDES = {
     "packed": _own("dcpcse"),
+    "attention of torch": _own("dcpcse", kernels_too=False),
     "cached": _own("dcpcse", cached=True),
     "not prepacked": _own("dcpcse", prepack=False),
-    "compiled layers": _own("dcpcse", prepack=False, compiled=True),
+    "compiled layers": _own("dcpcse", prepack=False, compiled=True, kernels_too=False),
     "padded": _own("dcpcse", prepack=False, packed=False),
     "past_key_values, eager": _public("eager", prompted=True),
     "past_key_values, SDPA": _public("sdpa", prompted=True),

@@ -17,6 +17,7 @@ from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
+from dcpcse.encoders.relative_positions import adds_to_scores
 from dcpcse.encoders.storage.manifest import PROMPT_KEY
 from dcpcse.encoders.templates import Slots
 from dcpcse.encoders.vector_prompts import PROMPT_KINDS
@@ -94,11 +95,23 @@ class Encoder(nn.Module):
         """Name of the type of the backbone's weights, such as "float32"."""
         return str(self.backbone.dtype).removeprefix("torch.")
 
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether kernels compute attention over packed texts, on the present device and in this state of autocast."""
+        if not self.by_kernels:
+            return False
+        from dcpcse.encoders import prefix_kernel  # imports Triton, which may be missing
+
+        kind = self.backbone.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.backbone.dtype
+        shape = PromptShape.fit(self.backbone.config, 0) if self.prompt is None else self.prompt.shape
+        return prefix_kernel.supports(kind, dtype, shape.head_dim, shape.length)
+
     def draw_prefix(self, rows: int) -> Prefix | None:
         """Return the prefix for `rows` sequences; in train mode, dropout is drawn separately for each row."""
         if self.prompt is None:
             return None
-        return (self.prompt.for_kernels if self.by_kernels else self.prompt)(rows, self.backbone)
+        return (self.prompt.for_kernels if self.uses_kernels else self.prompt)(rows, self.backbone)
 
     def forward(
         self,
@@ -188,8 +201,8 @@ class Encoder(nn.Module):
             return {**given, "attention_mask": attention_mask}, first
         packed = {name: packing.pack(tensor) for name, tensor in given.items()}
         how: dict[str, Any] = {"one_row": TextsInOneRow(packing)} if self.in_one_row else {}
-        if self.by_kernels:
-            from dcpcse.encoders.prefix_kernel import KernelAttention  # imports Triton, which may be missing
+        if self.uses_kernels:
+            from dcpcse.encoders.prefix_kernel import KernelAttention
 
             how["kernels"] = KernelAttention(packing)
         return {**packed, "packing": packing, **how}, packing.first
@@ -408,7 +421,7 @@ def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False, by_ker
         if isinstance(part, Encoder):
             part.packed = packed and part.packable
             part.in_one_row = in_one_row and part.packed
-            part.by_kernels = by_kernels and part.packed
+            part.by_kernels = by_kernels and part.packed and not adds_to_scores(part.backbone)
 
 
 def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:

@@ -36,7 +36,8 @@ MAX_PROMPTS = 128
 
 HEAD_DIMS = (16, 32, 64, 128)
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.bfloat16, torch.float16, *([torch.float32] if INTERPRETED else []))
+"""The types for which encoders use the kernels. In float32, products without matrix units are slow."""
 
 
 @dataclass(frozen=True)
@@ -520,6 +521,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
     return _Attention.apply(query, key, value, keys, values, how, layer)
 
 
+def supports(kind: str, dtype: torch.dtype, head_dim: int, prompts: int) -> bool:
+    """Return whether encoders use the kernels on a kind of device, for states of a type, and this many prompts."""
+    return (kind == "cuda" or INTERPRETED) and dtype in DTYPES and head_dim in HEAD_DIMS and prompts <= MAX_PROMPTS
+
+
 class KernelAttention:
     """Attention over the packed texts of a batch: what all layers of a forward pass share."""
 
@@ -530,10 +536,9 @@ class KernelAttention:
 
     def takes(self, query: Tensor, prefix: Prefix | tuple[Tensor, Tensor] | None) -> bool:
         """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
-        fits = query.shape[3] in HEAD_DIMS and query.dtype in DTYPES and (query.is_cuda or INTERPRETED)
-        if prefix is None:
-            return fits
-        return fits and isinstance(prefix, TablePrefix) and prefix.most_prompts <= MAX_PROMPTS
+        if not isinstance(prefix, TablePrefix | None):
+            return False
+        return supports(query.device.type, query.dtype, query.shape[3], 0 if prefix is None else prefix.most_prompts)
 
     def attend(
         self,

@@ -174,6 +174,11 @@ _REPLACEMENTS: Mapping[type, type] = {
 """Class of transformers → class of this module. An encoder whose model has none keeps its classes."""
 
 
+def adds_to_scores(backbone: PreTrainedModel) -> bool:
+    """Return whether relative positions add to the attention scores of a backbone."""
+    return type(backbone) in _REPLACEMENTS.values()
+
+
 def replace_attention(backbone: PreTrainedModel) -> bool:
     """Let a backbone compute attention by `prefix_attention`. Return False if this module does not have its type."""
     if type(backbone) not in (*_REPLACEMENTS, *_REPLACEMENTS.values()):

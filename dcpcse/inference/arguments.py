@@ -69,6 +69,12 @@ class EncoderArguments:
     packing: bool = option(
         True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
     )
+    attention: str | None = option(
+        None,
+        "Attention over packed sentences: triton (kernels for GPUs, in half precision) or torch. Default: triton "
+        "where it can be used.",
+        choices=["triton", "torch"],
+    )
     flex_attention: bool = option(
         False,
         "On a GPU, use flex attention over packed sentences with prompts stored once, wherever attention has no "

@@ -184,6 +184,12 @@ class TrainingArguments(OneGpuArguments):
     packing: bool = option(
         True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
     )
+    attention: str | None = option(
+        None,
+        "Attention over packed sentences: triton (kernels for GPUs, in half precision) or torch. Default: triton "
+        "where it can be used.",
+        choices=["triton", "torch"],
+    )
     flex_attention: bool = option(
         False,
         "On a GPU, use flex attention over packed sentences with prompts stored once, in evaluation and wherever "

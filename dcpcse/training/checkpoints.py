@@ -50,7 +50,16 @@ _MAY_CHANGE = {
     *("eval_pairs", "eval_labels", "eval_retrieval"),
     *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
-    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "loss_chunk", "tf32"),
+    *(
+        "packing",
+        "attention",
+        "flex_attention",
+        "prepack",
+        "shard_encoder",
+        "gradient_cache_chunk",
+        "loss_chunk",
+        "tf32",
+    ),
     "compile_layers",
 }
 """Options that may change when a run resumes, such as paths, the length of the run, reports and hardware.
@@ -62,7 +71,7 @@ _MAY_MOVE = ("guide", "teacher")
 """Options that may change when a run resumes, but not be added or left out, since what they name is identified."""
 
 _MOVES_ROUNDING = (
-    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "loss_chunk"),
+    *("packing", "attention", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "loss_chunk"),
     *("torch_compile", "compile_layers", "gradient_checkpointing", "activation_checkpointing", "use_cpu", "tf32"),
 )
 """Options of `_MAY_CHANGE` that change results in the last digits."""

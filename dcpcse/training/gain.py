@@ -111,7 +111,7 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
     """
     model, options = trainer.sentence_encoder, load_options(trainer.model_options)
     name, run = model.source.name_or_path, trainer.args
-    settings: dict[str, Any] = {"packing": run.packing, "flex_attention": run.flex_attention}
+    settings: dict[str, Any] = {name: getattr(run, name) for name in ("packing", "attention", "flex_attention")}
     own = SentenceFolder.find(name, options)
     if own is None:
         settings |= _representation(model)

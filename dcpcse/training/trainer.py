@@ -51,7 +51,7 @@ from dcpcse.training.step import TrainingStep
 from dcpcse.training.summary import planned_steps
 from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.devices import release_memory
+from dcpcse.utils.devices import release_memory, uses_kernels
 from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
 from dcpcse.utils.errors import UserError, invalid_choice, plural
 from dcpcse.utils.files import write_atomic
@@ -183,7 +183,11 @@ class Trainer(HookedTrainer):
         self.run_options: Mapping[str, Any] = resolved(built.options, data_options, args, args.given)
         self.made_of = built.made_of
         self.step_module: TrainingStep = self.model
-        set_packed(self.step_module, args.packing, args.flex_attention)
+        others = {"--compile_layers": args.compile_layers, "--torch_compile": args.torch_compile}
+        others["--flex_attention"] = args.flex_attention
+        obstacles = [f"it is not used with {name}" for name, applies in others.items() if applies]
+        kernels = uses_kernels(args.attention, args.device, args.packing, *obstacles)
+        set_packed(self.step_module, args.packing, args.flex_attention, kernels)
         self.sharded: list[nn.Module] = []
         self.metrics_file = MetricsFile(Path(args.output_dir))
         self.add_callback(self.metrics_file)

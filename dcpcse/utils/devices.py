@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 JobT = TypeVar("JobT")
@@ -98,6 +100,29 @@ def require_flex_attention(device: torch.device, packing: bool) -> None:
         raise UserError("--flex_attention has no effect with --packing False; leave one of them out")
     if device.type != "cuda":
         raise UserError(f"--flex_attention needs a GPU, but the device of this run is {device.type}; leave it out")
+
+
+def uses_kernels(attention: str | None, device: torch.device, packing: bool, *others: str) -> bool:
+    """Return whether attention is computed by Triton kernels: `--attention`, by default if they can be used.
+
+    others: further reasons for which they cannot be used. Says which attention a run on a GPU uses. Raises UserError
+    if they are requested and cannot be used.
+    """
+    reasons = [*others]
+    if device.type != "cuda":
+        reasons.append(f"it needs a GPU, but the device of this run is {device.type}")
+    elif importlib.util.find_spec("triton") is None:
+        reasons.append("the package triton is not installed")
+    elif torch.cuda.get_device_capability(device) < (8, 0):
+        reasons.append("it needs a GPU of compute capability 8.0 or higher")
+    if not packing:
+        reasons.append("it needs --packing True")
+    if attention == "triton" and reasons:
+        raise UserError(f"--attention triton: {reasons[0]}; leave it out")
+    kernels = attention != "torch" and not reasons
+    if device.type == "cuda":
+        notify(f"attention: {'Triton kernels' if kernels else 'PyTorch'}")
+    return kernels
 
 
 RELEASE_EVERY = 8

@@ -123,6 +123,7 @@ def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[st
         "options": {name: getattr(args, name) for name in options}
         # Not recorded without it, so that what an earlier version began can be resumed.
         | ({} if args.truncate_dim is None else {"truncate_dim": args.truncate_dim})
+        | ({} if job.encoder.attention is None else {"attention": job.encoder.attention})
         | {name: getattr(job.encoder, name) for name in ENCODER_OPTIONS}
         | {"batch_size": job.encoder.batch_size or default_batch_size(job.identity["device"])},
     }
