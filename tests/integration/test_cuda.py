@@ -35,11 +35,15 @@ MOST_WAITS = 1
 """Number of times at most that a training step may wait for the GPU, without events, which torch does not report."""
 
 
-def step_of(name, tiny, sentences, packed=True):
+KERNEL_HEADS = {"num_attention_heads": 2}
+"""The kernels compute heads of 16 dimensions, and not the heads of 8 of other tests."""
+
+
+def step_of(name, tiny, sentences, packed=True, by_kernels=False):
     """The training step of a method without dropout, and a collated batch, both on the CPU."""
     method = name.split(",")[0]
-    options = with_encoder({"method": method, **STEPS[name]}, tiny("bert"))
-    encoder = tiny("bert")
+    encoder = tiny("bert", **KERNEL_HEADS)
+    options = with_encoder({"method": method, **STEPS[name]}, encoder)
     torch.manual_seed(0)
     backbone = load_backbone(encoder, lm_head="checkpoint" if options.get("do_mlm") else None)
     built = with_guides(build_method(backbone, model_arguments(prompt_dropout=0.0, **options), columns_of(method)))
@@ -49,7 +53,7 @@ def step_of(name, tiny, sentences, packed=True):
             module.p = 0.0
         if hasattr(module, "dropout_prob"):
             module.dropout_prob = 0.0
-    set_packed(step, packed)
+    set_packed(step, packed, by_kernels=by_kernels)
     return step, Collator.of(built, 32)(rows_of(sentences, method, 12))
 
 
@@ -94,6 +98,22 @@ def test_packed_equals_padded(name, tiny, sentences):
         step, batch = step_of(name, tiny, sentences, packed)
         found.append(gradients(step.to(DEVICE), moved(batch))[1])
     assert largest(*found) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["dcpcse", "promptbert", "promptbert, deep", "simcse", "sbert"])
+def test_attention_by_kernels_equals_that_of_torch(name, tiny, sentences, monkeypatch):
+    prefix_kernel = pytest.importorskip("dcpcse.encoders.prefix_kernel", reason="Triton is not installed")
+    monkeypatch.setattr(prefix_kernel, "DTYPES", (torch.float32,))
+    layers, run = [], prefix_kernel.run_backward
+    monkeypatch.setattr(prefix_kernel, "run_backward", lambda *args: layers.append(args[6]) or run(*args))
+    results = []
+    for by_kernels in (False, True):
+        step, batch = step_of(name, tiny, sentences, by_kernels=by_kernels)
+        results.append(gradients(step.to(DEVICE), moved(batch)))
+        assert bool(layers) == by_kernels
+    (terms, expected), (found_terms, found) = results
+    assert found_terms == pytest.approx(terms, rel=1e-4, abs=1e-5)
+    assert largest(expected, found) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["dcpcse", "promptbert", "conpvp", "simcse", "sbert"])
@@ -147,11 +167,12 @@ class Waits(TrainerCallback):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_training_is_finite_keeps_what_is_frozen_and_hardly_waits(name, precision, tiny, sentences, tmp_path):
     """The training itself compares the frozen weights at its end with those at its beginning."""
-    options = with_encoder({"method": name}, tiny("bert"))
+    encoder = tiny("bert", **KERNEL_HEADS)
+    options = with_encoder({"method": name}, encoder)
     data = [tuple(row.values()) for row in rows_of(sentences, name, 12)]
     waits = Waits()
     result = dcpcse.train(
-        tiny("bert"),
+        encoder,
         data if name in COLUMNS else [row[0] for row in data],
         output_dir=tmp_path / "run",
         max_steps=4,
