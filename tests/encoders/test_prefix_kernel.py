@@ -11,8 +11,8 @@ pytest.importorskip("triton", reason="Triton is not installed; .ci/kernels.sh in
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("the kernels run in Triton's interpreter; run .ci/kernels.sh", allow_module_level=True)
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import kernels
-from kernels import Case, Inputs, check
+import attention_kernels
+from attention_kernels import Case, Inputs, check
 
 from dcpcse.encoders import prefix_kernel
 from dcpcse.encoders.backbones import load_backbone
@@ -25,7 +25,7 @@ from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states
 SHORT, LONG = (21, 1, 16), (33, 7, 64)
 BOTH = {"dropout": 0.1, "prompt_dropout": 0.2}
 CASES = [
-    *(Case(dtype, 16, 64, SHORT, **BOTH, heads=1) for dtype in kernels.TOLERANCE),
+    *(Case(dtype, 16, 64, SHORT, **BOTH, heads=1) for dtype in attention_kernels.TOLERANCE),
     *(Case(torch.float32, prompts, 32, SHORT, **BOTH, heads=2) for prompts in (0, 1, 3, 128)),
     *(Case(torch.float32, 3, dim, SHORT, heads=1) for dim in (16, 128)),
     Case(torch.float32, 3, 32, LONG, **BOTH, heads=1),

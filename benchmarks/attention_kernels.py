@@ -1,7 +1,7 @@
 """Check and time the Triton kernels on a GPU.
 
-    python benchmarks/kernels.py [--part attention] [--output_file kernels.json] [--seconds 60]
-    TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu
+    python benchmarks/attention_kernels.py [--part attention] [--output_file attention_kernels.json] [--seconds 60]
+    TRITON_INTERPRET=1 python benchmarks/attention_kernels.py --device cpu
 
 The first table compares outputs and gradients with a loop over texts in float64, which uses the same dropout masks,
 computed by PyTorch from the same counters. An error is the largest difference over the largest value. The second table
