@@ -126,12 +126,8 @@ def _kept(seed, layer_head, kind: tl.constexpr, text, rows, first, cut, COLUMNS:
     c2 = c0 * 0 + text
     c3 = c0 * 0 + (layer_head * 4 + kind)
     r0, r1, r2, r3 = tl.philox(seed, c0, c1, c2, c3, ROUNDS)
-    k0 = ((r0 >> 8).to(tl.int32) >= cut).to(tl.int8)
-    k1 = ((r1 >> 8).to(tl.int32) >= cut).to(tl.int8)
-    k2 = ((r2 >> 8).to(tl.int32) >= cut).to(tl.int8)
-    k3 = ((r3 >> 8).to(tl.int32) >= cut).to(tl.int8)
-    four = tl.join(tl.join(k0, k2), tl.join(k1, k3))
-    return tl.reshape(four, (rows.shape[0], COLUMNS)) != 0
+    four = tl.join(tl.join(r0, r2), tl.join(r1, r3))
+    return tl.reshape(four, (rows.shape[0], COLUMNS)) >= (cut.to(tl.uint32) << 8)
 
 
 @triton.jit
@@ -170,7 +166,7 @@ def _visible(queries, keys, length, window, WINDOW: tl.constexpr):
 
 @triton.jit
 def _online(
-    q, k, v, top, total, acc, visible, kept, scale, inverse,
+    q, k, v, top, total, acc, visible, kept, scale,
     DROPOUT: tl.constexpr, COMPUTE: tl.constexpr, EMULATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a block of keys to the running softmax of a block of queries (Milakov & Gimelshein, 2018)."""
@@ -181,7 +177,7 @@ def _online(
     shrink = tl.exp2(top - higher)
     total = total * shrink + tl.sum(p, 1)
     if DROPOUT:
-        p = tl.where(kept, p * inverse, 0.0)
+        p = tl.where(kept, p, 0.0)
     acc = acc * shrink[:, None] + tl.dot(_round(p, COMPUTE, EMULATE), v, input_precision=PRECISION)
     return higher, total, acc
 
@@ -240,7 +236,7 @@ def _forward_kernel(
             if DROPOUT:
                 kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
             top, total, acc = _online(
-                q, keys, values, top, total, acc, visible_p, kept_p, scale, inverse,
+                q, keys, values, top, total, acc, visible_p, kept_p, scale,
                 DROPOUT, COMPUTE, EMULATE, PRECISION,
             )  # fmt: skip
         low = 0
@@ -259,24 +255,25 @@ def _forward_kernel(
             if DROPOUT:
                 kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
             top, total, acc = _online(
-                q, k, v, top, total, acc, visible, kept, scale, inverse, DROPOUT, COMPUTE, EMULATE, PRECISION
+                q, k, v, top, total, acc, visible, kept, scale, DROPOUT, COMPUTE, EMULATE, PRECISION
             )
         total = tl.where(rows < length, total, 1.0)
-        _store(out_ptr, start, head, heads * D, D, rows, length, acc / total[:, None], D)
+        # What dropout keeps is scaled here instead of in every weight.
+        _store(out_ptr, start, head, heads * D, D, rows, length, acc * (inverse / total)[:, None], D)
         tl.store(lse_ptr + head * tokens + start + rows, top + tl.log2(total), mask=rows < length)
 
 
 @triton.jit
 def _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
-    """Return the attention weights with dropout and the gradient of the scores, both (queries, keys)."""
+    """Return the attention weights with dropout, not yet scaled, and the gradient of the scores: (queries, keys)."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     p = tl.where(visible, tl.exp2(s - lse[:, None]), 0.0)
     dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
     dropped = p
     if DROPOUT:
-        dropped = tl.where(kept, p * inverse, 0.0)
-        dp = tl.where(kept, dp * inverse, 0.0)
-    return dropped, p * (dp - delta[:, None])
+        dropped = tl.where(kept, p, 0.0)
+        dp = tl.where(kept, dp, 0.0)
+    return dropped, p * (dp * inverse - delta[:, None])
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -344,11 +341,11 @@ def _backward_kernel(
             if PROMPT_GRAD:
                 gk = tl.dot(tl.trans(ds_p), q, input_precision=PRECISION)
                 if PROMPT_DROPOUT:
-                    gk = tl.where(kept_k, gk * prompt_inverse, 0.0)
+                    gk = tl.where(kept_k, gk, 0.0)
                 sum_k += gk
                 gv = tl.dot(tl.trans(p_p), do, input_precision=PRECISION)
                 if PROMPT_DROPOUT:
-                    gv = tl.where(kept_v, gv * prompt_inverse, 0.0)
+                    gv = tl.where(kept_v, gv, 0.0)
                 sum_v += gv
         k = _tokens(k_ptr, start, head, k_t, k_h, rows, length, D)
         v = _tokens(v_ptr, start, head, v_t, v_h, rows, length, D)
@@ -362,7 +359,7 @@ def _backward_kernel(
         ds = _round(ds, COMPUTE, EMULATE)
         dv = tl.dot(tl.trans(p), do, input_precision=PRECISION)
         if ONE_BLOCK:
-            _store(dv_ptr, start, head, g_t, g_h, rows, length, dv, D)
+            _store(dv_ptr, start, head, g_t, g_h, rows, length, dv * inverse, D)
         dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION)
         if ONE_BLOCK:
             _store(dk_ptr, start, head, g_t, g_h, rows, length, dk * natural, D)
@@ -402,14 +399,14 @@ def _backward_kernel(
                     dk += tl.dot(tl.trans(_round(ds2, COMPUTE, EMULATE)), q2, input_precision=PRECISION)
                     dv += tl.dot(tl.trans(_round(p2, COMPUTE, EMULATE)), do2, input_precision=PRECISION)
             _store(dk_ptr, start, head, g_t, g_h, rows, length, dk * natural, D)
-            _store(dv_ptr, start, head, g_t, g_h, rows, length, dv, D)
+            _store(dv_ptr, start, head, g_t, g_h, rows, length, dv * inverse, D)
         _store(dq_ptr, start, head, g_t, g_h, rows, length, dq * natural, D)
     if PROMPT_GRAD:
         part = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
         columns = tl.arange(0, D)
         address = dp_ptr + part * dp_n + head * dp_h + prompt_rows[:, None] * dp_p + columns[None, :]
-        tl.store(address, sum_k * natural, mask=(prompt_rows < P)[:, None])
-        tl.store(address + dp_2, sum_v, mask=(prompt_rows < P)[:, None])
+        tl.store(address, sum_k * (natural * prompt_inverse), mask=(prompt_rows < P)[:, None])
+        tl.store(address + dp_2, sum_v * (inverse * prompt_inverse), mask=(prompt_rows < P)[:, None])
 
 
 def run_forward(
