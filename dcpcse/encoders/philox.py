@@ -22,25 +22,29 @@ def kept(
     """Return the boolean mask (texts, heads, rows, columns) of the elements that dropout keeps.
 
     shape: rows and columns, which are queries and keys of a text, queries and prompts, or prompts and dimensions of a
-    head. Four neighbours of a row share one counter, which gives four random numbers of 32 bits.
+    head. A counter gives four random numbers of 32 bits, for four elements that one thread of a kernel has: of
+    attention weights, columns 2c and 2c + 1 of rows r and r + 8; of prompts, columns 4c to 4c + 3 of one row.
     """
     device = seed.device if isinstance(seed, Tensor) else None
-    rows, quads = shape[0], -(-shape[1] // 4)
-    size = (texts, heads, rows, quads)
+    of_weights = kind in (WEIGHTS, PROMPT_WEIGHTS)
+    rows, columns = (8 * -(-shape[0] // 16), -(-shape[1] // 2)) if of_weights else (shape[0], -(-shape[1] // 4))
+    size = (texts, heads, rows, columns)
 
     def counter(values: Tensor, dimension: int) -> Tensor:
         return values.view([-1 if axis == dimension else 1 for axis in range(4)]).expand(size)
 
-    text, head, row, quad = (counter(torch.arange(n, device=device), axis) for axis, n in enumerate(size))
-    c0, c1, c2, c3 = quad, row, text, (layer * heads + head) * 4 + kind
+    text, head, row, column = (counter(torch.arange(n, device=device), axis) for axis, n in enumerate(size))
+    c0, c1, c2, c3 = column, row, text, (layer * heads + head) * 4 + kind
     k0, k1 = seed & _LOW, (seed >> 32) & _LOW
     for _ in range(ROUNDS):
         high0, low0 = _product(0xD2511F53, c0)
         high2, low2 = _product(0xCD9E8D57, c2)
         c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
-    numbers = torch.stack([c0, c1, c2, c3], dim=4).flatten(3)[..., : shape[1]]
-    return (numbers >> 8) >= cut(rate)
+    numbers = torch.stack([c0, c1, c2, c3], dim=4)
+    if of_weights:
+        numbers = numbers.unflatten(4, (2, 2)).unflatten(2, (-1, 8)).movedim(5, 3).flatten(2, 4)
+    return (numbers.flatten(3)[:, :, : shape[0], : shape[1]] >> 8) >= cut(rate)
 
 
 def cut(rate: float) -> int:

@@ -115,19 +115,55 @@ def _round(x, COMPUTE: tl.constexpr, EMULATE: tl.constexpr):
 
 
 @triton.jit
-def _kept(seed, layer_head, kind: tl.constexpr, text, rows, first, cut, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr):
-    """Return whether elements (rows, first to first + COLUMNS) of a mask are kept; `first` is a multiple of 4.
+def _philox(seed, row, column, text, stream, ROUNDS: tl.constexpr):
+    """Return four blocks of random numbers of 32 bits; `tl.philox` takes twice as many multiplications."""
+    c0 = column.to(tl.uint32)
+    c1 = row.to(tl.uint32)
+    c2 = (column * 0 + text).to(tl.uint32)
+    c3 = (column * 0 + stream).to(tl.uint32)
+    k0 = (seed & 0xFFFFFFFF).to(tl.uint32)
+    k1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    for _ in tl.static_range(ROUNDS):
+        first = c0.to(tl.uint64) * 0xD2511F53
+        second = c2.to(tl.uint64) * 0xCD9E8D57
+        c0 = (second >> 32).to(tl.uint32) ^ c1 ^ k0
+        c1 = second.to(tl.uint32)
+        c2 = (first >> 32).to(tl.uint32) ^ c3 ^ k1
+        c3 = first.to(tl.uint32)
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
 
-    Four neighbours of a row share one counter, which gives four random numbers. cut: dropout rate times 2^24.
+
+@triton.jit
+def _kept_prompts(seed, layer_head, kind: tl.constexpr, text, rows, cut, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr):
+    """Return which elements of the prompts in `rows` are kept. cut: dropout rate times 2^24.
+
+    A counter is for four neighbours of a row, which one thread loads.
     """
-    quads = first // 4 + tl.arange(0, COLUMNS // 4)
+    quads = tl.arange(0, COLUMNS // 4)
     c0 = quads[None, :] + rows[:, None] * 0
     c1 = rows[:, None] + quads[None, :] * 0
-    c2 = c0 * 0 + text
-    c3 = c0 * 0 + (layer_head * 4 + kind)
-    r0, r1, r2, r3 = tl.philox(seed, c0, c1, c2, c3, ROUNDS)
+    r0, r1, r2, r3 = _philox(seed, c1, c0, text, layer_head * 4 + kind, ROUNDS)
     four = tl.join(tl.join(r0, r2), tl.join(r1, r3))
     return tl.reshape(four, (rows.shape[0], COLUMNS)) >= (cut.to(tl.uint32) << 8)
+
+
+@triton.jit
+def _kept_weights(
+    seed, layer_head, kind: tl.constexpr, text, row, column, cut,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """Return which attention weights are kept, (ROWS, COLUMNS) from this row and column on, multiples of 16.
+
+    A counter is for columns 2c and 2c + 1 of rows r and r + 8: matrix units give these four to one thread.
+    """
+    c0 = (column // 2 + tl.arange(0, COLUMNS // 2))[None, :] + tl.zeros((ROWS // 2, 1), tl.int32)
+    c1 = (row // 2 + tl.arange(0, ROWS // 2))[:, None] + tl.zeros((1, COLUMNS // 2), tl.int32)
+    r0, r1, r2, r3 = _philox(seed, c1, c0, text, layer_head * 4 + kind, ROUNDS)
+    four = tl.join(tl.join(r0, r1), tl.join(r2, r3))  # (row, column, 2 columns, 2 rows)
+    four = tl.permute(tl.reshape(four, (ROWS // 16, 8, COLUMNS // 2, 2, 2)), (0, 4, 1, 2, 3))
+    return tl.reshape(four, (ROWS, COLUMNS)) >= (cut.to(tl.uint32) << 8)
 
 
 @triton.jit
@@ -225,16 +261,16 @@ def _forward_kernel(
             keys = _prompts(kp_ptr, kp_p, kp_h, head, first, prompt_rows, count, D)
             values = _prompts(vp_ptr, vp_p, vp_h, head, first, prompt_rows, count, D)
             if PROMPT_DROPOUT:
-                kept_k = _kept(prompt_seed, layer_head, 2, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                kept_k = _kept_prompts(prompt_seed, layer_head, 2, text, prompt_rows, prompt_cut, D, ROUNDS)
                 keys = tl.where(kept_k, keys * prompt_inverse, 0.0)
-                kept_v = _kept(prompt_seed, layer_head, 3, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                kept_v = _kept_prompts(prompt_seed, layer_head, 3, text, prompt_rows, prompt_cut, D, ROUNDS)
                 values = tl.where(kept_v, values * prompt_inverse, 0.0)
             keys = _round(keys, COMPUTE, EMULATE)
             values = _round(values, COMPUTE, EMULATE)
             visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
             kept_p = visible_p
             if DROPOUT:
-                kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
+                kept_p = _kept_weights(seed, layer_head, 1, text, own, 0, cut, BLOCK, BLOCK_P, ROUNDS)
             top, total, acc = _online(
                 q, keys, values, top, total, acc, visible_p, kept_p, scale,
                 DROPOUT, COMPUTE, EMULATE, PRECISION,
@@ -253,7 +289,7 @@ def _forward_kernel(
             visible = _visible(rows, columns, length, window, WINDOW)
             kept = visible
             if DROPOUT:
-                kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
+                kept = _kept_weights(seed, layer_head, 0, text, own, begin, cut, BLOCK, BLOCK, ROUNDS)
             top, total, acc = _online(
                 q, k, v, top, total, acc, visible, kept, scale, DROPOUT, COMPUTE, EMULATE, PRECISION
             )
@@ -324,16 +360,16 @@ def _backward_kernel(
             kept_k = keys > 0
             kept_v = values > 0
             if PROMPT_DROPOUT:
-                kept_k = _kept(prompt_seed, layer_head, 2, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                kept_k = _kept_prompts(prompt_seed, layer_head, 2, text, prompt_rows, prompt_cut, D, ROUNDS)
                 keys = tl.where(kept_k, keys * prompt_inverse, 0.0)
-                kept_v = _kept(prompt_seed, layer_head, 3, text, prompt_rows, 0, prompt_cut, D, ROUNDS)
+                kept_v = _kept_prompts(prompt_seed, layer_head, 3, text, prompt_rows, prompt_cut, D, ROUNDS)
                 values = tl.where(kept_v, values * prompt_inverse, 0.0)
             keys = _round(keys, COMPUTE, EMULATE)
             values = _round(values, COMPUTE, EMULATE)
             visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
             kept_p = visible_p
             if DROPOUT:
-                kept_p = _kept(seed, layer_head, 1, text, rows, 0, cut, BLOCK_P, ROUNDS)
+                kept_p = _kept_weights(seed, layer_head, 1, text, own, 0, cut, BLOCK, BLOCK_P, ROUNDS)
             p_p, ds_p = _pair(q, do, lse, delta, keys, values, visible_p, kept_p, scale, inverse, DROPOUT, PRECISION)
             p_p = _round(p_p, COMPUTE, EMULATE)
             ds_p = _round(ds_p, COMPUTE, EMULATE)
@@ -353,7 +389,7 @@ def _backward_kernel(
         visible = _visible(rows, rows, length, window, WINDOW)
         kept = visible
         if DROPOUT:
-            kept = _kept(seed, layer_head, 0, text, rows, own, cut, BLOCK, ROUNDS)
+            kept = _kept_weights(seed, layer_head, 0, text, own, own, cut, BLOCK, BLOCK, ROUNDS)
         p, ds = _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
         p = _round(p, COMPUTE, EMULATE)
         ds = _round(ds, COMPUTE, EMULATE)
@@ -379,7 +415,7 @@ def _backward_kernel(
                     visible = _visible(rows, others, length, window, WINDOW)
                     kept = visible
                     if DROPOUT:
-                        kept = _kept(seed, layer_head, 0, text, rows, begin, cut, BLOCK, ROUNDS)
+                        kept = _kept_weights(seed, layer_head, 0, text, own, begin, cut, BLOCK, BLOCK, ROUNDS)
                     _, ds2 = _pair(q, do, lse, delta, k2, v2, visible, kept, scale, inverse, DROPOUT, PRECISION)
                     dq += tl.dot(_round(ds2, COMPUTE, EMULATE), k2, input_precision=PRECISION)
             for begin in range(low, high, BLOCK):
@@ -394,7 +430,7 @@ def _backward_kernel(
                     visible = _visible(others, rows, length, window, WINDOW)
                     kept = visible
                     if DROPOUT:
-                        kept = _kept(seed, layer_head, 0, text, others, own, cut, BLOCK, ROUNDS)
+                        kept = _kept_weights(seed, layer_head, 0, text, begin, own, cut, BLOCK, BLOCK, ROUNDS)
                     p2, ds2 = _pair(q2, do2, lse2, delta2, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
                     dk += tl.dot(tl.trans(_round(ds2, COMPUTE, EMULATE)), q2, input_precision=PRECISION)
                     dv += tl.dot(tl.trans(_round(p2, COMPUTE, EMULATE)), do2, input_precision=PRECISION)
