@@ -277,27 +277,21 @@ def training_case(args: argparse.Namespace) -> Case:
 # block, texts, warps, stages, registers
 FORWARDS = [
     Launch(32, 1, 1),
-    Launch(32, 2, 1),
+    Launch(32, 2, 1, 1, 168),
+    Launch(32, 2, 2),
     Launch(32, 1, 2, 1, 168),
     Launch(32, 2, 2, 1, 168),
-    Launch(32, 4, 2, 3),
-    Launch(32, 8, 1, 3),
+    Launch(32, 1, 2, 1, 128),
     Launch(32, 1, 4, 1, 128),
-    Launch(32, 4, 4, 2),
-    Launch(16, 1, 1),
-    Launch(16, 1, 2),
 ]
 BACKWARDS = [
-    Launch(32, 8, 1),
+    Launch(32, 2, 2),
     Launch(32, 8, 2),
-    Launch(32, 4, 2),
-    Launch(32, 8, 2, 2),
-    Launch(32, 8, 4, 1, 128),
-    Launch(32, 8, 4, 1, 168),
+    Launch(32, 4, 2, 1, 168),
+    Launch(32, 4, 4),
     Launch(32, 4, 4, 1, 168),
-    Launch(32, 16, 4, 1, 168),
-    Launch(32, 8, 4, 2),
-    Launch(16, 4, 2),
+    Launch(32, 4, 4, 1, 128),
+    Launch(32, 8, 4, 1, 128),
 ]
 
 

@@ -6,9 +6,6 @@ attention weights is computed inside the kernels from Philox counters (Salmon et
 computes the same masks again. Every number is written by one program in a fixed order, so that repeated runs give the
 same bits.
 
-Measured and tested so far: the kernels run in Triton's interpreter on the CPU (`tests/encoders/test_prefix_kernel.py`)
-and compile for compute capabilities 8.0 and 9.0. They have not yet run on a GPU.
-
 The interpreter computes bfloat16 wrongly. There, tensors of bfloat16 are passed as float32, and the kernels round
 where they would convert to bfloat16 (`EMULATE`).
 """
@@ -33,6 +30,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 MAX_PROMPTS = 128
 """The most prompts of one text: all of them are one block of the kernels."""
+
+MAX_PROMPT_SIZE = 8192
+"""Prompts times head dimension up to which the backward pass needs less than the 99 KB of shared memory of any GPU."""
 
 HEAD_DIMS = (16, 32, 64, 128)
 
@@ -218,7 +218,7 @@ def _online(
     return higher, total, acc
 
 
-# Numbers that change from batch to batch or from layer to layer: they must not compile the kernels anew.
+# Numbers that change from batch to batch or from layer to layer: the kernels must not be compiled again for them.
 VARYING = ("texts", "tokens", "layer", "window", "cut", "prompt_cut")
 
 
@@ -556,7 +556,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
 
 def supports(kind: str, dtype: torch.dtype, head_dim: int, prompts: int) -> bool:
     """Return whether encoders use the kernels on a kind of device, for states of a type, and this many prompts."""
-    return (kind == "cuda" or INTERPRETED) and dtype in DTYPES and head_dim in HEAD_DIMS and prompts <= MAX_PROMPTS
+    fits = prompts <= MAX_PROMPTS and prompts * head_dim <= MAX_PROMPT_SIZE
+    return (kind == "cuda" or INTERPRETED) and dtype in DTYPES and head_dim in HEAD_DIMS and fits
 
 
 class KernelAttention:

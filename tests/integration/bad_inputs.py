@@ -813,6 +813,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case(
             "batch normalisation in chunks", "train ... --batchnorm --gradient_cache_chunk 2", "--gradient_cache_chunk"
         ),
+        Case("attention kernels without a GPU", "train ... --attention triton", "--attention triton"),
         Case("flex attention without a GPU", "train ... --flex_attention", "--flex_attention"),
         *(
             Case(f"compiled layers {name}", f"train ... --compile_layers {option}", option.split()[0])
