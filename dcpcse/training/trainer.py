@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
+from dcpcse.data.by_value import ByValue
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.indexed_dataset import without_index
 from dcpcse.data.sampling import set_order
@@ -316,6 +317,8 @@ class Trainer(HookedTrainer):
         self._tokenize_ahead()
         set_order(loader, batch_sizes(self.train_dataset, args) if args.batch_sampler == NO_DUPLICATES else None)
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
+        if args.dataloader_num_workers:
+            loader.base_dataloader.collate_fn = ByValue(loader.collate_fn)
         if world_size() > 1:
             shard = loader.batch_sampler
             shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, world_size()), None
