@@ -246,9 +246,13 @@ def checks(args: argparse.Namespace, pool: concurrent.futures.Executor | None) -
     if pool is None:
         results = (guarded(check, case, args.device) for case in chosen)
     else:
-        futures = [pool.submit(guarded, check, case, args.device) for case in chosen]
-        results = in_time(futures, args.deadline - 0.5 * args.seconds)
-    for row in results:
+        # The kernels that are timed are compiled at the same time.
+        first, last = chosen[:5], chosen[5:]
+        futures = [pool.submit(guarded, check, case, args.device) for case in first]
+        futures += [pool.submit(guarded, warm, *each, training_case(args), args.device) for each in launches()]
+        futures += [pool.submit(guarded, check, case, args.device) for case in last]
+        results = in_time(futures, args.deadline - 0.35 * args.seconds)
+    for row in filter(None, results):
         show(row)
         rows.append(row)
     print(f"{sum(row.get('right', False) for row in rows)} of {len(chosen)} right", flush=True)
@@ -293,6 +297,11 @@ BACKWARDS = [
     Launch(32, 4, 4, 1, 128),
     Launch(32, 8, 4, 1, 128),
 ]
+
+
+def launches() -> list[tuple[Launch | None, bool]]:
+    """Return the ways to launch the kernels that are timed, and whether each is of the backward pass."""
+    return [(launch, back) for back, all_ in ((False, FORWARDS), (True, BACKWARDS)) for launch in (None, *all_)]
 
 
 def warm(launch: Launch, backward: bool, case: Case, device: str) -> dict[str, Any]:
@@ -365,16 +374,9 @@ def milliseconds(work: Callable[[], object], device: str, rounds: int = 20) -> f
     return statistics.median(times)
 
 
-def times(args: argparse.Namespace, pool: concurrent.futures.Executor | None) -> list[dict[str, Any]]:
+def times(args: argparse.Namespace) -> list[dict[str, Any]]:
     case, rows = training_case(args), []
-    every = [(launch, back) for back, all_ in ((False, FORWARDS), (True, BACKWARDS)) for launch in (None, *all_)]
-    if args.device == "cpu":
-        every = [(None, False), (None, True)]
-    if pool is not None:
-        futures = [pool.submit(guarded, warm, launch, back, case, args.device) for launch, back in every]
-        for row in in_time(futures, args.deadline - 0.3 * args.seconds):
-            if row:
-                show(row)
+    every = launches() if args.device == "cuda" else [(None, False), (None, True)]
     sweep = Sweep(case, args.device)
     tokens, width = sum(case.lengths), case.heads * case.dim
     each = 2 * tokens * width / 1e6
@@ -473,7 +475,7 @@ def references(case: Case, device: str, add: Callable[..., None], rows: bool = T
 
 
 def attention(args: argparse.Namespace, pool: concurrent.futures.Executor | None) -> dict[str, Any]:
-    return {"checks": checks(args, pool), "times": times(args, pool)}
+    return {"checks": checks(args, pool), "times": times(args)}
 
 
 PARTS = {"attention": attention}
@@ -485,7 +487,7 @@ def main() -> None:
     parser.add_argument("--output_file", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--seconds", type=float, default=60, help="time for each part")
-    parser.add_argument("--processes", type=int, default=min(10, os.cpu_count() or 1), help="that compile kernels")
+    parser.add_argument("--processes", type=int, default=min(15, os.cpu_count() or 1), help="that compile kernels")
     args = parser.parse_args()
     result = {}
     pool = None
