@@ -7,9 +7,9 @@ All sides use the same lines and an encoder with random weights in train mode, w
 BERT-base's shape (--hidden, --layers, --heads). All do complete steps: forward, backward, AdamW.
 
 packed            this project: no padding, prompts inserted by the attention function, frozen weights laid out for
-                  oneDNN
+                  oneDNN; on a GPU, attention and frozen layers by kernels
+without kernels   the same with --attention torch
 not prepacked     the same with --prepack False
-attention of torch  the same with --attention torch, on a GPU with Triton
 compiled layers   the same with --prepack False and --compile_layers; the first step, which compiles, is not counted
 padded            the same with --prepack False and --packing False
 past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code; with eager attention
@@ -45,6 +45,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, Dynami
 from dcpcse.encoders.backbones import Backbone, EncoderSource
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.tokenization import pad
 from dcpcse.methods import build_method, fill_defaults, model_arguments
@@ -55,6 +56,8 @@ from dcpcse.utils.devices import uses_kernels
 
 LASTING = contextlib.ExitStack()
 """Keeps the layouts of weights until the benchmark ends."""
+
+LEARNING_RATE = 1e-5
 
 SPREADS = ((80, 80), (60, 100), (40, 120), (10, 150), (10, 300))
 """Minimum and maximum lengths of texts, in tokens."""
@@ -97,6 +100,7 @@ def parse() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("hidden", 768), ("layers", 12), ("heads", 12)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--spread", action="store_true")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--large", type=int)
@@ -208,29 +212,32 @@ def sides(
 
 def _config(args: argparse.Namespace) -> BertConfig:
     sizes = {"hidden_size": args.hidden, "num_hidden_layers": args.layers, "num_attention_heads": args.heads}
-    return BertConfig(**sizes, intermediate_size=4 * args.hidden, vocab_size=30522)
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), args.dropout)
+    return BertConfig(**sizes, **dropout, intermediate_size=4 * args.hidden, vocab_size=30522)
 
 
 def _encoder(args: argparse.Namespace, attention: str) -> BertModel:
     torch.manual_seed(0)
-    model = AutoModel.from_config(_config(args), attn_implementation=attention)
+    with torch.device(args.device):
+        model = AutoModel.from_config(_config(args), attn_implementation=attention)
     model.pooler = None
-    return model.to(args.device)
+    return model
 
 
 def _autocast(args: argparse.Namespace) -> torch.autocast:
     return torch.autocast(args.device, torch.bfloat16, enabled=args.bf16)
 
 
-def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], None]:
-    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-5)
+def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], object]:
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=LEARNING_RATE)
 
-    def step() -> None:
+    def step() -> object:
         optimizer.zero_grad()
-        backward()
+        result = backward()
         optimizer.step()
         if next(module.parameters()).is_cuda:
             torch.cuda.synchronize()
+        return result
 
     return step
 
@@ -241,7 +248,7 @@ def _own(
     cached: bool = False,
     prepack: bool = True,
     compiled: bool = False,
-    kernels_too: bool = True,
+    kernels: bool = True,
 ) -> Callable:
     """Return a builder of a step of this project, packed as by its collator; cached: in chunks of --chunk."""
 
@@ -255,9 +262,11 @@ def _own(
         steps = TrainingStep(method_).to(args.device).train()
         if method == "dcpcse" and not prompts:
             steps.model.encoder.requires_grad_(False)  # without prompts, only the head is trained
-        kernels = uses_kernels(None if kernels_too else "torch", torch.device(args.device), packed)
-        set_packed(steps, packed, by_kernels=kernels)
+        by_kernels = uses_kernels(None if kernels else "torch", torch.device(args.device), packed)
+        set_packed(steps, packed, by_kernels=by_kernels)
         LASTING.enter_context(prepacked(steps, prepack and not args.bf16))
+        half = torch.bfloat16 if args.bf16 and not compiled else None
+        LASTING.enter_context(in_half_precision(steps, half, whole=True))
         LASTING.enter_context(compiled_layers(encoder, compiled))
 
         def replayed(chunk: dict, replay: Replay, last: bool) -> dict[str, Tensor]:
@@ -266,10 +275,11 @@ def _own(
             terms[CACHED].backward()
             return terms
 
-        def at_once() -> None:
+        def at_once() -> Tensor:
             with _autocast(args):
                 loss = steps(**batch, packing=packing)["contrastive"]
             loss.backward()
+            return loss.detach()
 
         # As in the collator, the numbers of tokens are read on the CPU.
         packing = Packing.of(batch["attention_mask"].flatten(0, 1).cpu()).to(args.device) if packed else None
@@ -368,15 +378,16 @@ def _linears(hidden: int) -> list[tuple[int, int]]:
 
 SIDES = {
     "packed": _own("dcpcse"),
-    "attention of torch": _own("dcpcse", kernels_too=False),
+    "without kernels": _own("dcpcse", kernels=False),
     "cached": _own("dcpcse", cached=True),
     "not prepacked": _own("dcpcse", prepack=False),
-    "compiled layers": _own("dcpcse", prepack=False, compiled=True, kernels_too=False),
+    "compiled layers": _own("dcpcse", prepack=False, compiled=True, kernels=False),
     "padded": _own("dcpcse", prepack=False, packed=False),
     "past_key_values, eager": _public("eager", prompted=True),
     "past_key_values, SDPA": _public("sdpa", prompted=True),
     "SimCSE": _public("sdpa", prompted=False),
     "SimCSE, packed": _own("simcse"),
+    "SimCSE, packed, without kernels": _own("simcse", kernels=False),
     "products": _products(prepack=False),
     "products, oneDNN": _products(prepack=True),
 }

@@ -5,25 +5,24 @@ in any order, also in several threads.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.utils.locks import thread_lock
 
 
 class Product(Protocol):
-    """The product of a linear layer, computed from a copy of its weights."""
+    """What a layer computes, from a copy of its weights."""
 
-    def takes(self, input: Tensor) -> bool:
+    def takes(self, input: Tensor, *args: Any, **kwargs: Any) -> bool:
         """Return whether the product can be computed for this input, in the present state of autocast."""
         ...
 
-    def __call__(self, input: Tensor) -> Tensor:
-        """Return the output (..., out) of the layer for an input (..., in)."""
+    def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the output of the layer for the arguments of its forward method."""
         ...
 
 
@@ -31,18 +30,18 @@ _LOCK = thread_lock()
 
 
 class _Forward:
-    """Replacement for the forward method of an `nn.Linear`: the first product that takes the input, or its own."""
+    """Replacement for the forward method of a layer: the first product that takes the input, or its own."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.weight, self.bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    def __init__(self, layer: nn.Module) -> None:
+        self.otherwise = layer.forward
         self.users: dict[Hashable, int] = {}
         self.products: dict[Hashable, Product] = {}
 
-    def __call__(self, input: Tensor) -> Tensor:
+    def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         for product in self.products.values():
-            if product.takes(input):
-                return product(input)
-        return F.linear(input, self.weight, self.bias)
+            if product.takes(input, *args, **kwargs):
+                return product(input, *args, **kwargs)
+        return self.otherwise(input, *args, **kwargs)
 
     def hold(self, kind: Hashable, make: Callable[[], Product]) -> bool:
         """Count a user of a kind of product, which is made for the first one. Return whether it was made."""
@@ -60,14 +59,14 @@ class _Forward:
 
 
 @contextlib.contextmanager
-def using_products(layers: Iterable[nn.Linear], kind: Hashable, make: Callable[[nn.Linear], Product]) -> Iterator[int]:
-    """Make linear layers compute their outputs with products of a kind within the context.
+def using_products(layers: Iterable[nn.Module], kind: Hashable, make: Callable[[nn.Module], Product]) -> Iterator[int]:
+    """Make layers compute their outputs with products of a kind within the context.
 
-    layers: layers that `frozen_linear_layers` yields. make: makes the product of a layer. Contexts of the same kind
+    layers: layers whose weights do not change. make: makes the product of a layer. Contexts of the same kind
     share the products, which are kept until the last of these contexts ends. Yields the number of products that this
     context has made.
     """
-    held: list[tuple[nn.Linear, _Forward]] = []
+    held: list[tuple[nn.Module, _Forward]] = []
     new = 0
     try:
         with _LOCK:
@@ -90,16 +89,23 @@ def frozen_linear_layers(module: nn.Module) -> Iterator[nn.Linear]:
 
     Under `torch.no_grad` and `torch.inference_mode`, these are all linear layers; otherwise, the frozen ones.
     """
-    return (layer for layer in module.modules() if _is_frozen(layer))
+    return (layer for layer in module.modules() if type(layer) is nn.Linear and is_frozen(layer, (nn.Linear,)))
 
 
-def _is_frozen(layer: nn.Module) -> bool:
-    # A layer with another forward method of its own was changed by other code, such as accelerate's hooks.
-    if type(layer) is not nn.Linear or not isinstance(vars(layer).get("forward"), _Forward | None):
-        return False
+def is_frozen(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
+    """Return whether the weights of a module are float32, need no gradient and belong to modules of these kinds."""
     return all(
-        type(parameter) is nn.Parameter  # excludes shards of a parameter
+        # A part with another forward method of its own was changed by other code, such as accelerate's hooks.
+        isinstance(vars(part).get("forward"), _Forward | None)
+        and all(_is_frozen(part, parameter, kinds) for parameter in part.parameters(recurse=False))
+        for part in module.modules()
+    )
+
+
+def _is_frozen(part: nn.Module, parameter: nn.Parameter, kinds: Collection[type[nn.Module]]) -> bool:
+    return (
+        type(part) in kinds
+        and type(parameter) is nn.Parameter  # excludes shards of a parameter
         and parameter.dtype == torch.float32
         and not (parameter.requires_grad and torch.is_grad_enabled())
-        for parameter in layer.parameters()
     )

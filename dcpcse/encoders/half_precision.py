@@ -6,6 +6,7 @@ weights of layer normalisation and of embeddings, and neither does this module.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpcse.encoders.frozen_layers import frozen_linear_layers, using_products
+from dcpcse.encoders.frozen_layers import Product, frozen_linear_layers, using_products
+from dcpcse.encoders.half_layers import HALF, HalfStack, frozen_stacks
 from dcpcse.utils.private.models import version_of
 
 _KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
@@ -21,7 +23,9 @@ _KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def in_half_precision(module: nn.Module, dtype: torch.dtype | None, *, keep: bool = False) -> Iterator[int]:
+def in_half_precision(
+    module: nn.Module, dtype: torch.dtype | None, *, keep: bool = False, whole: bool = False
+) -> Iterator[int]:
     """Make the frozen linear layers of a module multiply by copies of their weights in a dtype under autocast.
 
     The results are those of autocast, bit for bit, and without autocast those of the float32 weights, which are
@@ -34,7 +38,11 @@ def in_half_precision(module: nn.Module, dtype: torch.dtype | None, *, keep: boo
         yield 0
         return
 
-    def make(layer: nn.Linear) -> _HalfPrecision:
+    stacks = [*frozen_stacks(module)] if whole and dtype == HALF else []
+
+    def make(layer: nn.Module) -> Product:
+        if not isinstance(layer, nn.Linear):
+            return HalfStack(layer)
         kept = _KEPT.get(layer) if keep else None
         if kept is None or kept.made_of != _state(layer, dtype):
             kept = _HalfPrecision(layer, dtype)
@@ -42,25 +50,31 @@ def in_half_precision(module: nn.Module, dtype: torch.dtype | None, *, keep: boo
             _KEPT[layer] = kept
         return kept
 
-    with using_products(frozen_linear_layers(module), ("half precision", dtype), make) as layers:
+    with using_products([*stacks, *frozen_linear_layers(module)], ("half precision", dtype), make) as layers:
         yield layers
 
 
 class _HalfPrecision:
-    """The product of a linear layer with its weights in half precision. made_of: state of the weights."""
+    """The product of a linear layer with its weights in half precision, which are cast when they are first used.
+
+    made_of: state of the weights.
+    """
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
         self.made_of = _state(layer, dtype)
-        with torch.no_grad():
-            self.weight = layer.weight.to(dtype)
-            self.bias = None if layer.bias is None else layer.bias.to(dtype)
+        self._dtype, self._original = dtype, (layer.weight.detach(), layer.bias)
+
+    @functools.cached_property
+    def _weights(self) -> list[Tensor | None]:
+        with torch.inference_mode(False), torch.no_grad():  # a training pass may use them after `encode`
+            return [None if weight is None else weight.to(self._dtype) for weight in self._original]
 
     def takes(self, input: Tensor) -> bool:
         kind = input.device.type
-        return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == self.weight.dtype
+        return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == self._dtype
 
     def __call__(self, input: Tensor) -> Tensor:
-        return F.linear(input, self.weight, self.bias)
+        return F.linear(input, *self._weights)
 
 
 def _state(layer: nn.Linear, dtype: torch.dtype) -> object:

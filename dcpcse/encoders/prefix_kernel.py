@@ -12,7 +12,7 @@ where they would convert to bfloat16 (`EMULATE`).
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dcpcse.encoders.attention import Prefix, TablePrefix
+from dcpcse.encoders.kernel_start import start
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.philox import ROUNDS, cut
 
@@ -461,13 +462,12 @@ def run_forward(
     keys, values = prompts or (None, None)
     grid, options = how.launch(query, keys, backward=False)
     written = _emulated(out)
-    _forward_kernel[grid](
+    pointers = [
         *map(_emulated, (*states, keys, values)), written, lse,
         how.starts, how.seed, how.prompt_seed, how.first_prompts, how.prompt_counts,
-        len(how.starts) - 1, tokens, heads,
-        *_strides(*states, keys, values),
-        layer, **options,
-    )  # fmt: skip
+    ]  # fmt: skip
+    sizes = [heads, *_strides(*states, keys, values)]
+    _start(_forward_kernel, grid, pointers, [len(how.starts) - 1, tokens], sizes, layer, options)
     return (out if written is out else out.copy_(written)), lse
 
 
@@ -493,16 +493,35 @@ def run_backward(
     keys, values = prompts or (None, None)
     grid, options = how.launch(out, keys, backward=True)
     written = [_emulated(part) for part in gradients]
-    _backward_kernel[grid](
+    pointers = [
         *map(_emulated, (*states, keys, values, out, gradient)), lse, *written, parts,
         how.starts, how.seed, how.prompt_seed, how.first_prompts, how.prompt_counts,
-        len(how.starts) - 1, len(out), out.shape[1],
-        *_strides(*states, keys, values, gradient, gradients[0]), *((0,) * 4 if parts is None else parts.stride()[:4]),
-        layer, natural=how.scale, PROMPT_GRAD=parts is not None, **options,
-    )  # fmt: skip
+    ]  # fmt: skip
+    sizes = [out.shape[1], *_strides(*states, keys, values, gradient, gradients[0])]
+    sizes += (0,) * 4 if parts is None else parts.stride()[:4]
+    options = {**options, "natural": how.scale, "PROMPT_GRAD": parts is not None}
+    _start(_backward_kernel, grid, pointers, [len(how.starts) - 1, len(out)], sizes, layer, options)
     for part, result in zip(gradients, written, strict=True):
         if part is not result:
             part.copy_(result)
+
+
+def _start(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    pointers: Sequence[Tensor | None],
+    counts: Sequence[int],
+    sizes: Sequence[int],
+    layer: int,
+    options: Mapping[str, Any],
+) -> None:
+    """Run a kernel. counts: numbers of texts and tokens. sizes: number of heads and strides."""
+    first = [*pointers, *counts, *sizes, layer]
+    constants = [options[name] for name in kernel.arg_names[len(first) :]]
+    types = [None if pointer is None else pointer.dtype for pointer in pointers]
+    case = (pointers[0].device.index, *types, *sizes, *constants)
+    how = {name: options[name] for name in ("num_warps", "num_stages", "maxnreg")}
+    start(kernel, grid, [*first, *constants], case, **how)
 
 
 class _Attention(torch.autograd.Function):
@@ -591,13 +610,14 @@ class KernelAttention:
         states = [part.to(query.dtype).squeeze(0).transpose(0, 1) for part in (query, *states[1:])]
         case = (window, scale, dropout, prefix is None)
         if case not in self._settings:
-            self._settings[case] = self._make(query, prefix, window, scale, dropout)
+            self._settings[case] = self.settings(query, prefix, window, scale, dropout)
         prompts = None if prefix is None else prefix.tables(layer)
         return attend(*states, prompts, self._settings[case], layer).unsqueeze(0)
 
-    def _make(
+    def settings(
         self, query: Tensor, prefix: TablePrefix | None, window: int | None, scale: float | None, dropout: float
     ) -> Settings:
+        """Return the settings of layers with this window, whose queries are like this tensor."""
         if dropout and self._seed is None:
             self._seed = torch.randint(2**62, (1,), device=query.device)
         of_prompts: dict[str, Any] = {}

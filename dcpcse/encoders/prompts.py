@@ -160,7 +160,7 @@ class SharedPrefix(TablePrefix):
 
     def __init__(self, table: Tensor, shape: PromptShape, rows: int, rate: float) -> None:
         """table: (P, width). rows: number of rows. rate: dropout rate."""
-        self.rate, self.most_prompts = rate, shape.length
+        self.table, self.rate, self.most_prompts = table, rate, shape.length
         self.seed = torch.randint(2**62, (1,), device=table.device) if rate else None
         self._rows, self._layers = rows, _by_layer(table.unsqueeze(0), shape)
 

@@ -25,6 +25,7 @@ from dcpcse.data.token_table import open_token_tables
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.half_layers import frozen_stacks
 from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest
@@ -302,7 +303,12 @@ class Trainer(HookedTrainer):
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
             compiled = compiled_layers(self.sentence_encoder.encoder.backbone, self.args.compile_layers)
-            with layout, in_half_precision(cast, None if original else half), compiled:
+            half = None if original else half
+            # Denoising subtracts vectors that can be nearly equal, for which autocast keeps more digits.
+            whole = half == torch.bfloat16 and not self.sentence_encoder.denoising.training
+            if whole and any(frozen_stacks(cast)):
+                notify("frozen layers are computed in bfloat16 by kernels")
+            with layout, in_half_precision(cast, half, whole=whole), compiled:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             close_bars(self.callback_handler.callbacks)

@@ -5,12 +5,14 @@ What is promised elsewhere too (saving, seeds, processes, packing) has its test 
 
 import copy
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch_kernels
 from joined import build, masked_by_place
 from method_models import RECIPES, columns_of, model_of, rows_of, with_encoder
 from torch import nn
@@ -257,3 +259,25 @@ def test_frozen_weights_that_are_cast_once_move_no_bit_of_autocast(training):
     assert trains_encoder or layers >= 12
     assert found.keys() == expected.keys() == exact.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize("training", ["dcpcse", "scpcse", "d2cse"], indirect=True)
+def test_frozen_layers_in_bfloat16_move_gradients_as_autocast_does(training, monkeypatch):
+    """By the function that a GPU computes with kernels; both round, in other places."""
+    for name in ("prefix_kernel", "layer_kernels"):
+        monkeypatch.setitem(sys.modules, f"dcpcse.encoders.{name}", torch_kernels)
+        monkeypatch.setattr(f"dcpcse.encoders.{name}", torch_kernels, raising=False)
+    step, collate, examples, exact = training
+    step, batch = copy.deepcopy(step).float(), collate(examples)
+    set_packed(step, True, by_kernels=True)
+    largest = max(tensor.abs().max() for tensor in exact.values())
+    moved = []
+    for whole in (False, True):
+        cast = in_half_precision(nn.ModuleList([step.model, step.losses]), torch.bfloat16, whole=whole)
+        with torch.autocast("cpu", torch.bfloat16), cast as made:
+            found = outcome(step, batch)
+        assert made
+        moved.append({name: float((found[name] - tensor).abs().max() / largest) for name, tensor in exact.items()})
+    autocast, ours = moved
+    assert ours != autocast
+    assert all(ours[name] < 2 * autocast[name] + BFLOAT16 / 5 for name in exact)

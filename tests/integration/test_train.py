@@ -4,11 +4,13 @@ import contextlib
 import functools
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch_kernels
 import yaml
 from numpy.testing import assert_allclose
 from runs import (
@@ -28,7 +30,7 @@ import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.encoders import cpu_prepacking as prepacking
-from dcpcse.encoders import half_precision
+from dcpcse.encoders import half_layers, half_precision
 from dcpcse.encoders.backbones import fingerprint
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.training import trainer as trainers
@@ -737,7 +739,7 @@ def test_a_run_in_bf16_casts_frozen_weights_once_and_is_the_same_run(options, ti
     }
     assert set(made) == frozen and len(made) == len(frozen)
     assert not any("forward" in vars(layer) for layer in frozen)
-    monkeypatch.setattr(trainers, "in_half_precision", lambda module, dtype: contextlib.nullcontext())
+    monkeypatch.setattr(trainers, "in_half_precision", lambda module, dtype, whole: contextlib.nullcontext())
     plain = train(tiny("bert"), train_txt, **options)
     assert plain.logged("loss") == own.logged("loss")
     for ours, theirs in zip(own.gradients, plain.gradients, strict=True):
@@ -756,6 +758,35 @@ def counted_class(kind, made):
             super().__init__(layer, dtype)
 
     return Counted
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "scpcse"}, {"gradient_cache_chunk": 2}], ids=str)
+def test_frozen_layers_in_bf16_are_those_of_training_alone(
+    options, tiny, train, train_txt, sentences, monkeypatch, caplog
+):
+    """As on a GPU with kernels: the folder, its vectors and the frozen weights are those of float32."""
+    for name in ("prefix_kernel", "layer_kernels"):
+        monkeypatch.setitem(sys.modules, f"dcpcse.encoders.{name}", torch_kernels)
+        monkeypatch.setattr(f"dcpcse.encoders.{name}", torch_kernels, raising=False)
+    caplog.set_level("INFO")
+    line = "frozen layers are computed in bfloat16 by kernels"
+    options = {**options, "bf16": True, "max_steps": 2, "temp": 1.0}
+    folder = tiny("bert", **NO_DROPOUT)
+    plain = train(folder, train_txt, **options)
+    assert line not in caplog.text
+    monkeypatch.setattr(trainers, "uses_kernels", lambda *args: True)
+    passes, run = [], half_layers.HalfStack.__call__
+    monkeypatch.setattr(half_layers.HalfStack, "__call__", lambda *a, **k: passes.append(1) or run(*a, **k))
+    half = train(folder, train_txt, **options)
+    assert line in caplog.text and len(passes) >= 2
+    assert {parameter.dtype for parameter in half.final.values()} == {torch.float32}
+    for name, gradient in half.gradients[0].items():
+        expected = plain.gradients[0][name].flatten()
+        assert not torch.equal(gradient, plain.gradients[0][name])
+        assert torch.cosine_similarity(gradient.flatten(), expected, dim=0) > 0.95 or expected.abs().max() < 1e-6, name
+    model, loaded = half.trainer.step_module.model, dcpcse.load(half.folder, device="cpu")
+    np.testing.assert_array_equal(loaded.encode(sentences), model.encode(sentences))
+    assert loaded.encoder.dtype_name == "float32"
 
 
 # A frozen encoder in bfloat16

@@ -1,0 +1,151 @@
+"""Triton kernels of a frozen post-norm layer: dropout, residual and layer normalisation in one pass.
+
+A kernel reads and writes each hidden state once, at the speed of a copy. The layers are frozen, so the backward kernel
+computes the gradients of hidden states only. All arithmetic is in float32; tensors are contiguous and float32,
+bfloat16 or float16, with a row for each token. Dropout takes its random numbers from Philox counters, so that the
+backward pass computes the mask again instead of reading it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dcpcse.encoders.kernel_start import start
+from dcpcse.encoders.philox import ROUNDS
+
+STREAM = 1 << 30
+"""Added to the number of a mask, so that its counters differ from those of `prefix_kernel` with the same seed."""
+
+
+@triton.jit
+def _kept(seed, row, number, threshold, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """Return which columns of a row dropout keeps: those whose 32 random bits are at least the threshold."""
+    counters = row * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+    zeros = counters * 0
+    a, b, c, d = tl.philox(tl.load(seed), counters, zeros, zeros, zeros + number, ROUNDS)
+    bits = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [BLOCK])  # a, b, c, d of the first counter, and so on
+    return bits.to(tl.uint32, bitcast=True) >= threshold
+
+
+@triton.jit(do_not_specialize=["number"])
+def _add_norm_forward(
+    states,
+    residual,
+    weight,
+    bias,
+    output,
+    normalized,
+    deviations,
+    seed,
+    number,
+    eps,
+    scale,
+    threshold: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROUNDS: tl.constexpr,
+):
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    real = columns < SIZE
+    at = row.to(tl.int64) * SIZE + columns
+    total = tl.load(states + at, mask=real, other=0.0).to(tl.float32)
+    if threshold > 0:
+        total = tl.where(_kept(seed, row, number, threshold, BLOCK, ROUNDS), total * scale, 0.0)
+    total += tl.load(residual + at, mask=real, other=0.0).to(tl.float32)
+    centred = tl.where(real, total - tl.sum(total, 0) / SIZE, 0.0)
+    deviation = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / SIZE + eps)
+    normal = centred * deviation
+    scaled = normal * tl.load(weight + columns, mask=real, other=0.0) + tl.load(bias + columns, mask=real, other=0.0)
+    tl.store(output + at, scaled, mask=real)
+    if normalized is not None:
+        tl.store(normalized + at, normal, mask=real)
+        tl.store(deviations + row, deviation)
+
+
+@triton.jit(do_not_specialize=["number"])
+def _add_norm_backward(
+    gradient,
+    normalized,
+    deviations,
+    weight,
+    states_gradient,
+    residual_gradient,
+    seed,
+    number,
+    scale,
+    threshold: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROUNDS: tl.constexpr,
+):
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    real = columns < SIZE
+    at = row.to(tl.int64) * SIZE + columns
+    normal = tl.load(normalized + at, mask=real, other=0.0).to(tl.float32)
+    inner = tl.load(gradient + at, mask=real, other=0.0).to(tl.float32)
+    inner *= tl.load(weight + columns, mask=real, other=0.0)
+    mean, slope = tl.sum(inner, 0) / SIZE, tl.sum(inner * normal, 0) / SIZE
+    inner = (inner - mean - normal * slope) * tl.load(deviations + row)
+    tl.store(residual_gradient + at, inner, mask=real)
+    if threshold > 0:
+        kept = _kept(seed, row, number, threshold, BLOCK, ROUNDS)
+        tl.store(states_gradient + at, tl.where(kept, inner * scale, 0.0), mask=real)
+
+
+def add_norm(
+    states: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    seed: Tensor,
+    number: int,
+    *,
+    dropout: float = 0.0,
+    save: bool = True,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return layer normalisation of residual + dropout(states), (T, H), and what `add_norm_backward` needs.
+
+    weight, bias: (H,), float32. seed: (1,) int64, key of Philox. number: number of the mask, so that masks with the
+    same seed differ. dropout: rate, below 1. save: whether there will be a backward pass; without one, the last two
+    results are None. Otherwise, they are the normalised states before weight and bias, and the reciprocals of the
+    standard deviations (T,).
+    """
+    output, normalized, deviations = torch.empty_like(states), None, None
+    if save:
+        normalized = torch.empty_like(states)
+        deviations = torch.empty(len(states), dtype=torch.float32, device=states.device)
+    tensors = [states, residual, weight, bias, output, normalized, deviations, seed]
+    _launch(_add_norm_forward, tensors, [number + STREAM, eps, 1 / (1 - dropout)], dropout)
+    return output, normalized, deviations
+
+
+def add_norm_backward(
+    gradient: Tensor,
+    normalized: Tensor,
+    deviations: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    number: int,
+    *,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients (T, H) of the states and of the residual; without dropout, they are one tensor."""
+    of_residual = torch.empty_like(gradient)
+    of_states = torch.empty_like(gradient) if dropout else of_residual
+    tensors = [gradient, normalized, deviations, weight, of_states, of_residual, seed]
+    _launch(_add_norm_backward, tensors, [number + STREAM, 1 / (1 - dropout)], dropout)
+    return of_states, of_residual
+
+
+def _launch(kernel: Any, tensors: Sequence[Tensor | None], numbers: Sequence[float], dropout: float) -> None:
+    """Run a kernel with one program for each row of the first tensor."""
+    rows, size = tensors[0].shape
+    block = triton.next_power_of_2(size)
+    constants = round(dropout * 2**32), size, block, ROUNDS
+    case = tensors[0].device.index, tensors[0].dtype, tensors[-2] is None, constants
+    start(kernel, (rows, 1, 1), [*tensors, *numbers, *constants], case, num_warps=max(1, block // 1024))

@@ -1,0 +1,196 @@
+"""Frozen layers in bfloat16 by one function, here with PyTorch in place of kernels (`test_layer_kernels.py`)."""
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch_kernels
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encoder import Encoder, set_dropout, set_packed
+from dcpcse.encoders.half_layers import HALF, MODEL_TYPES, HalfStack, frozen_stacks
+from dcpcse.encoders.half_precision import in_half_precision
+from dcpcse.encoders.prompts import DeepPrompt, PromptShape
+from dcpcse.encoders.sentence_encoder import plain_encoder
+from dcpcse.encoders.tokenization import pad
+
+TOLERANCE = 1e-2
+"""Of the largest number."""
+
+
+@pytest.fixture(autouse=True)
+def no_triton(monkeypatch):
+    for name in ("prefix_kernel", "layer_kernels"):
+        monkeypatch.setitem(sys.modules, f"dcpcse.encoders.{name}", torch_kernels)
+        monkeypatch.setattr(f"dcpcse.encoders.{name}", torch_kernels, raising=False)
+
+
+@pytest.fixture
+def takes(monkeypatch):
+    """What the function was asked to do, and whether it did."""
+    answers, real = [], HalfStack.takes
+
+    def noted(*args, **kwargs):
+        answers.append(real(*args, **kwargs))
+        return answers[-1]
+
+    monkeypatch.setattr(HalfStack, "takes", noted)
+    return answers
+
+
+@pytest.fixture(params=[*MODEL_TYPES, "bert, projected"])
+def encoder(request, tiny, sentences):
+    """A frozen encoder with deep prompts, and a batch."""
+    kind, *projected = request.param.split(", ")
+    backbone = load_backbone(tiny(kind, num_hidden_layers=2))
+    backbone.model.requires_grad_(False)
+    torch.manual_seed(0)
+    prompt = DeepPrompt(PromptShape.fit(backbone.model.config, 4), projection=16 if projected else None, std=0.2)
+    prompted = Encoder(backbone.model, prompt).train()
+    set_packed(prompted, True, by_kernels=True)
+    set_dropout(prompted, 0.0)
+    batch = pad(backbone.tokenizer(sentences[:6])["input_ids"], backbone.tokenizer.pad_token_id)
+    return prompted, batch
+
+
+def passed(encoder, batch, half=True, whole=True, **options):
+    """The first hidden state of each text, and the gradient of the prompts."""
+    torch.manual_seed(1)
+    with (
+        in_half_precision(encoder, HALF if half else None, whole=whole),
+        torch.autocast("cpu", HALF, enabled=half),
+    ):
+        states = encoder(*batch, **options)[-1][:, 0]
+    encoder.zero_grad()
+    (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum().backward()
+    return states.detach(), next(encoder.prompt.parameters()).grad.clone()
+
+
+def test_hidden_states_and_gradients_are_near_those_of_float32(encoder, takes):
+    expected = passed(*encoder, half=False)
+    autocast = passed(*encoder, whole=False)
+    assert not takes
+    found = passed(*encoder)
+    assert takes == [True]
+    for ours, theirs, exact in zip(found, autocast, expected, strict=True):
+        assert (ours - exact).abs().max() < TOLERANCE * exact.abs().max()
+        assert not torch.equal(ours, theirs)
+
+
+def test_dropout_is_drawn_in_every_pass_and_is_the_same_in_the_backward_pass(encoder, monkeypatch):
+    """A directional derivative in float32 is the difference of two passes with the same random numbers."""
+    monkeypatch.setattr("dcpcse.encoders.half_layers.HALF", torch.float32)
+    monkeypatch.setattr("dcpcse.encoders.half_precision.HALF", torch.float32)
+    monkeypatch.setattr(HalfStack, "takes", lambda *args, **kwargs: True)
+    encoder, batch = encoder
+    table = next(encoder.prompt.parameters())
+
+    def value(seed):
+        torch.manual_seed(seed)
+        states = encoder(*batch)[0][:, 0]
+        return (states * torch.linspace(-1, 1, states.numel()).view_as(states)).double().sum()
+
+    with in_half_precision(encoder, torch.float32, whole=True):
+        without = value(1)
+        for layer in encoder.backbone.encoder.layer:
+            layer.output.dropout.p = layer.attention.output.dropout.p = 0.1
+        first = value(1)
+        assert value(1) == first != value(2) and first != without
+        first.backward()
+        direction, values = torch.randn_like(table), []
+        for step in (1e-2, -2e-2):
+            with torch.no_grad():
+                table += step * direction
+            values.append(float(value(1)))
+    assert float((table.grad * direction).sum()) == pytest.approx((values[0] - values[1]) / 2e-2, rel=1e-2)
+
+
+def test_gradients_reach_embeddings(encoder, takes):
+    """As those of shallow prompts, which replace word embeddings."""
+    encoder, batch = encoder
+
+    def gradient(half):
+        words = encoder.backbone.get_input_embeddings().weight
+        words.grad = None
+        passed(encoder, batch, half=half)
+        return words.grad
+
+    encoder.backbone.get_input_embeddings().requires_grad_(True)
+    expected, found = gradient(False), gradient(True)
+    assert takes == [True]
+    assert (found - expected).abs().max() < TOLERANCE * expected.abs().max()
+
+
+class Casts(TorchDispatchMode):
+    """Counts casts to bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten._to_copy and result.dtype == HALF:
+            self.count += 1
+        return result
+
+
+def test_hidden_states_are_cast_once(encoder, monkeypatch):
+    monkeypatch.setattr(torch_kernels, "run_forward", lambda states, *args: (states[0].contiguous(), states[0]))
+    monkeypatch.setattr(torch_kernels, "add_norm", lambda states, *args, **options: (states, None, None))
+    encoder, batch = encoder
+    with in_half_precision(encoder, HALF, whole=True), torch.autocast("cpu", HALF), torch.no_grad():
+        encoder(*batch)  # which casts the weights of linear layers before the stack
+        with Casts() as casts:
+            encoder(*batch)
+    assert casts.count == 1
+
+
+def test_what_has_no_kernels_is_left_to_autocast(encoder, takes):
+    encoder, batch = encoder
+    expected = passed(encoder, batch, whole=False)
+    states = passed(encoder, batch, all_layers=True)[0]
+    assert takes == [False] and torch.equal(states, expected[0])
+    encoder.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+    assert all(map(torch.equal, passed(encoder, batch), expected))
+    encoder.backbone.gradient_checkpointing_disable()
+    set_packed(encoder, True, by_kernels=False)
+    assert all(map(torch.equal, passed(encoder, batch), expected))
+    assert takes == [False, False]
+
+
+def test_trained_encoders_and_other_types_are_left_to_autocast(tiny):
+    def stacks(kind, change=lambda model: None):
+        model = load_backbone(tiny(kind)).model.requires_grad_(False)
+        change(model)
+        encoder = Encoder(model)
+        set_packed(encoder, True, by_kernels=True)
+        return [*frozen_stacks(encoder)]
+
+    assert len(stacks("bert")) == 1
+    assert not stacks("modernbert")
+    assert not stacks("bert", lambda model: model.encoder.layer[1].output.LayerNorm.bias.requires_grad_())
+    assert not stacks("bert", lambda model: setattr(model.encoder.layer[0].output, "dense", torch.nn.Identity()))
+    assert not stacks("bert", lambda model: setattr(model.encoder.layer[2], "forward", print))
+    assert not stacks("bert", lambda model: model.to(HALF))
+
+
+def test_encode_keeps_its_precision(tiny, sentences, takes):
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    model.requires_grad_(False)
+    set_packed(model, True, by_kernels=True)
+    expected = {}
+    for bf16, half in itertools.product((False, True), repeat=2):
+        model.bf16 = bf16
+        with torch.autocast("cpu", HALF, enabled=half):
+            expected[bf16, half] = model.encode(sentences)
+    with in_half_precision(model, HALF, whole=True):
+        for (bf16, half), vectors in expected.items():
+            model.bf16 = bf16
+            with torch.autocast("cpu", HALF, enabled=half):
+                np.testing.assert_array_equal(model.encode(sentences), vectors)
+    assert takes == [False] * 4
+    assert not any("forward" in vars(part) for part in model.modules())
