@@ -89,8 +89,8 @@ def test_the_python_blocks_of_a_page_run_one_after_another(name, desk, trained, 
         code = compile(block["code"], f"{name}.md", "exec")
         if block["reason"]:
             continue
-        for place in set(re.findall(r"[\"'](result/[\w-]+)[\"']", block["code"])) - WRITTEN:
-            (desk / place).parent.mkdir(exist_ok=True)
+        for place in set(re.findall(r"[\"'](result/[\w/-]+)[\"']", block["code"])) - WRITTEN:
+            (desk / place).parent.mkdir(parents=True, exist_ok=True)
             if not (desk / place).exists():
                 (desk / place).symlink_to(trained)
         if own := re.match(r"# (\w+\.py)\n", block["code"]):  # a file of the reader's, which other blocks import
