@@ -63,7 +63,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         """Add a usage that names the required arguments only."""
         if usage is None:
-            words = [self._prog]
+            words = ["%(prog)s"]
             for action in actions:
                 if action.required or not action.option_strings:
                     values = self._format_args(action, self._get_default_metavar_for_optional(action))

@@ -521,7 +521,7 @@ def test_a_best_run_is_compared_with_the_best_and_printed_extremes_stand_beside_
 def test_a_unit_keeps_what_its_command_prints(setting, tmp_path, commands):
     (unit,) = plan([ROWS["d2cse/table2/unsupervised/D2CSE-BERT-base"]], [0], setting, tmp_path / "out")
     run_unit(unit)
-    assert commands == ["train", "evaluate", "similarity"] and is_finished(unit)
+    assert commands == ["train", "evaluate", "search"] and is_finished(unit)
     kept = (unit.folder / "cosines.jsonl").read_text(encoding="utf-8")
     assert kept == '{"sentences": ["a", "b"], "score": 0.5}\n'
     (unit.folder / "cosines.jsonl").unlink()

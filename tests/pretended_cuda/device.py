@@ -241,7 +241,8 @@ def pretend() -> None:
     F.scaled_dot_product_attention = attention
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(number, device=...) makes a CPU tensor, and copies it
     torch.__future__.set_swap_module_params_on_conversion(True)  # a weight that moves remains the same object
-    torch.inference_mode = torch.no_grad  # tensors of inference mode have no version, which a wrapper needs
+    # Tensors of inference mode have no version, which a wrapper needs.
+    torch.inference_mode = lambda mode=True: torch.no_grad() if isinstance(mode, bool) else torch.no_grad(mode)
     Tensor.pin_memory, Tensor.is_pinned = pin_memory, is_pinned
     for name, answer in ANSWERS.items():
         setattr(torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer)
