@@ -31,8 +31,10 @@ def in_half_precision(
     The results are those of autocast, bit for bit, and without autocast those of the float32 weights, which are
     unchanged and must not change within the context. The copies need half the memory of these weights. dtype: the type
     to which autocast casts; None changes nothing. keep: keep the copies for the next context with `keep`, which makes
-    new ones if the weights were changed in between. Yields the number of layers that no other context of this dtype
-    had in half precision. See `frozen_linear_layers` for which layers are frozen.
+    new ones if the weights were changed in between. whole: with bfloat16, also compute the frozen layers of encoders
+    that use kernels as one function (`dcpcse.encoders.half_layers`), whose results differ from autocast by
+    rounding. Yields the number of layers that no other context of this dtype had in half precision. See
+    `frozen_linear_layers` for which layers are frozen.
     """
     if dtype is None:
         yield 0

@@ -121,7 +121,7 @@ def uses_kernels(attention: str | None, device: torch.device, packing: bool, *ot
         raise UserError(f"--attention triton: {reasons[0]}; leave it out")
     kernels = attention != "torch" and not reasons
     if device.type == "cuda":
-        notify(f"attention: {'Triton kernels' if kernels else 'PyTorch'}")
+        notify(f"attention: {'Triton kernels in half precision, PyTorch in float32' if kernels else 'PyTorch'}")
     return kernels
 
 
