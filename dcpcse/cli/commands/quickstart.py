@@ -26,7 +26,7 @@ COMMON: Mapping[str, Any] = {
     "learning_rate": 3e-2,
     "per_device_train_batch_size": 32,
     "max_seq_length": 16,
-    "max_steps": 100,
+    "max_steps": 85,
     "position_offset": 0,
     "save_strategy": "no",
     "logging_steps": 50,
