@@ -1,4 +1,4 @@
-"""Measure the errors of the gradient that chunks, processes and sharding cause, in float32.
+"""Measure the errors of the gradient that chunks and processes cause, in float32.
 
     python benchmarks/gradient_errors.py [--rows 256] [--chunk 16] [--processes 1 2 4] [--output_file errors.json]
 
@@ -6,10 +6,9 @@ An error is the largest difference from the gradient in float64 of all rows at o
 largest number of that gradient.
 
 The first table has the gradients that the Trainer gives the optimiser in the first step of DCPCSE on the embedded
-encoder, without dropout, on triplets of data/sample: for each number of processes, with and without --shard_encoder,
-with and without --gradient_cache_chunk and --loss_chunk (both --chunk). The second table has the gradients of the loss
-with respect to the embeddings of the same rows, of this project and of CachedMultipleNegativesRankingLoss of
-sentence-transformers.
+encoder, without dropout, on triplets of data/sample: for each number of processes, with and without
+--gradient_cache_chunk and --loss_chunk (both --chunk). The second table has the gradients of the loss with respect to
+the embeddings of the same rows, of this project and of CachedMultipleNegativesRankingLoss of sentence-transformers.
 """
 
 import argparse
@@ -60,11 +59,10 @@ def main() -> None:
         found = {count: launch(count, folder) for count in args.processes}
     reference = found[1]["reference"]
     steps = {
-        f"{count} process{'es' * (count > 1)}{', sharded' * sharded}": {
-            name: error(gradients, reference) for name, gradients in cells.items()
+        f"{count} process{'es' * (count > 1)}": {
+            name: error(gradients, reference) for name, gradients in kept["steps"].items()
         }
         for count, kept in found.items()
-        for sharded, cells in kept["steps"].items()
     }
     losses = compare_losses(args, found[1]["embeddings"])
     show(steps)
@@ -92,16 +90,13 @@ def launch(count: int, folder: str) -> dict:
 def work(args: argparse.Namespace) -> None:
     """Do one step for each combination of options, in this process as one of several; the first one writes a file."""
     cells = {
-        sharded: {
-            " and ".join(name for name, _ in given) or "at once": gradients_of(args, sharded, dict(given))
-            for chosen in itertools.product((False, True), repeat=2)
-            for given in [[(name, args.chunk) for name, use in zip(OPTIONS, chosen, strict=True) if use]]
-        }
-        for sharded in (False, True)[: min(int(os.environ.get("WORLD_SIZE", "1")), 2)]
+        " and ".join(name for name, _ in given) or "at once": gradients_of(args, dict(given))
+        for chosen in itertools.product((False, True), repeat=2)
+        for given in [[(name, args.chunk) for name, use in zip(OPTIONS, chosen, strict=True) if use]]
     }
     found = {"steps": cells}
     if world_size() == 1:
-        trainer = trainer_of(args, False, {})
+        trainer = trainer_of(args, {})
         (batch, _), step = without_index(next(iter(trainer.get_train_dataloader()))), trainer.step_module.train()
         found["embeddings"] = {name: rows.detach() for name, rows in step.encode(**batch).embeddings.items()}
         step.double()
@@ -111,22 +106,21 @@ def work(args: argparse.Namespace) -> None:
         torch.save(found, Path(args.folder) / "found.pt")
 
 
-def gradients_of(args: argparse.Namespace, sharded: bool, options: Mapping[str, int]) -> Gradients:
+def gradients_of(args: argparse.Namespace, options: Mapping[str, int]) -> Gradients:
     """Return the gradients of the first step, averaged over processes, by the name of the parameter."""
-    trainer, recorder = trainer_of(args, sharded, options), Recorder()
+    trainer, recorder = trainer_of(args, options), Recorder()
     trainer.add_callback(recorder)
     trainer.train()
     return {name.removeprefix("module."): gradient for name, gradient in recorder.gradients.items()}
 
 
-def trainer_of(args: argparse.Namespace, sharded: bool, options: Mapping[str, int]) -> dcpcse.Trainer:
+def trainer_of(args: argparse.Namespace, options: Mapping[str, int]) -> dcpcse.Trainer:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = dcpcse.TrainingArguments(
         tempfile.mkdtemp(dir=args.folder),
         max_steps=1,
         per_device_train_batch_size=args.rows // processes,
         max_grad_norm=0,  # no clipping
-        shard_encoder=sharded,
         save_strategy="no",
         disable_tqdm=True,
         use_cpu=True,

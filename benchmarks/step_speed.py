@@ -10,7 +10,6 @@ packed            this project: no padding, prompts inserted by the attention fu
                   oneDNN; on a GPU, attention and frozen layers by kernels
 without kernels   the same with --attention torch
 not prepacked     the same with --prepack False
-compiled layers   the same with --prepack False and --compile_layers; the first step, which compiles, is not counted
 padded            the same with --prepack False and --packing False
 past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code; with eager attention
                   (the only one that transformers had then) and with SDPA
@@ -49,7 +48,6 @@ from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.tokenization import pad
 from dcpcse.methods import build_method, fill_defaults, model_arguments
-from dcpcse.training.compiled_layers import compiled_layers
 from dcpcse.training.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.devices import uses_kernels
@@ -247,7 +245,6 @@ def _own(
     packed: bool = True,
     cached: bool = False,
     prepack: bool = True,
-    compiled: bool = False,
     kernels: bool = True,
 ) -> Callable:
     """Return a builder of a step of this project, packed as by its collator; cached: in chunks of --chunk."""
@@ -265,9 +262,8 @@ def _own(
         by_kernels = uses_kernels(None if kernels else "torch", torch.device(args.device), packed)
         set_packed(steps, packed, by_kernels=by_kernels)
         LASTING.enter_context(prepacked(steps, prepack and not args.bf16))
-        half = torch.bfloat16 if args.bf16 and not compiled else None
+        half = torch.bfloat16 if args.bf16 else None
         LASTING.enter_context(in_half_precision(steps, half, whole=True))
-        LASTING.enter_context(compiled_layers(encoder, compiled))
 
         def replayed(chunk: dict, replay: Replay, last: bool) -> dict[str, Tensor]:
             with _autocast(args):
@@ -381,7 +377,6 @@ SIDES = {
     "without kernels": _own("dcpcse", kernels=False),
     "cached": _own("dcpcse", cached=True),
     "not prepacked": _own("dcpcse", prepack=False),
-    "compiled layers": _own("dcpcse", prepack=False, compiled=True, kernels=False),
     "padded": _own("dcpcse", prepack=False, packed=False),
     "past_key_values, eager": _public("eager", prompted=True),
     "past_key_values, SDPA": _public("sdpa", prompted=True),

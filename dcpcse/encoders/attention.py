@@ -21,7 +21,6 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from dcpcse.encoders.flex_attention import TextsInOneRow
 from dcpcse.encoders.packing import Packing
 
 Prefix = Mapping[int, tuple[Tensor, Tensor]]
@@ -53,7 +52,7 @@ class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
 class PackedAttention(Protocol):
     """Attention over the packed texts of a batch by kernels (`dcpcse.encoders.prefix_kernel`)."""
 
-    def takes(self, query: Tensor, prefix: Prefix | tuple[Tensor, Tensor] | None) -> bool:
+    def takes(self, query: Tensor, prefix: Prefix | None) -> bool:
         """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
         ...
 
@@ -111,10 +110,9 @@ def prefix_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    prefix: Prefix | tuple[Tensor, Tensor] | None = None,
+    prefix: Prefix | None = None,
     prefix_mask: Tensor | None = None,
     packing: Packing | None = None,
-    one_row: TextsInOneRow | None = None,
     kernels: PackedAttention | None = None,
     sliding_window: int | None = None,
     forward_pass: ForwardPass | None = None,
@@ -124,24 +122,21 @@ def prefix_attention(
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
     query, key, value: (N, heads, L, head_dim). attention_mask: boolean (N, 1, L, L), or None if nothing is masked.
-    prefix: the keys and values of all layers, or of this layer alone.
+    prefix: the keys and values of all layers.
     Prompts have neither queries nor positions; every token attends to all prompts, whatever the mask or window.
     prefix_mask: boolean (N, P), which prompts belong to each row; None if every row has all prompts. packing: if
     given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
-    one_row: the same packed sequences; if given, they stay in one row unless dropout is applied to the attention
-    weights. kernels: attention over the same packed sequences by kernels, used wherever they support it.
+    kernels: attention over the same packed sequences by kernels, used wherever they support it.
     sliding_window: the smallest distance at which two tokens no longer attend to each other; a given attention_mask
     already includes the window. forward_pass: if given, layers that need the same mask share it; required for the
     prefix of all layers if the module has no number. bias: what relative positions add to the scores of tokens;
-    nothing is added to those of prompts. With a bias, packed sequences do not stay in one row.
+    nothing is added to those of prompts.
     Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
     if kernels is not None and bias is None and kernels.takes(query, prefix):
         how = {"window": sliding_window, "scale": kwargs.get("scaling"), "dropout": kwargs.get("dropout") or 0.0}
         return kernels.attend((query, key, value), prefix, _layer_of(module, forward_pass), **how), None
-    own = prefix if prefix is None or isinstance(prefix, tuple) else prefix.get(_layer_of(module, forward_pass))
-    if one_row is not None and bias is None and not kwargs.get("dropout"):
-        return one_row.attend(query, key, value, own, prefix_mask, sliding_window, kwargs.get("scaling")), None
+    own = None if prefix is None else prefix.get(_layer_of(module, forward_pass))
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
     prompts, length, device = 0 if own is None else own[0].shape[2], query.shape[2], query.device

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from dcpcse.encoders import prompt_support
 from dcpcse.encoders.attention import ForwardPass, Prefix
 from dcpcse.encoders.backbones import LMHead
-from dcpcse.encoders.flex_attention import TextsInOneRow
 from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.positions import positions_of
@@ -72,7 +71,6 @@ class Encoder(nn.Module):
         self.position_offset = 0 if self.positions.rotary else position_offset
         self.packable = backbone.config.model_type in prompt_support.PACKABLE
         self.packed = self.packable
-        self.in_one_row = False
         self.by_kernels = False
         if self.packable or prompt is not None:
             prompt_support.use_prefix_attention(backbone)
@@ -200,12 +198,12 @@ class Encoder(nn.Module):
             first = torch.arange(rows, device=attention_mask.device) * length
             return {**given, "attention_mask": attention_mask}, first
         packed = {name: packing.pack(tensor) for name, tensor in given.items()}
-        how: dict[str, Any] = {"one_row": TextsInOneRow(packing)} if self.in_one_row else {}
+        inputs = {**packed, "packing": packing}
         if self.uses_kernels:
             from dcpcse.encoders.prefix_kernel import KernelAttention
 
-            how["kernels"] = KernelAttention(packing)
-        return {**packed, "packing": packing, **how}, packing.first
+            inputs["kernels"] = KernelAttention(packing)
+        return inputs, packing.first
 
     def _packing(self, attention_mask: Tensor, packing: Packing | None) -> Packing | None:
         """Return the given packing, or compute it.
@@ -411,16 +409,15 @@ def set_dropout(model: nn.Module, rate: float) -> None:
                 setattr(module, attribute, rate)
 
 
-def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False, by_kernels: bool = False) -> None:
+def set_packed(module: nn.Module, packed: bool, by_kernels: bool = False) -> None:
     """Choose whether the encoders in a module skip padding (packed) or compute it.
 
-    in_one_row: also keep packed texts in one row for attention (`dcpcse.encoders.flex_attention`). by_kernels: compute
-    attention over packed texts by Triton kernels (`dcpcse.encoders.prefix_kernel`), wherever they support it.
+    by_kernels: compute attention over packed texts by Triton kernels (`dcpcse.encoders.prefix_kernel`), wherever they
+    support it.
     """
     for part in module.modules():
         if isinstance(part, Encoder):
             part.packed = packed and part.packable
-            part.in_one_row = in_one_row and part.packed
             part.by_kernels = by_kernels and part.packed and not adds_to_scores(part.backbone)
 
 

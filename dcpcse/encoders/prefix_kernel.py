@@ -587,7 +587,7 @@ class KernelAttention:
         self._seed: Tensor | None = None
         self._settings: dict[Any, Settings] = {}
 
-    def takes(self, query: Tensor, prefix: Prefix | tuple[Tensor, Tensor] | None) -> bool:
+    def takes(self, query: Tensor, prefix: Prefix | None) -> bool:
         """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
         if not isinstance(prefix, TablePrefix | None):
             return False

@@ -53,10 +53,7 @@ class VectorPrompt(DeepPrompt):
 
 
 class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
-    """A prefix whose keys and values are computed from vectors when a layer uses them.
-
-    The layer is then in its forward pass, in which its weights are complete even if they are split over processes.
-    """
+    """A prefix whose keys and values are computed from vectors when a layer uses them."""
 
     def __init__(self, vectors: Sequence[Tensor], projections: Sequence[Projection], heads: int) -> None:
         """vectors: the vectors of each layer, each (N, P, H). projections: the function of each layer."""
@@ -66,7 +63,7 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         if layer not in range(len(self)):
             raise KeyError(layer)
         vectors = self._vectors[layer]
-        # Without dropout all rows are equal: they are computed once, and flex attention stores them once.
+        # Without dropout all rows are equal, and are computed once.
         own = vectors[:1] if vectors.stride(0) == 0 else vectors
         keys, values = (
             part.unflatten(2, (self._heads, -1)).transpose(1, 2).expand(vectors.shape[0], -1, -1, -1)

@@ -14,13 +14,11 @@ from dcpcse.utils.option_fields import (
     require_count,
     require_kinds,
 )
-
-KEY_VARIABLE = "DCPCSE_API_KEY"
-"""Environment variable with the API key of a server."""
+from dcpcse.utils.removed_options import RefusesRemoved
 
 
 @dataclass
-class EncoderArguments:
+class EncoderArguments(RefusesRemoved):
     """Options for loading an encoder and for the representation of sentences that it returns."""
 
     _argument_group_name = "encoder"
@@ -75,11 +73,6 @@ class EncoderArguments:
         "where it can be used.",
         choices=["triton", "torch"],
     )
-    flex_attention: bool = option(
-        False,
-        "On a GPU, use flex attention over packed sentences with prompts stored once, wherever attention has no "
-        "dropout.",
-    )
     device: str | None = option(None, "Device: cpu, cuda, cuda:1, ... Default: cuda if available.")
     cache_dir: str | None = option(None, "Folder for downloads.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
@@ -100,7 +93,7 @@ class EncoderArguments:
 
 
 @dataclass
-class EncodingArguments:
+class EncodingArguments(RefusesRemoved):
     """Options of `dcpcse encode`: the output file, the format of its vectors, and the processes that compute them."""
 
     _argument_group_name = "encoding"
@@ -125,11 +118,6 @@ class EncodingArguments:
         None,
         "Encode on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here).",
     )
-    url: str | None = option(
-        None,
-        "Let the server at this address (`dcpcse serve`) encode; MODEL is then the name of one of its models, and the "
-        f"variable {KEY_VARIABLE} contains the API key if it needs one.",
-    )
     overwrite: bool = option(False, "Replace an output, finished or not, of a different model, text or option.")
 
     def __post_init__(self) -> None:
@@ -140,9 +128,6 @@ class EncodingArguments:
             require(given is None or given >= 1, f"--{name}", given, "at least 1")
         if not self.output:
             raise UserError("--output is missing; give OUT.npy or OUT.arrow")
-        if self.url and (self.ray or self.num_processes):
-            other = "ray" if self.ray else "num_processes"
-            raise UserError(f"--{other} has no effect with --url, where the server encodes; leave one of them out")
 
 
 @dataclass

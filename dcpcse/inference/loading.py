@@ -24,7 +24,7 @@ from dcpcse.inference.public_checkpoints.recognise import checkpoint_folder, fin
 from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.devices import pick_device, require_flex_attention, uses_kernels
+from dcpcse.utils.devices import pick_device, uses_kernels
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.run_files import last_checkpoint
@@ -75,11 +75,7 @@ def load_plain(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
 
 
 def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEncoder:
-    if args.flex_attention:
-        require_flex_attention(model.device, args.packing)
-    obstacles = ["it is not used with --flex_attention"] if args.flex_attention else []
-    kernels = uses_kernels(args.attention, model.device, args.packing, *obstacles)
-    set_packed(model, args.packing, args.flex_attention, kernels)
+    set_packed(model, args.packing, uses_kernels(args.attention, model.device, args.packing))
     model.bf16 = args.bf16
     if args.prompt is not None:
         model.text_prefix = args.prompt

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from dcpcse.inference.arguments import KEY_VARIABLE
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require, require_kinds
+
+KEY_VARIABLE = "DCPCSE_API_KEY"
+"""Environment variable with the API key of a server."""
 
 
 @dataclass

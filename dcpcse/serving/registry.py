@@ -157,7 +157,7 @@ class ModelRegistry:
     def _build(self, name: str, files: AdapterFiles) -> SentenceEncoder:
         model = self._collection().build(name, files)
         first = self.encoder.encoder
-        set_packed(model, first.packed, first.in_one_row, first.by_kernels)
+        set_packed(model, first.packed, first.by_kernels)
         model.bf16 = self.encoder.bf16
         release_memory(self.encoder.device)  # of the files; without it, a thousand adapters take a third more
         return model

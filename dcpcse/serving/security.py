@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
-from dcpcse.inference.arguments import KEY_VARIABLE
+from dcpcse.serving.arguments import KEY_VARIABLE
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import read_text
 

@@ -26,6 +26,7 @@ from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import Need, flag, option, require, require_seed
 from dcpcse.utils.parsing import read_text
 from dcpcse.utils.private.arguments import OneGpuArguments, enable_tf32
+from dcpcse.utils.removed_options import refuse_removed
 
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
 """Options whose value is a JSON object, or a file that contains one."""
@@ -38,7 +39,7 @@ UNSUPPORTED = {
     **dict.fromkeys(("group_by_length", "length_column_name"), _NEGATIVES),
     "auto_find_batch_size": "it changes the number of negatives during a run",
     "label_smoothing_factor": "contrastive targets are not smoothed",
-    **dict.fromkeys(("fsdp", "fsdp_config"), "use --shard_encoder, which splits the frozen encoder over processes"),
+    **dict.fromkeys(("fsdp", "fsdp_config"), "every process needs the complete frozen encoder"),
     **dict.fromkeys(("deepspeed", "parallelism_config", "neftune_noise_alpha"), _UNTESTED),
     **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), _UNTESTED),
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "scores are computed in float32"),
@@ -190,25 +191,10 @@ class TrainingArguments(OneGpuArguments):
         "where it can be used.",
         choices=["triton", "torch"],
     )
-    flex_attention: bool = option(
-        False,
-        "On a GPU, use flex attention over packed sentences with prompts stored once, in evaluation and wherever "
-        "attention has no dropout.",
-    )
     prepack: bool = option(
         True,
         "On a CPU in float32, store the frozen weights also in the layout of its matrix products. The copies take "
         "twice the memory of these weights.",
-    )
-    shard_encoder: bool = option(
-        False,
-        "Split the layers of the frozen encoder over the processes (FSDP2), for encoders that do not fit on one "
-        "device.",
-    )
-    compile_layers: bool = option(
-        False,
-        "Compile the layers of the frozen encoder (torch.compile), once for batches of all sizes; was slower on a CPU "
-        "and on an H100.",
     )
     batch_sampler: str = option(
         "random",
@@ -259,6 +245,7 @@ class TrainingArguments(OneGpuArguments):
         """
         made, defaults = super().__new__(cls), {one.name: one for one in fields(cls)}
         if unknown := next((name for name in options if name not in defaults), None):
+            refuse_removed([unknown])
             hint = did_you_mean(unknown, defaults.keys() - UNSUPPORTED.keys(), form="--{}")
             raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/training.md'}")
         passed = dict(zip(defaults, args, strict=False)) | options

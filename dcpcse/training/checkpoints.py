@@ -20,6 +20,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.private.trainer import safe_globals
+from dcpcse.utils.removed_options import REMOVED
 from dcpcse.utils.run_files import (
     RUN_FILE,
     STATE,
@@ -50,17 +51,7 @@ _MAY_CHANGE = {
     *("eval_pairs", "eval_labels", "eval_retrieval"),
     *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
-    *(
-        "packing",
-        "attention",
-        "flex_attention",
-        "prepack",
-        "shard_encoder",
-        "gradient_cache_chunk",
-        "loss_chunk",
-        "tf32",
-    ),
-    "compile_layers",
+    *("packing", "attention", "prepack", "gradient_cache_chunk", "loss_chunk", "tf32", *REMOVED),
 }
 """Options that may change when a run resumes, such as paths, the length of the run, reports and hardware.
 
@@ -71,8 +62,8 @@ _MAY_MOVE = ("guide", "teacher")
 """Options that may change when a run resumes, but not be added or left out, since what they name is identified."""
 
 _MOVES_ROUNDING = (
-    *("packing", "attention", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "loss_chunk"),
-    *("torch_compile", "compile_layers", "gradient_checkpointing", "activation_checkpointing", "use_cpu", "tf32"),
+    *("packing", "attention", "prepack", "gradient_cache_chunk", "loss_chunk", *REMOVED),
+    *("torch_compile", "gradient_checkpointing", "activation_checkpointing", "use_cpu", "tf32"),
 )
 """Options of `_MAY_CHANGE` that change results in the last digits."""
 
@@ -118,6 +109,7 @@ class Checkpoint:
             return
         before = _whole(read_options, self.folder)
         defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(TrainingArguments)}
+        defaults |= dict.fromkeys(REMOVED, False)
         defaults["bf16"] = False  # earlier versions recorded it only if it was given
         for name in sorted(set(before) | set(options)):
             was, now = (o.get(name, defaults.get(name)) for o in (before, options))

@@ -21,7 +21,6 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.dev_evaluation import OwnTask
 from dcpcse.training.fitting_options import load_options
 from dcpcse.training.run_history import gains_of
-from dcpcse.training.sharding import unsharded
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import broadcast
@@ -71,8 +70,7 @@ def report_gains(trainer: Trainer, own: Sequence[OwnTask], *, finished: bool = F
     entries = _recorded(trainer, own)
     known = [task for task in own if task.name in entries]
     if missing := [task for task in known if not finished or entries[task.name].get("trained") is None]:
-        with unsharded(trainer.sharded):
-            results = _measure(trainer.sentence_encoder, _suite(missing), trainer)
+        results = _measure(trainer.sentence_encoder, _suite(missing), trainer)
         entries |= {task.name: _compared(entries[task.name], task, results, trainer) for task in missing}
         _write(trainer, list(entries.values()))
     for gain in gains_of(list(entries.values())):
@@ -111,7 +109,7 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
     """
     model, options = trainer.sentence_encoder, load_options(trainer.model_options)
     name, run = model.source.name_or_path, trainer.args
-    settings: dict[str, Any] = {name: getattr(run, name) for name in ("packing", "attention", "flex_attention")}
+    settings: dict[str, Any] = {name: getattr(run, name) for name in ("packing", "attention")}
     own = SentenceFolder.find(name, options)
     if own is None:
         settings |= _representation(model)

@@ -28,6 +28,7 @@ from dcpcse.utils.command_parser import Parser, as_text, build_dataclass
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
+from dcpcse.utils.removed_options import refuse_removed
 
 if TYPE_CHECKING:
     import argparse
@@ -87,6 +88,7 @@ def python_options(parser: Parser, options: Mapping[str, Any], others: "Collecti
         if name in parser.unsupported:
             raise UserError(f"--{name} is not supported: {parser.unsupported[name]}; leave it out")
         if name not in actions:
+            refuse_removed([name])
             known = [*others, *(one for one in actions if one not in parser.unsupported)]
             hint = did_you_mean(name, known, form="--{}")
             raise UserError(f"unknown option {name}; {hint or 'see the options in docs/training.md'}")

@@ -16,7 +16,6 @@ from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.options import OWN_METRICS_OF_OPTION
 from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import warn
-from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import Need
 from dcpcse.utils.private.trainer import INTEGRATION_TO_CALLBACK
@@ -110,8 +109,6 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
             "negatives; leave them out"
         )
     _require_installed(run)
-    if run.flex_attention:
-        require_flex_attention(run.device, run.packing)
     if run.logging_dir:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 

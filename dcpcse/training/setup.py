@@ -41,7 +41,6 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.compiled_layers import require_compiler
 from dcpcse.training.fitting_options import (
     fill_precision,
     fill_recipe,
@@ -55,11 +54,9 @@ from dcpcse.training.fitting_options import (
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
 from dcpcse.training.validate_setup import (
-    require_compilable,
     require_data,
     require_distinct_rows,
     require_fitting,
-    require_shardable,
     warn_of_unknown_tokens,
 )
 from dcpcse.utils.console import notify, warn
@@ -202,10 +199,6 @@ def build(
     if data:
         require_data(data, len(dataset), options, run)
         require_distinct_rows(dataset, run)
-    require_shardable(options, run)
-    require_compilable(options, run)
-    if run.compile_layers and run.trains:
-        require_compiler(run.device)
     if run.gradient_cache_chunk:
         require_repeatable(run)
     transformers.set_seed(run.seed)

@@ -36,7 +36,6 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments, as_training_arguments
-from dcpcse.training.compiled_layers import compiled_layers
 from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards
@@ -48,7 +47,6 @@ from dcpcse.training.progress_bar import close_bars
 from dcpcse.training.resolve_arguments import resolve_arguments
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.setup import build, checked, model_options, open_train_dataset, resolved, write_run
-from dcpcse.training.sharding import shard_layers, unsharded
 from dcpcse.training.step import TrainingStep
 from dcpcse.training.summary import planned_steps
 from dcpcse.training.validate_setup import batch_sizes
@@ -185,16 +183,10 @@ class Trainer(HookedTrainer):
         self.run_options: Mapping[str, Any] = resolved(built.options, data_options, args, args.given)
         self.made_of = built.made_of
         self.step_module: TrainingStep = self.model
-        others = {"--compile_layers": args.compile_layers, "--torch_compile": args.torch_compile}
-        others["--flex_attention"] = args.flex_attention
-        obstacles = [f"it is not used with {name}" for name, applies in others.items() if applies]
-        kernels = uses_kernels(args.attention, args.device, args.packing, *obstacles)
-        set_packed(self.step_module, args.packing, args.flex_attention, kernels)
-        self.sharded: list[nn.Module] = []
+        kernels = uses_kernels(args.attention, args.device, args.packing, compiled=args.torch_compile)
+        set_packed(self.step_module, args.packing, kernels)
         self.metrics_file = MetricsFile(Path(args.output_dir))
         self.add_callback(self.metrics_file)
-        if args.shard_encoder:
-            self.add_callback(_ShardEncoder(self))
         self.add_callback(PaceCallback())
         self.add_callback(_AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
@@ -288,9 +280,8 @@ class Trainer(HookedTrainer):
 
     def _train(self, resume_from_checkpoint: str | None, *args: Any, **kwargs: Any) -> TrainOutput:
         half = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
-        # Compiled graphs use the original weights; sharded weights are not resident all the time.
-        original = self.args.torch_compile or self.args.shard_encoder or self.args.compile_layers
-        layout = prepacked(self.step_module, self.args.prepack and not (original or half))
+        compiled = self.args.torch_compile  # the compiled graph uses the original weights
+        layout = prepacked(self.step_module, self.args.prepack and not (compiled or half))
         # The guide computes in float32.
         cast = nn.ModuleList([self.sentence_encoder, self.step_module.losses])
         self._resumed_from = resume_from_checkpoint and Path(resume_from_checkpoint)
@@ -302,13 +293,12 @@ class Trainer(HookedTrainer):
         # A resumed run was already evaluated at its start.
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
-            compiled = compiled_layers(self.sentence_encoder.encoder.backbone, self.args.compile_layers)
-            half = None if original else half
+            half = None if compiled else half
             # Denoising subtracts vectors that can be nearly equal, for which autocast keeps more digits.
             whole = half == torch.bfloat16 and not self.sentence_encoder.denoising.training
             if whole and any(frozen_stacks(cast)):
                 notify("frozen layers are computed in bfloat16 by kernels")
-            with layout, in_half_precision(cast, half, whole=whole), compiled:
+            with layout, in_half_precision(cast, half, whole=whole):
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             close_bars(self.callback_handler.callbacks)
@@ -483,7 +473,7 @@ class Trainer(HookedTrainer):
             self.metrics_file.follow(self.state)  # an interrupted earlier call may have logged this evaluation
         self.guards.flush()
         model, in_dev = self.sentence_encoder, self.model_options.denoise_in_dev
-        with unsharded(self.sharded), model.denoised(model.denoising.inference if in_dev is None else in_dev):
+        with model.denoised(model.denoising.inference if in_dev is None else in_dev):
             scores = compute_scores(model, suites, self.args.per_device_eval_batch_size, self.compute_metrics)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
         if self.is_in_train:
@@ -759,14 +749,3 @@ class ResumeCallback(TrainerCallback):
         self.trainer._epoch_is_over = True
         control.should_save = control.should_save or self.postponed
         self.postponed = False
-
-
-class _ShardEncoder(TrainerCallback):
-    """Shards the encoder when training starts. Before that, accelerate would not wrap the other weights in DDP."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        if not self.trainer.sharded:
-            self.trainer.sharded = shard_layers(self.trainer.step_module.model.encoder.backbone)

@@ -11,14 +11,12 @@ from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
 from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.views import max_added_tokens
-from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.templates import frame
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.tunings import TUNINGS
 from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_cachable
@@ -206,36 +204,6 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
         )
 
 
-def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if `--shard_encoder` cannot split the encoder."""
-    obstacles = {
-        "one process has nothing to split; launch several with torchrun": run.world_size == 1,
-        f"only a frozen encoder can be split; leave --tuning {model.tuning} out": not TUNINGS[model.tuning].frozen,
-        "it is not tested with --torch_compile; leave that out": run.torch_compile,
-    }
-    for obstacle, applies in obstacles.items():
-        if run.shard_encoder and applies:
-            raise UserError(f"--shard_encoder: {obstacle}, or leave --shard_encoder out")
-
-
-def require_compilable(model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if `--compile_layers` cannot be combined with another option."""
-    obstacles = {
-        f"only a frozen encoder is compiled layer by layer; leave --tuning {model.tuning} out": (
-            not TUNINGS[model.tuning].frozen
-        ),
-        "--torch_compile already compiles the whole step; leave that out": run.torch_compile,
-        "a compiled pass draws its own random numbers for dropout, which the second pass over a chunk cannot repeat; "
-        "leave out --gradient_cache_chunk": run.gradient_cache_chunk is not None,
-        "it is not tested with --shard_encoder; leave that out": run.shard_encoder,
-        "it is not tested with --flex_attention; leave that out": run.flex_attention,
-        "it is not tested with --gradient_checkpointing; leave that out": run.gradient_checkpointing,
-    }
-    for obstacle, applies in obstacles.items():
-        if run.compile_layers and applies:
-            raise UserError(f"--compile_layers: {obstacle}, or leave --compile_layers out")
-
-
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect.
 
@@ -274,7 +242,6 @@ def require_fitting(
     require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)
-    require_own_layers(method, run)
     require_recomputable(method, run)
     require_warmups(method, run)
     if run.trains:
@@ -334,8 +301,6 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
         return
     obstacles = {
         "--torch_compile": (run.torch_compile, "which a compiled step does not provide; leave it out"),
-        "--compile_layers": (run.compile_layers, "which compiled layers do not provide; leave it out"),
-        "--shard_encoder": (run.shard_encoder, "which a split encoder does not provide; leave it out"),
         "--fp16": (run.fp16, "which is not scaled and underflows in half precision; use --bf16"),
     }
     for option, (given, reason) in obstacles.items():
@@ -344,21 +309,6 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
                 f"{option}: --method {method.model.method} needs the gradient of its adversarial views inside the "
                 f"forward pass, {reason}"
             )
-
-
-def require_own_layers(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if the encoder is to be split and a loss also uses it without its LoRA adapter."""
-    encoder = method.model.encoder
-    others = [part for loss_fn in method.losses for part in loss_fn.modules() if isinstance(part, Encoder)]
-    weights = {id(weight) for weight in encoder.backbone.parameters()}
-    if run.shard_encoder and any(
-        other.backbone is not encoder.backbone and not weights.isdisjoint(map(id, other.parameters()))
-        for other in others
-    ):
-        raise UserError(
-            f"--shard_encoder: --method {method.model.method} also uses the encoder without its LoRA adapter, whose "
-            "layers are never complete in one process; choose another --discriminator, or leave --shard_encoder out"
-        )
 
 
 def require_recomputable(method: Method, run: TrainingArguments) -> None:

@@ -18,6 +18,7 @@ from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import Whole, finite_number
 from dcpcse.utils.private.parser import DataclassParser
+from dcpcse.utils.removed_options import refuse_removed, without_removed_defaults
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
@@ -162,6 +163,7 @@ class CommandParser(argparse.ArgumentParser):
         if not words:
             return
         name = words[0].split("=")[0]
+        refuse_removed([name.lstrip("-").replace("-", "_")])
         if Path(name).suffix in (".json", ".yaml", ".yml"):
             raise UserError(f"{name} is not an option; a file of options must be the first argument")
         known = [option.lstrip("-") for action in self._actions for option in action.option_strings]
@@ -279,6 +281,7 @@ class Parser(CommandParser, DataclassParser):
 
         translate: a function that replaces old options on a command line.
         """
+        options = without_removed_defaults(options, {action.dest for action in self._actions})
         for name, value in options.items():
             action = self._option_string_actions.get(f"--{name}")
             # run.yaml contains --report_to as a list of one value.

@@ -94,21 +94,13 @@ class Returning:
         return self._copy
 
 
-def require_flex_attention(device: torch.device, packing: bool) -> None:
-    """Raise UserError unless --flex_attention can be used: it needs a GPU and packed batches."""
-    if not packing:
-        raise UserError("--flex_attention has no effect with --packing False; leave one of them out")
-    if device.type != "cuda":
-        raise UserError(f"--flex_attention needs a GPU, but the device of this run is {device.type}; leave it out")
-
-
-def uses_kernels(attention: str | None, device: torch.device, packing: bool, *others: str) -> bool:
+def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, compiled: bool = False) -> bool:
     """Return whether attention is computed by Triton kernels: `--attention`, by default if they can be used.
 
-    others: further reasons for which they cannot be used. Says which attention a run on a GPU uses. Raises UserError
-    if they are requested and cannot be used.
+    compiled: whether `--torch_compile` compiles the step. Says which attention a run on a GPU uses. Raises UserError
+    if the kernels are requested and cannot be used.
     """
-    reasons = [*others]
+    reasons = ["it is not used with --torch_compile"] if compiled else []
     if device.type != "cuda":
         reasons.append(f"it needs a GPU, but the device of this run is {device.type}")
     elif importlib.util.find_spec("triton") is None:

@@ -799,8 +799,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "train ... --load_best_model_at_end --eval_strategy steps",
             "--load_best_model_at_end",
         ),
-        Case("shards of one process", "train ... --shard_encoder", "--shard_encoder"),
-        Case("another way of sharding", "train ... --fsdp True", "--shard_encoder"),
+        Case("a split encoder", "train ... --fsdp True", "--fsdp"),
         Case(
             "chunks of a compiled step", "train ... --gradient_cache_chunk 2 --torch_compile", "--gradient_cache_chunk"
         ),
@@ -814,16 +813,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "batch normalisation in chunks", "train ... --batchnorm --gradient_cache_chunk 2", "--gradient_cache_chunk"
         ),
         Case("attention kernels without a GPU", "train ... --attention triton", "--attention triton"),
-        Case("flex attention without a GPU", "train ... --flex_attention", "--flex_attention"),
-        *(
-            Case(f"compiled layers {name}", f"train ... --compile_layers {option}", option.split()[0])
-            for name, option in {
-                "of a trained encoder": "--tuning full",
-                "in a compiled step": "--torch_compile",
-                "in chunks": "--gradient_cache_chunk 8",
-                "recomputed": "--gradient_checkpointing",
-            }.items()
-        ),
+        Case("compiled layers", "train ... --compile_layers", "--compile_layers was removed in 0.2.0"),
         Case("neither training nor measuring", "train ... --do_train False", "--do_train False"),
         Case("a branch without a push", "train ... --hub_model_id some/prompts", "--hub_model_id"),
         Case("an old option that cannot work", "train ... --group_by_length", "--group_by_length"),
@@ -1179,7 +1169,6 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a new head that predicts nothing", "evaluate ... --pooler top_k --lm_head new", "--lm_head new"),
         Case("another encoder for a plain one", "evaluate ... --base elsewhere", "--base"),
         Case("prompts of a plain encoder", "evaluate ... --pre_seq_len 10", "--pre_seq_len"),
-        Case("flex attention without packing", "evaluate ... --packing False --flex_attention", "--flex_attention"),
         Case("MTEB in dev mode", "evaluate ... --mteb STSBenchmark", "--mteb"),
         Case("data of MTEB alone", "evaluate ... --mteb_data_dir sts", "--mteb_data_dir"),
         Case("tasks of MTEB in no file", "evaluate ... --mode test --mteb nowhere.py", "nowhere.py"),

@@ -18,7 +18,7 @@ from tables import check_rows
 
 from dcpcse.api.words import in_python_words
 from dcpcse.cli.main import COMMANDS, find_command, main
-from dcpcse.inference.arguments import KEY_VARIABLE
+from dcpcse.serving.arguments import KEY_VARIABLE
 
 PAGE = ROOT / "docs/bad-input.md"
 PROGRESS = re.compile(r"(encode|score|index|mine): +\d+%|Generating \w+ split: ")  # the last one is of datasets

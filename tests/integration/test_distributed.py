@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,9 +27,7 @@ from dcpcse.data.collator import slots_of
 from dcpcse.data.labels import CLASSES
 from dcpcse.losses.pair_ranking import PairRanking
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.training.validate_setup import require_shardable
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
-from dcpcse.utils.errors import UserError
 
 ROLES = ("anchor", "positive", "negative")
 ESIMCSE = {"method": "esimcse", "dup_rate": 0.0}
@@ -451,55 +448,6 @@ def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path
     assert "negatives per anchor: 19 (batch 10 over 2 processes" in done.err[0]
     assert "negatives per anchor" not in done.err[1]
     assert_same_weights(folder, tmp_path / "out")
-
-
-SHARDED = """
-import sys
-from torch.distributed.tensor import DTensor
-from dcpcse.cli.commands.train import train_command
-from dcpcse.cli.runner import run
-from dcpcse.training.trainer import Trainer
-
-def count(trainer, when):
-    split = [p for p in trainer.step_module.parameters() if isinstance(p, DTensor)]
-    own, whole = sum(p.to_local().numel() for p in split), sum(p.numel() for p in split)
-    sys.stdout.write(f"numbers kept {when}: {own} of {whole}\\n")  # one piece, as two processes write
-
-def then_count(function, when):
-    def call(self, *args, **kwargs):
-        result = function(self, *args, **kwargs)
-        count(self, when)
-        return result
-    return call
-
-Trainer.save_model = then_count(Trainer.save_model, "when saved")
-Trainer.compute_loss = then_count(Trainer.compute_loss, "before backward")
-sys.exit(run(train_command, sys.argv[1:]))
-"""
-
-
-def test_a_split_encoder_trains_the_same_weights(published_run, tmp_path, pairs):
-    """The run of the published script again, dev measurements and the best checkpoint included."""
-    folder, options, _ = published_run
-    (tmp_path / "program.py").write_text(SHARDED, encoding="utf-8")
-    options = {**options, "output_dir": tmp_path / "out", "shard_encoder": True}
-    done = pairs(tmp_path / "program.py", *words(options), "--optim", "sgd")
-    assert done.codes == [0, 0], done.stderr
-    assert_same_weights(folder, tmp_path / "out")
-    layers = 3 * (4 * 32 * 33 + 2 * 32 * 48 + 48 + 32 + 4 * 32)  # attention, two dense layers, two LayerNorms
-    # By both processes at the checkpoint, after a measurement; by the first at the end, which writes the result.
-    assert done.stdout.count(f"numbers kept when saved: {layers // 2} of {layers}") == 2 + 1
-    assert done.stdout.count(f"numbers kept before backward: {layers // 2} of {layers}") == 2 * 3
-
-
-@pytest.mark.parametrize("given", [{"tuning": "full"}, {"torch_compile": True}], ids=str)
-def test_what_cannot_be_split_is_refused(given):
-    options = {"tuning": "deep", "torch_compile": False, "world_size": 2, "shard_encoder": True}
-    asked = SimpleNamespace(**options)
-    require_shardable(asked, asked)
-    asked = SimpleNamespace(**{**options, **given})
-    with pytest.raises(UserError, match=f"--shard_encoder: .*--{next(iter(given))}"):
-        require_shardable(asked, asked)
 
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])

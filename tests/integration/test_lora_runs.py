@@ -15,9 +15,6 @@ from dcpcse.encoders.backbones import fingerprints, load_backbone
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.lora import lora_weights
 from dcpcse.methods import METHODS, build_method, model_arguments
-from dcpcse.training.arguments import TrainingArguments
-from dcpcse.training.validate_setup import require_own_layers
-from dcpcse.utils.errors import UserError
 
 peft = pytest.importorskip("peft")
 
@@ -146,17 +143,6 @@ def test_the_discriminator_of_d2cse_has_the_adapter_if_it_is_the_encoder(discrim
     assert own == (len(others) == 1)  # the generator
 
 
-def test_a_split_encoder_is_refused_where_it_is_also_used_without_its_adapter(tiny):
-    split = TrainingArguments("out", use_cpu=True)
-    split.shard_encoder = True
-    for discriminator in ("self", "trained"):
-        require_own_layers(method_of(tiny, method="d2cse", discriminator=discriminator), split)
-    method = method_of(tiny, method="d2cse", discriminator="frozen")
-    with pytest.raises(UserError, match="--shard_encoder: --method d2cse also uses the encoder without its LoRA"):
-        require_own_layers(method, split)
-    require_own_layers(method, TrainingArguments("out", use_cpu=True))
-
-
 def test_the_momentum_encoder_averages_the_matrices_alone(tiny):
     method = method_of(tiny, method="esimcse", generator_name=None)
     averages = method.terms["contrastive"].loss.average.weights()
@@ -182,33 +168,11 @@ def test_a_loaded_encoder_is_trained_again_and_again(tiny, sentences, tmp_path):
     assert fingerprints(backbone.model) == (backbone.source.fingerprint, backbone.source.weights)
 
 
-SPLIT = """
-import sys
-from torch.distributed.tensor import DTensor
-from dcpcse.cli.commands.train import train_command
-from dcpcse.cli.runner import run
-from dcpcse.training.trainer import Trainer
-
-save = Trainer.save_model
-
-def count(self, *args, **kwargs):
-    own = [(".lora_" in n, isinstance(p, DTensor)) for n, p in self.step_module.named_parameters() if "query" in n]
-    frozen, adapter = ({split for is_lora, split in own if is_lora == wanted} for wanted in (False, True))
-    sys.stdout.write(f"frozen split {frozen}, adapter split {adapter}\\n")  # one piece, as two processes write
-    return save(self, *args, **kwargs)
-
-Trainer.save_model = count
-sys.exit(run(train_command, sys.argv[1:]))
-"""
-
-
-def test_two_processes_and_a_split_encoder_train_the_adapter_of_one_process(tiny, train, train_txt, tmp_path, pairs):
+def test_two_processes_train_the_adapter_of_one_process(tiny, train, train_txt, tmp_path, pairs):
     encoder = tiny("roberta", **NO_DROPOUT)
     one = train(encoder, train_txt, per_device_train_batch_size=8, **DESCENT)
-    (tmp_path / "program.py").write_text(SPLIT, encoding="utf-8")
-    for name, given in {"two": {}, "split": {"shard_encoder": True}}.items():
-        argv = train.argv(encoder, train_txt, tmp_path / name, per_device_train_batch_size=4, **DESCENT, **given)
-        done = pairs(tmp_path / "program.py", *argv)
-        assert done.codes == [0, 0], done.stderr
-        assert done.stdout.count(f"frozen split {{{bool(given)}}}, adapter split {{False}}") > 0
-        assert_same_weights(one.folder, tmp_path / name, atol=1e-5)
+    done = pairs(
+        "train.py", *train.argv(encoder, train_txt, tmp_path / "two", per_device_train_batch_size=4, **DESCENT)
+    )
+    assert done.codes == [0, 0], done.stderr
+    assert_same_weights(one.folder, tmp_path / "two", atol=1e-5)

@@ -1,7 +1,6 @@
 """train.py from the command line to the folder: what is trained, what is logged, what the options do."""
 
 import contextlib
-import functools
 import json
 import math
 import sys
@@ -451,15 +450,6 @@ def test_gradient_caching_logs_every_term(tiny, train, train_txt):
     logged = zip(*map(run.logged, ("loss_contrastive", "weight_mlm", "loss_mlm")), strict=True)
     together = [contrastive + weight * mlm for contrastive, weight, mlm in logged]
     assert run.logged("loss") == pytest.approx(together, rel=1e-2)
-
-
-def test_compiled_layers_give_the_same_prompts(tiny, train, train_txt, monkeypatch):
-    # The code of a C++ compiler is compared in tests/training/test_compiled_layers.py.
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    settings = {"learning_rate": 1e-3, "prompt_dropout": 0.0}
-    folder = tiny("bert", num_hidden_layers=2, **NO_DROPOUT)  # tracing a layer takes a second
-    plain, compiled = (train(folder, train_txt, compile_layers=given, **settings) for given in (False, True))
-    assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
 
 
 def test_gradient_checkpointing_recomputes_with_the_same_dropout(tiny, train, train_txt):

@@ -114,10 +114,10 @@ def test_chunks_take_the_same_steps(options, tiny, batch):
         torch.testing.assert_close(in_chunks[name], term.detach(), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("option", ["torch_compile", "compile_layers", "shard_encoder", "fp16"])
+@pytest.mark.parametrize("option", ["torch_compile", "fp16"])
 def test_ways_to_compute_without_an_inner_gradient_are_refused(option, tiny):
     method = SimpleNamespace(adversary=Adversary("supervised", 1.0, {}), model=SimpleNamespace(method="mine"))
-    run = {"torch_compile": False, "compile_layers": False, "shard_encoder": False, "fp16": False}
+    run = {"torch_compile": False, "fp16": False}
     require_inner_gradient(method, SimpleNamespace(**run))
     with pytest.raises(UserError, match=f"--{option}: --method mine needs the gradient"):
         require_inner_gradient(method, SimpleNamespace(**{**run, option: True}))

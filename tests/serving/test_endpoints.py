@@ -15,7 +15,6 @@ from servers import save_adapter
 from thread_server import ADMIN, ENCODER, served
 
 import dcpcse
-from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
@@ -347,52 +346,6 @@ def test_the_demo_page_is_served_by_the_same_process(encoder, folders, sentences
                     break
         found = json.loads(line.removeprefix("data: "))["output"]["data"][0]
         assert "base" in str(found) and "reviews" in str(found) and sentences[1] in str(found)
-
-
-# dcpcse encode --url
-
-
-def test_a_file_encoded_by_a_server_is_that_of_a_local_encoding(server, folders, sentences, tmp_path, monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    text = tmp_path / "text.txt"
-    lines = [*sentences, "rain " * 500, *(f"{sentence} {i}" for i in range(30) for sentence in sentences)]
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for name, model, words in (("local", folders["reviews"], []), ("remote", "reviews", ["--url", server.url])):
-        output = str(tmp_path / f"{name}.npy")
-        assert main(["encode", str(model), str(text), "--output", output, "--chunk_size", "300", *words]) == 0
-    local, remote = (np.load(tmp_path / f"{name}.npy") for name in ("local", "remote"))
-    np.testing.assert_allclose(remote, local, atol=1e-5)
-    records = [json.loads((tmp_path / f"{name}.npy.json").read_text(encoding="utf-8")) for name in ("local", "remote")]
-    assert records[0] == records[1] and records[0]["truncated"] == 1
-    index = dcpcse.SentenceIndex.build(dcpcse.load(folders["reviews"]), text, vectors=tmp_path / "remote.npy")
-    assert index.search(sentences[2], 1)[0].row == 2
-    words = ["--url", server.url, "--truncate_dim", "8", "--normalize"]
-    assert main(["encode", "reviews", str(text), "--output", str(tmp_path / "short.npy"), *words]) == 0
-    short = local[:, :8] / np.linalg.norm(local[:, :8], axis=1, keepdims=True)
-    np.testing.assert_allclose(np.load(tmp_path / "short.npy"), short, atol=1e-5)
-    record = json.loads((tmp_path / "short.npy.json").read_text(encoding="utf-8"))
-    assert record["made_of"]["options"]["truncate_dim"] == 8
-
-
-@pytest.mark.parametrize(
-    ("model", "words", "message"),
-    [
-        ("reveiws", [], "did you mean 'reviews'? (status 404)"),
-        ("reviews", ["--url", "127.0.0.1:80"], "must be the address of a server"),
-        ("reviews", ["--url", "http://127.0.0.1:9"], "no answer"),
-        ("reviews", ["--pooler", "avg"], "--pooler_type has no effect with --url"),
-        ("reviews", ["--ray", "local"], "--ray has no effect with --url"),
-        ("reviews", ["--max_seq_length", "8"], "--max_seq_length has no effect with --url"),
-        ("reviews", ["--truncate_dim", "33"], "truncate_dim 33: must be between 1 and 32"),
-    ],
-)
-def test_mistakes_with_a_server_are_one_line(model, words, message, server, sentences, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    url = [] if "--url" in words else ["--url", server.url]
-    assert main(["encode", model, str(text), "--output", str(tmp_path / "out.npy"), *url, *words]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_answers_do_not_wait_for_acknowledgements():

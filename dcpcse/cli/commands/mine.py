@@ -29,7 +29,7 @@ def mine_command(argv: Sequence[str]) -> None:
 
     require_backend(args.backend)
     cache = Path(encoder.cache_dir) / "dcpcse" if encoder.cache_dir else None
-    general = ("batch_size", "packing", "attention", "flex_attention", "device", "cache_dir", "use_auth_token")
+    general = ("batch_size", "packing", "attention", "device", "cache_dir", "use_auth_token")
     of_guide = EncoderArguments(**{name: getattr(encoder, name) for name in general}, pooler_type=args.guide_pooler)
 
     def guide() -> "SentenceEncoder":

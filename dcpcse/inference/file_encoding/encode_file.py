@@ -18,7 +18,6 @@ from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding.encode_job import EncodeJob
 from dcpcse.inference.file_encoding.formats import writer_for
 from dcpcse.inference.file_encoding.ray_workers import RayWorkers, ray_workers
-from dcpcse.inference.file_encoding.server_worker import ServerWorker
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.inference.file_encoding.workers import InProcess, WorkerProcesses
 from dcpcse.utils.arguments import path
@@ -96,12 +95,10 @@ def encode_file(
         return EncodedFile(output, text.lines, dimension, record["truncated"], encoded, time.perf_counter() - started)
 
 
-Workers = InProcess | WorkerProcesses | RayWorkers | ServerWorker
+Workers = InProcess | WorkerProcesses | RayWorkers
 
 
 def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractContextManager[Workers]:
-    if args.url:
-        return contextlib.nullcontext(ServerWorker(args.url, encoder))
     if args.ray:
         return ray_workers(args.ray, args.num_processes, encoder.device)
     if (args.num_processes or 1) > 1:
@@ -109,7 +106,7 @@ def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractCont
     return contextlib.nullcontext(InProcess(encoder.device))
 
 
-ENCODER_OPTIONS = ("packing", "flex_attention", "bf16")
+ENCODER_OPTIONS = ("packing", "bf16")
 """Options of the encoder that affect vectors, in addition to the batch size."""
 
 

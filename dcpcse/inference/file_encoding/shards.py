@@ -27,6 +27,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic, write_json_atomic
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.npy import BROKEN_HEADERS
+from dcpcse.utils.removed_options import without_removed_defaults
 
 
 @strict
@@ -231,9 +232,12 @@ class Shards:
 def _read(kind: type, path: Path) -> dict[str, Any] | None:
     """Return a record, or None if there is no such file or dcpcse did not write it."""
     try:
-        return schema.read(kind, path)
+        record = schema.read(kind, path)
     except UserError:
         return None
+    if record is not None:
+        record["made_of"]["options"] = without_removed_defaults(record["made_of"]["options"])
+    return record
 
 
 def _size(path: Path) -> int | None:

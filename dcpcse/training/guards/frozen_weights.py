@@ -16,7 +16,7 @@ from dcpcse.utils.safetensors_io import listed
 class FrozenWeightsCheck(TrainerCallback):
     """Compares all frozen weights (encoder, generator, LM head) before and after training.
 
-    With a sharded encoder, each process checks its own part. Hashing takes about one second per gigabyte.
+    Hashing takes about one second per gigabyte.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -38,10 +38,6 @@ class FrozenWeightsCheck(TrainerCallback):
 
 
 def frozen_digests(module: nn.Module) -> dict[str, bytes]:
-    """Return name → digest of all frozen weights; for sharded weights, the digest of this process's part."""
+    """Return name → digest of all frozen weights."""
     frozen = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
-    return {name: weight_digest(_own_part(weight)) for name, weight in frozen}
-
-
-def _own_part(weight: nn.Parameter) -> Any:
-    return weight.to_local() if hasattr(weight, "to_local") else weight
+    return {name: weight_digest(weight) for name, weight in frozen}
