@@ -163,12 +163,12 @@ class CommandParser(argparse.ArgumentParser):
         if not words:
             return
         name = words[0].split("=")[0]
-        refuse_removed([name.lstrip("-").replace("-", "_")])
         if Path(name).suffix in (".json", ".yaml", ".yml"):
             raise UserError(f"{name} is not an option; a file of options must be the first argument")
         known = [option.lstrip("-") for action in self._actions for option in action.option_strings]
         known += ["model_name_or_path"] * self.takes_model
         if name.startswith("-"):
+            refuse_removed([name.lstrip("-").replace("-", "_")])
             hint = did_you_mean(name.lstrip("-"), known, form="--{}")
         else:
             hint = f"did you mean --{name}?" if name in known else ""
