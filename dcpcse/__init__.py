@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dcpcse.api.mine import mine
     from dcpcse.api.pretrain import PretrainingResult, pretrain
     from dcpcse.api.train import TrainingResult, train
-    from dcpcse.api.trainer import Trainer, TrainingArguments
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
     from dcpcse.evaluation.evaluation_result import EvaluationResult
     from dcpcse.evaluation.mteb_encoder import MTEBEncoder
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from dcpcse.interop.convert import import_checkpoint
     from dcpcse.interop.export import export
     from dcpcse.interop.onnx_encoder import OnnxEncoder
+    from dcpcse.training.arguments import TrainingArguments
+    from dcpcse.training.trainer import Trainer
 
 # By this, tqdm says in a notebook without ipywidgets that it draws bars as text.
 warnings.filterwarnings("ignore", "IProgress not found")
@@ -76,8 +77,8 @@ _LAZY_IMPORTS = {
     "SentenceEncoder": "encoders.sentence_encoder",
     "SentenceIndex": "inference.index.sentence_index",
     "SimCSE": "inference.simcse",
-    "Trainer": "api.trainer",
-    "TrainingArguments": "api.trainer",
+    "Trainer": "training.trainer",
+    "TrainingArguments": "training.arguments",
     "TrainingResult": "api.train",
     "adapt": "api.adapt",
     "compare": "api.compare",

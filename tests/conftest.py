@@ -19,6 +19,7 @@ from tiny_encoders import SENTENCES, make_encoder
 from dcpcse.methods import plugins
 from dcpcse.utils import environment
 from dcpcse.utils.embedded import embedded_encoder
+from dcpcse.utils.errors import command_line
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
 
@@ -41,6 +42,13 @@ def no_waiting():
         patch.setattr(plugins, "entry_points", functools.cache(plugins.entry_points))
         patch.setattr(environment, "git_commit", functools.cache(environment.git_commit))
         patch.setattr(environment, "versions", functools.cache(environment.versions))
+        yield
+
+
+@pytest.fixture
+def on_command_line():
+    """Messages spell options as on a command line: what a test checks that calls the parts of a program itself."""
+    with command_line():
         yield
 
 

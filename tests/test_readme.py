@@ -41,7 +41,8 @@ from dcpcse.cli.miniature import miniature_parser
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.reproduction.published_rows import find_rows
-from dcpcse.methods import arguments_class, fill_defaults
+from dcpcse.methods import fill_defaults, option_parts
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 
 ROOT = Path(__file__).parent.parent
@@ -217,7 +218,7 @@ def test_every_script_that_the_readme_calls_is_there():
 def own_options() -> set[str]:
     inherited = {f.name: f.default for f in fields(transformers.TrainingArguments)}
     run = {f.name for f in fields(TrainingArguments) if f.name not in inherited or f.default != inherited[f.name]}
-    own = {f.name for kind in (arguments_class(), DataArguments) for f in fields(kind)}
+    own = {f.name for kind in (ModelArguments, *option_parts(), DataArguments) for f in fields(kind)}
     return own | (run - {"include_for_metrics"})
 
 
@@ -240,7 +241,9 @@ def test_the_tables_name_every_option_of_encoding():
 
 
 def test_no_option_is_named_that_does_not_exist():
-    words = [f.name for kind in (arguments_class(), DataArguments, TrainingArguments) for f in fields(kind)]
+    words = [
+        f.name for kind in (ModelArguments, *option_parts(), DataArguments, TrainingArguments) for f in fields(kind)
+    ]
     parsers = [
         evaluation_parser(),
         reproduce_parser(),

@@ -64,7 +64,7 @@ def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_traini
 
 REFUSED = {
     "did you mean --pooler?": ["--poler", "cls"],
-    "--mode exam is unknown; choose from: test": ["--mode", "exam"],
+    "--mode exam: unknown; choose from: test": ["--mode", "exam"],
     "did you mean STSBenchmark?": ["--task_set", "na", "--tasks", "STSB"],
     "--shots has no effect without a fewshot task": ["--shots", "8"],
     "has 0 slots": ["--template", "no slot"],

@@ -19,7 +19,7 @@ from senteval.settings import Settings
 
 ADVICE = (
     "download the sets (bash SentEval/data/clustering/download_dataset.sh), or give the folder that contains "
-    "clustering/ with --data_dir"
+    "clustering/ with data_dir"
 )
 
 

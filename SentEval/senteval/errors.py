@@ -12,7 +12,16 @@ class DataError(ValueError):
     """Raised for faults in the evaluation data, the embeddings or the settings.
 
     The message is one line: the file and line (for data), what was found, what is expected and what to do.
+
+    Args:
+        message: The message.
+        remedy: The setting at the end of the message that changes this, such as `data_dir` or `official=False`, for
+            programs that call it otherwise.
     """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def quote(text: str) -> str:

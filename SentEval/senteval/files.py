@@ -10,7 +10,7 @@ from senteval.lines import Content, read_bytes
 
 DOWNLOAD = (
     "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
-    "contains downstream/ with --data_dir"
+    "contains downstream/ with data_dir"
 )
 KNOWN = Path(__file__).parent / "known_files.txt"
 
@@ -19,7 +19,7 @@ class MissingFilesError(DataError):
     """Raised if one or more files of a task are missing. all_of_them: whether all files of the task are missing."""
 
     def __init__(self, message: str, all_of_them: bool) -> None:
-        super().__init__(message)
+        super().__init__(message, "data_dir")
         self.all_of_them = all_of_them
 
 
@@ -39,7 +39,8 @@ def require_count(task: str, path: Path, found: int, official: int, unit: str) -
     if found != official:
         raise DataError(
             f"{path}: {found} {unit} found, but {task} officially has {official}; "
-            "download the SentEval data again, or for your own files give --custom_data (in Python: official=False)"
+            "download the SentEval data again, or for your own files give official=False",
+            "official=False",
         )
 
 

@@ -146,7 +146,8 @@ class SklearnProbe:
             except ConvergenceWarning as error:
                 raise DataError(
                     f"logistic regression with C={strength:g} does not converge; check the scale of the embeddings, "
-                    "or use the torch classifier (--classifier torch)"
+                    "or use classifier='torch'",
+                    "classifier='torch'",
                 ) from error
 
 

@@ -79,8 +79,8 @@ class RetrievalTask:
             )
         if settings.identical == "merge" and all(pairs.first[row] == pairs.second[row] for row in top):
             raise DataError(
-                f"{pairs.source}: all pairs with the top score are identical; use identical='keep' "
-                "(--retrieval_identical keep)"
+                f"{pairs.source}: all pairs with the top score are identical; use identical='keep'",
+                "identical='keep'",
             )
         return LoadedRetrieval(self.name, pairs)
 

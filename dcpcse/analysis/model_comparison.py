@@ -463,7 +463,7 @@ def _notes(
     if any(row.resampled is None for row in rows):
         tasks = [row.task for row in rows if row.resampled is None]
         notes.append(
-            f"no interval for {first_names(tasks)}: of these tasks, the results have only main scores. evaluation.py "
-            "--similarities_file records the outcomes of examples, as far as a task has them"
+            f"no interval for {first_names(tasks)}: of these tasks, the results have only main scores. dcpcse "
+            "evaluate --similarities_file records the outcomes of examples, as far as a task has them"
         )
     return notes

@@ -6,12 +6,12 @@ from typing import Any
 
 from dcpcse.api.train import encoder_name
 from dcpcse.api.unchanged_process import unchanged_process
-from dcpcse.api.words import python_words
 from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder
 from dcpcse.training.options import python_options, training_option_parser
 from dcpcse.utils.arguments import number, path, truth_value, whole_number
+from dcpcse.utils.errors import parameter_names
 
 
 def adapt(
@@ -40,7 +40,7 @@ def adapt(
     folder of an interrupted call, which is resumed. An interruption (Ctrl-C) raises KeyboardInterrupt. After the call,
     random states and environment variables are as before. Raises UserError for a mistake in the arguments or the data.
     """
-    with python_words(dev="dev", test="test"):
+    with parameter_names(model_name_or_path="encoder", train_file="data"):
         require_minutes(number("minutes", minutes))
         others = [name for name in signature(adapt).parameters if name != "options"]
         request = Request(
@@ -52,7 +52,7 @@ def adapt(
             minutes=float(minutes),
             seed=whole_number("seed", seed, 0, 2**32 - 1),
             keep=truth_value("keep", keep),
-            given=python_options(training_option_parser(), options, others=others),
+            given=python_options("adapt", training_option_parser(), options, others=others),
             show_progress=truth_value("show_progress", show_progress),
         )
         with unchanged_process():

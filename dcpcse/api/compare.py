@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from senteval.names import FAMILY_OF, MODE_NAMES
 
 from dcpcse.api.evaluate import evaluate, tasks_or_pairs
-from dcpcse.api.words import python_words
+from dcpcse.evaluation.advice import advice
 from dcpcse.utils.arguments import known_arguments, location, number, whole_number
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, invalid_choice, shown
+from dcpcse.utils.errors import UserError, invalid_choice, parameter_names, shown
 
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 @known_arguments
-@python_words(custom_data="official=False")
+@parameter_names(custom_data="official=False")
+@advice()
 def compare(
     models: Sequence[Any] | Mapping[str, Any],
     tasks: Any = None,

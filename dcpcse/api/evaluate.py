@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from senteval.names import FAMILY_OF, TASK_SETS, find_by_name, tasks_of_set
 
-from dcpcse.api.words import python_words
+from dcpcse.evaluation.advice import advice
 from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
 from dcpcse.utils.arguments import known_arguments, list_of_strings, strings, truth_value
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, parameter_names
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -32,7 +32,8 @@ AnyEncoder = Encodes | Callable[[list[str]], Any] | str | os.PathLike[str]
 
 
 @known_arguments
-@python_words(custom_data="official=False")
+@parameter_names(model_name_or_path="model", custom_data="official=False")
+@advice()
 def evaluate(
     model: AnyEncoder,
     tasks: Any = None,

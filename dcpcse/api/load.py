@@ -6,18 +6,19 @@ from typing import Any
 
 import torch
 
-from dcpcse.api.words import python_words
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.loading import CheckpointArguments, load_model
 from dcpcse.utils.arguments import known_arguments, path, string, truth_value, whole_number
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, parameter_names
 
 
 @known_arguments
-@python_words(pooler_type="pooler", denoise_at_inference="denoise", model_revision="revision")
+@parameter_names(
+    model_name_or_path="name", pooler_type="pooler", denoise_at_inference="denoise", model_revision="revision"
+)
 def load(
     name: str | os.PathLike[str],
     base: str | None = None,

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.api.evaluate import AnyEncoder
-from dcpcse.api.words import python_words
 from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.utils.arguments import batch_size_or_default, known_arguments, location, path, truth_value
+from dcpcse.utils.errors import parameter_names
 
 if TYPE_CHECKING:
     from dcpcse.inference.mining.result import MiningResult
 
 
 @known_arguments
-@python_words()
+@parameter_names(model_name_or_path="model", train_file="pairs")
 def mine(
     model: AnyEncoder,
     pairs: Any,
@@ -89,7 +89,7 @@ def mine(
     )
     batch_size_or_default(batch_size)
     truth_value("show_progress", show_progress)
-    require_output(Path(args.output), "--output", args.overwrite)
+    require_output(Path(args.output), "output", args.overwrite)
     require_backend(args.backend)
     cache = None if cache_dir is None else str(path("cache_dir", cache_dir))
     return mine_negatives(

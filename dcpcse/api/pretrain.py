@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from dcpcse.analysis.plots.pretraining_curve import curve_png, draw
 from dcpcse.api.unchanged_process import unchanged_process
-from dcpcse.api.words import python_words
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.run import run_pretraining
-from dcpcse.utils.arguments import path
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.arguments import path, unknown_argument
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,8 +30,7 @@ class PretrainingResult:
 
     def plot(self) -> "Figure":
         """Draw the curve beside the figures of a unigram model. Raises UserError if matplotlib is not installed."""
-        with python_words():
-            return draw(self.record)
+        return draw(self.record)
 
 
 def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> PretrainingResult:
@@ -47,12 +44,10 @@ def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> Pre
     and signal handlers are as before. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
     `KeyboardInterrupt`. Raises UserError for a mistake in the arguments or the text.
     """
-    with python_words():
-        known = [one.name for one in fields(PretrainingArguments)]
-        if unknown := next((name for name in options if name not in known), None):
-            hint = did_you_mean(unknown, known, form="--{}")
-            raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/pretraining.md'}")
-        args = PretrainingArguments(output_dir=str(path("output_dir", output_dir)), **options)
-        with unchanged_process():
-            record = run_pretraining(path("text", text), args, curve_png)
+    known = [one.name for one in fields(PretrainingArguments)]
+    if unknown := next((name for name in options if name not in known), None):
+        raise unknown_argument("pretrain", unknown, known)
+    args = PretrainingArguments(output_dir=str(path("output_dir", output_dir)), **options)
+    with unchanged_process():
+        record = run_pretraining(path("text", text), args, curve_png)
     return PretrainingResult(Path(args.output_dir), dict(record["figures"]), list(record["curve"]), record)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from dcpcse.api.unchanged_process import unchanged_process
-from dcpcse.api.words import in_python_words, python_words
 from dcpcse.data.tables import describe
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.advice import OF_TRAINING, advice
 from dcpcse.evaluation.own_data import describe_object
 from dcpcse.methods import Method
 from dcpcse.methods.plugins import load_plugins
@@ -30,7 +30,7 @@ from dcpcse.training.validate_arguments import require_valid
 from dcpcse.utils.arguments import location, path
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import launched
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, parameter_names, spell
 from dcpcse.utils.files import require_new_folder
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.run_files import last_checkpoint
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 _OPTIONS = {"model": "model_name_or_path", "train_data": "train_file"}
 """Parameter of `train` → option of train.py, where the names differ."""
-
-_NAMES = {"data_dir": "eval_data_dir", "custom_data": "custom_eval_data"}
-"""Option in a message of senteval → parameter of `train`."""
 
 
 class TrainingResult:
@@ -87,23 +84,21 @@ class TrainingResult:
 
         # The name of a temporary folder is random and says nothing.
         label = self.model.method if self.folder in _temporary else self.folder.name
-        with python_words():
-            return draw({label or "run": self.history})
+        return draw({label or "run": self.history})
 
     def save(self, folder: str | Path) -> Path:
         """Copy the output folder, with its records and checkpoints, to a new folder, which becomes `self.folder`.
 
         Raises UserError if the folder exists and is not empty.
         """
-        with python_words():
-            target = Path(path("folder", folder))
-            require_new_folder(target, "folder")
-            shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns(LOCK), dirs_exist_ok=True)
-            if self.folder in _temporary:  # a temporary folder is private, and copytree copies its mode
-                mask = os.umask(0)
-                os.umask(mask)
-                target.chmod(0o777 & ~mask)
-            self.folder = target
+        target = Path(path("folder", folder))
+        require_new_folder(target, "folder")
+        shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns(LOCK), dirs_exist_ok=True)
+        if self.folder in _temporary:  # a temporary folder is private, and copytree copies its mode
+            mask = os.umask(0)
+            os.umask(mask)
+            target.chmod(0o777 & ~mask)
+        self.folder = target
         return target
 
     def __repr__(self) -> str:
@@ -151,7 +146,7 @@ def train(
     An interruption (Ctrl-C, or that of a notebook's kernel) saves a checkpoint after the running step and raises
     `KeyboardInterrupt`; the message names the checkpoint. Raises UserError for a mistake in the arguments or the data.
     """
-    with python_words(**_NAMES):
+    with parameter_names(**{option: name for name, option in _OPTIONS.items()}), advice(OF_TRAINING):
         if train_data is None:
             raise UserError("train_data is None; give sentences or pairs as a list or a table, or a training file")
         if renamed := [name for name, option in _OPTIONS.items() if option in options]:
@@ -171,10 +166,10 @@ def train(
         load_plugins(given["plugin"] or ())
         parser = training_option_parser()
         values = python_options(
-            parser, given, others=[name for name in signature(train).parameters if name != "options"]
+            "train", parser, given, others=[name for name in signature(train).parameters if name != "options"]
         )
         with unchanged_process(), _output_folder(values) as folder:
-            resolved, names = resolve_options(parser, values)
+            resolved, names = resolve_options(parser, values, objects.get("method"))
             require_valid(resolved, names, objects)
             all_callbacks = [*callbacks, *([_SayTemporary(folder)] if output_dir is None else [])]
             inputs = Inputs(**objects, callbacks=all_callbacks, trainer_class=trainer_class, prints_log=False)
@@ -238,7 +233,7 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
         yield Path(path("output_dir", values["output_dir"]))
         return
     if without_effect := next((name for name in ("resume", "overwrite_output_dir") if values.get(name)), None):
-        raise UserError(f"--{without_effect} needs --output_dir; give the folder of the run")
+        raise OptionError(without_effect, reason=f"needs {spell('output_dir')}", remedy="give the folder of the run")
     if launched() > 1:
         raise UserError(f"output_dir is missing; give one folder for all {launched()} processes of the run")
     folder = Path(tempfile.mkdtemp(prefix="training-"))  # the name of a method would count as chosen by the user
@@ -272,7 +267,7 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
         if folder in _temporary and not any(folder.iterdir()):
             error.args = ("interrupted before the training started; nothing was written",)
             raise
-        text = in_python_words(str(error) or resume_hint(folder))
+        text = str(error) or resume_hint(folder)
         newest = last_checkpoint(folder)
         if newest and str(newest) in text:  # not at the end, when the folder itself has the model
             text += f"; dcpcse.load({str(newest)!r}) loads the model so far"

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from dcpcse.cli.runner import run
 from dcpcse.utils.console import notify, print_result
-from dcpcse.utils.errors import invalid_choice
-from dcpcse.utils.refusals import require_text
+from dcpcse.utils.errors import UserError, choose_from
 
 
 class Command(NamedTuple):
@@ -58,9 +57,6 @@ COMMANDS = {
 HELP = ("-h", "--help")
 FORMER = {command.former: name for name, command in COMMANDS.items() if command.former}
 
-READERS = ("doctor", "info", "plot", "plot report", "plot runs", "search", "search similarity")
-"""Commands that write no record of their arguments, so that these may also be names that are not text."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code, which is 2 for an unknown command."""
@@ -76,15 +72,13 @@ def _dispatch(argv: Sequence[str]) -> int | None:
     members = [name for name in COMMANDS if words[0] in (*HELP, name.split()[0])]
     wants_help = not words[1:] or words[0] in HELP or words[1] in HELP
     if name is None and not (members and wants_help):
-        raise invalid_choice("command", " ".join(words[:2]) if members else words[0], COMMANDS)
+        given = " ".join(words[:2]) if members else words[0]
+        raise UserError(f"command {given}: unknown; {choose_from(given, COMMANDS)}")
     if name is None or (len(members) > 1 and words[1:] and wants_help):
         print_result(_list(members))
     if name is None:
         return 0
-    words = words[len(name.split()) :]
-    if name not in READERS:
-        require_text(words)
-    return find_command(name)(words)
+    return find_command(name)(words[len(name.split()) :])
 
 
 def find_command(name: str) -> Callable[[Sequence[str]], int | None]:

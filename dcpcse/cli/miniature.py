@@ -69,7 +69,7 @@ def miniature_command(argv: Sequence[str]) -> None:
         print_result(plan_table(plan, args.jobs))
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
-    require_output(args.page, "--page", overwrite=True)
+    require_output(args.page, "page", overwrite=True)
     with exclusive_lock(args.output_dir, f"--output_dir {args.output_dir}"):
         write_json_atomic(args.output_dir / SETTINGS, settings)
         _run(args, plan, {**places, BASE: base, DATA: str(args.data_dir)})

@@ -64,19 +64,22 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
     from dcpcse.training.options import resolve_options
 
     argv = _named_model(argv)
-    load_plugins(_plugins_in(argv))
-    parser = training_parser()
+    early = _early_options(argv)
+    load_plugins(early.plugin)
+    parser = training_parser(early.method)
     return resolve_options(parser, _given(parser, argv, TRAINING_NAMES))
 
 
-def _plugins_in(argv: Sequence[str]) -> list[str]:
-    """Return the values of `--plugin`, which is read first because plugins define further options."""
+def _early_options(argv: Sequence[str]) -> argparse.Namespace:
+    """Return `plugin` and `method`, which are read first because they decide which options there are and are shown."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin", nargs="*")
-    named = parser.parse_known_args(argv)[0].plugin
-    if named is None and argv and not argv[0].startswith("-"):
-        named = _content(_options_file(argv[0])).get("plugin")
-    return [named] if isinstance(named, str) else [str(name) for name in named or ()]
+    parser.add_argument("--method", nargs="?")
+    early = parser.parse_known_args(argv)[0]
+    if early.plugin is None and argv and not argv[0].startswith("-"):
+        early.plugin = _content(_options_file(argv[0])).get("plugin")
+    early.plugin = [early.plugin] if isinstance(early.plugin, str) else [str(name) for name in early.plugin or ()]
+    return early
 
 
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
@@ -92,19 +95,20 @@ def _named_model(argv: Sequence[str]) -> list[str]:
     return ["--model_name_or_path", *argv] if is_model and not any(map(names_model, argv)) else list(argv)
 
 
-def training_parser() -> Parser:
-    """Return the parser of train.py."""
+def training_parser(method: str | None = None) -> Parser:
+    """Return the parser of train.py. method: the method whose own options `--help` shows."""
     from dcpcse.methods import METHODS
     from dcpcse.training.options import training_option_parser
 
+    own = {f"method {method}": sorted(METHODS[method].options)} if method in METHODS else {}
     parser = training_option_parser(
         prog=(program := _program("train", "train.py")),
         usage=f"{program} ENCODER --train_file FILE --output_dir FOLDER [--OPTION VALUE ...]",
         description="Train sentence embeddings on a frozen encoder. The first argument is the encoder "
         "(--model_name_or_path), or a file of options (.json, .yaml), which the command line overrides.",
-        epilog="--help all shows all options, including those of single methods and of "
-        f"transformers.TrainingArguments. {DEBUG_HELP} With a value, --debug is the option of transformers.",
-        main_options=MAIN_TRAINING_OPTIONS,
+        epilog="--help all shows all options, including those of transformers.TrainingArguments, and --method NAME "
+        f"--help also those of that method alone. {DEBUG_HELP} With a value, --debug is the option of transformers.",
+        main_options=MAIN_TRAINING_OPTIONS | own,
     )
     for action in parser._actions:
         if action.dest == "method":

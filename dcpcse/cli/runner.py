@@ -1,4 +1,4 @@
-"""Run a command-line tool: set up its output; user mistakes and refusals of the system end in one line and code 2."""
+"""Run a command-line tool: set up its output; errors that a user can cause end in one line and code 2."""
 
 import logging
 import os
@@ -12,21 +12,22 @@ from types import TracebackType
 from senteval.errors import DataError
 
 from dcpcse.utils.console import print_message, printable_output
-from dcpcse.utils.errors import UserError, printable, shortened
-from dcpcse.utils.refusals import describe_refusal, require_text
+from dcpcse.utils.errors import UserError, command_line, printable, shortened
+from dcpcse.utils.refusals import describe_error
 from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
-    """Run a tool and return its exit code; a user mistake or a refusal of the system prints one line and returns 2.
+    """Run a tool and return its exit code; an error that a user can cause prints one line and returns 2.
 
-    `--debug` shows the traceback. Of several processes, the first that fails prints the error (`_wait_for_the_end`).
+    `--debug` shows its traceback. Bugs always keep theirs, and end with Python's exit code 1. Of several processes,
+    the first that fails prints the error (`_wait_for_the_end`).
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
     # Of several processes, only the first one logs.
     first = os.environ.get("RANK", "0") == "0"
-    with printable_output():
+    with printable_output(), command_line():
         _set_up_logging(first)
         try:
             _require_current_folder()
@@ -86,21 +87,25 @@ def _set_up_logging(first: bool) -> None:
 
 
 def _require_current_folder() -> None:
-    """Raise UserError unless the current folder exists and its path is text."""
+    """Raise UserError unless the current folder exists; Python's own message names no folder."""
     try:
-        require_text([os.getcwd()], "the current folder")
+        os.getcwd()
     except FileNotFoundError as error:
         raise UserError("the current folder no longer exists; change to another folder") from error
 
 
 def _describe_error(error: Exception) -> tuple[str, int] | None:
     """Return the message of an error and the exit code, or None for a bug, which keeps its traceback."""
-    if isinstance(error, (UserError, DataError)):
-        return str(error), 2
+    if isinstance(error, DataError):
+        from dcpcse.evaluation.advice import as_user_error
+
+        error = as_user_error(error)
     if isinstance(error, RuntimeError) and _is_lost_process(error):
         return f"a different process of this run has ended or cannot be reached: {str(error).splitlines()[0]}", 1
-    described = describe_refusal(error)
-    return described and (described, 2)
+    line = describe_error(error)
+    if line is None:
+        return None
+    return (line if isinstance(error, UserError) else f"{line} (--debug shows the traceback)"), 2
 
 
 class _Printable(logging.Formatter):

@@ -17,7 +17,7 @@ from dcpcse.data.columns import SCORE, Header
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import LabelCounter
 from dcpcse.data.readers import DataSource, FileRow, RowSource, delimiter_of, read_table
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import atomic_file, staging_folder
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.schema import parse
@@ -81,7 +81,7 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"cannot write to the cache folder {folder}: {error.strerror or error}; choose another folder with "
-            "--cache_dir"
+            f"{spell('cache_dir')}"
         ) from error
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from dcpcse.data.examples import Examples
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.utils import schema
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import read_bytes
@@ -75,8 +75,8 @@ class Corpus:
         folder = Path(folder)
         if not (folder / CORPUS).is_file():
             raise UserError(
-                f"--corrupted_corpus {folder} has no {CORPUS}, so it is not a complete corpus; write one with dcpcse "
-                "corrupt"
+                f"{spell('corrupted_corpus', folder)} has no {CORPUS}, so it is not a complete corpus; write one with "
+                "dcpcse corrupt"
             )
         try:
             content = read_bytes(folder / CORPUS)
@@ -84,9 +84,11 @@ class Corpus:
             if ids.dtype not in (np.uint16, np.int32):
                 raise ValueError(f"{IDS} is {ids.dtype}, not uint16 or int32")
         except (OSError, ValueError) as error:
-            raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error
+            raise UserError(f"{spell('corrupted_corpus', folder)} is damaged ({error}); write it again") from error
         if list(ids.shape) != record["shape"]:
-            raise UserError(f"--corrupted_corpus {folder}: {IDS} does not have the shape in {CORPUS}; write it again")
+            raise OptionError(
+                "corrupted_corpus", folder, f"{IDS} does not have the shape in {CORPUS}", "write it again"
+            )
         # The base of the array is the mapping of the complete file.
         digests = "".join(hashlib.sha256(read).hexdigest() for read in (content, ids.base))
         return cls(folder, record, ids, hashlib.sha256(digests.encode()).hexdigest())
@@ -96,8 +98,8 @@ class Corpus:
         for name, value in wanted.items():
             if self.record.get(name) != value:
                 raise UserError(
-                    f"--corrupted_corpus {self.folder} was created with {name} {self.record.get(name)}, but this run "
-                    f"has {value}; write one for this run with dcpcse pretrain corrupt"
+                    f"{spell('corrupted_corpus', self.folder)} was created with {name} {self.record.get(name)}, but "
+                    f"this run has {value}; write one for this run with dcpcse pretrain corrupt"
                 )
 
 

@@ -3,6 +3,7 @@
 Labels are in the last column, see `dcpcse.data.columns`.
 """
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,17 +62,14 @@ def _binary_score(header: Header, cell: str) -> float:
 
 
 def _score(cell: str) -> float:
-    try:
-        return finite_number(cell)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        if "_" not in cell:  # Python would read 3_5 as 35
+            return finite_number(cell)
     if pair_word(cell) in CLASSES:
         remedy = f"rename the column to {LABEL}, which is for {', '.join(CLASSES)}"
     else:
         remedy = "write a number such as 3.5 (1 and 0 for true and false), or remove the row"
-    raise ValueError(
-        f"the score {cell[:40]!r} is not a number in digits; {remedy}, or rename a column of hard negatives"
-    )
+    raise ValueError(f"the score {cell[:40]!r} is not a number; {remedy}, or rename a column of hard negatives")
 
 
 class LabelCounter:

@@ -10,7 +10,7 @@ import numpy as np
 from dcpcse.data.columns import CLASS, ROLES, Columns, negatives_in, positives_in
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.training_file import TrainingData
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 ANCHOR, POSITIVE = ROLES[:2]
 
@@ -25,7 +25,7 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
     columns = data.roles
     if positive != "dropout" and columns != (ANCHOR,):
         raise UserError(
-            f"--positive {positive} makes pairs of single sentences, but {data.name} has the columns "
+            f"{spell('positive', positive)} makes pairs of single sentences, but {data.name} has the columns "
             f"{', '.join(data.columns)}; leave it out"
         )
     if positive == "next":

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import is_main_process
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 CHUNK_ROWS = 10_000
 """Number of row numbers that are Python integers at once."""
@@ -110,9 +110,9 @@ class NoDuplicatesSampler(CompactRandomSampler):
     def _say_left_out(self, rows: int) -> None:
         if rows and not self._said and is_main_process():
             warn(
-                f"--batch_sampler no_duplicates: {rows:,} of {len(self.data_source):,} rows did not fit into a batch "
-                f"of epoch {self.epoch + 1} and were left out of it; other rows were used twice in their place. Later "
-                "epochs may leave out other rows, without a message"
+                f"{spell('batch_sampler', 'no_duplicates')}: {rows:,} of {len(self.data_source):,} rows did not fit "
+                f"into a batch of epoch {self.epoch + 1} and were left out of it; other rows were used twice in their "
+                "place. Later epochs may leave out other rows, without a message"
             )
             self._said = True
 
@@ -189,7 +189,9 @@ def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
     sampler = loader.get_sampler()
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):
         if sizes is not None:
-            raise UserError("--batch_sampler no_duplicates has no effect on a sampler of your own; leave it out")
+            raise UserError(
+                f"{spell('batch_sampler', 'no_duplicates')} has no effect on a sampler of your own; leave it out"
+            )
         return
     data, seed = sampler.data_source, sampler.initial_seed
     if sizes is None:

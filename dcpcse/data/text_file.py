@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from dcpcse.utils import arguments
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, same_call, spell
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
@@ -97,7 +97,8 @@ class TextFile:
 
     def _changed(self) -> UserError:
         return UserError(
-            f"{self.path} has changed while it was read; run the command again (dcpcse encode: with --overwrite)"
+            f"{self.path} has changed while it was read; repeat {same_call()} (to encode the file: with "
+            f"{spell('overwrite', True)})"
         )
 
 
@@ -121,13 +122,13 @@ def read_sentences(path: Path, option: str) -> list[str]:
         with doing(f"while {path} was read"), open_input(path) as file:
             lines = file.read().split(b"\n")
     except OSError as error:
-        raise UserError(f"{option} {path}: cannot read the file: {error.strerror}") from error
+        raise UserError(f"{spell(option, path)}: cannot read the file: {error.strerror}") from error
     texts = [single_blanks(decode_line(path, number, line)) for number, line in enumerate(lines, start=1)]
     if not texts[-1]:  # the text after the last line end
         texts.pop()
     for number, text in enumerate(texts, start=1):
         if not text:
-            raise line_error(path, number, f"is blank; remove it, since {option} takes one sentence per line")
+            raise line_error(path, number, f"is blank; remove it, since {spell(option)} takes one sentence per line")
     if not texts:
-        raise UserError(f"{option} {path}: the file is empty; give one sentence per line")
+        raise UserError(f"{spell(option, path)}: the file is empty; give one sentence per line")
     return list(dict.fromkeys(texts))

@@ -34,10 +34,10 @@ from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import OptionError, UserError, first_line, spell
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.private.models import holds_peft_adapter
-from dcpcse.utils.refusals import doing, is_out_of_memory
+from dcpcse.utils.refusals import doing
 from dcpcse.utils.safetensors_io import require_same_tensors
 
 
@@ -188,7 +188,9 @@ def tokenizer_record(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 def require_trained_head(lm_head: str) -> None:
     """Raise UserError if --lm_head is "new", since only a trained masked-LM head can predict tokens."""
     if lm_head == "new":
-        raise UserError("--lm_head new: an untrained head cannot predict tokens; give a checkpoint that has a head")
+        raise OptionError(
+            "lm_head", "new", "an untrained head cannot predict tokens", "give a checkpoint that has a head"
+        )
 
 
 class LMHead(nn.Module):
@@ -230,8 +232,8 @@ def _refuse_own_folder(name_or_path: str) -> None:
         raise UserError(f"cannot load the encoder {name_or_path[:200]!r}: {first_line(error)}") from error
     if own:
         raise UserError(
-            f"{name_or_path} is a trained model folder, not an encoder; load it with dcpcse.load or "
-            "evaluation.py, or resume its training with --resume"
+            f"{name_or_path} is a trained model folder, not an encoder; load it with dcpcse.load or dcpcse evaluate, "
+            f"or resume its training with {spell('resume', True)}"
         )
 
 
@@ -361,9 +363,9 @@ def _load_with_lm_head(
     body = {key for key in missing if key.startswith(masked_lm.base_model_prefix + ".")}
     if missing - body:
         raise UserError(
-            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm, --org_mlp, top_k "
-            "and predicted words need; give another checkpoint of the same vocabulary and size with --lm_head PATH, "
-            "or, in training, --lm_head new"
+            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which {spell('do_mlm', True)}, "
+            f"{spell('org_mlp', True)}, top_k and predicted words need; give another checkpoint of the same "
+            f"vocabulary and size with {spell('lm_head', 'PATH')}, or, in training, {spell('lm_head', 'new')}"
         )
     _require_none_missing(name_or_path, body)
     model = masked_lm.base_model
@@ -379,8 +381,8 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
     wanted = (model.config.hidden_size, model.config.vocab_size)
     if (config.hidden_size, config.vocab_size) != wanted:
         raise UserError(
-            f"--lm_head {lm_head} has hidden size {config.hidden_size} and {config.vocab_size} tokens, but the "
-            f"encoder has hidden size {wanted[0]} and {wanted[1]} tokens; give a head of the same sizes"
+            f"{spell('lm_head', lm_head)} has hidden size {config.hidden_size} and {config.vocab_size} tokens, but "
+            f"the encoder has hidden size {wanted[0]} and {wanted[1]} tokens; give a head of the same sizes"
         )
     return head
 
@@ -442,11 +444,9 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
     try:
         with doing(f"while the {what} {name_or_path} was loaded"):
             yield
-    except UserError:
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # tokenizers raises Exception itself, and invalid values cause errors of any type
-        if is_out_of_memory(error):
-            raise
         folder = Path(name_or_path)
         if "use_safetensors" in str(error):
             reason = NO_WEIGHTS

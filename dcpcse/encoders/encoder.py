@@ -20,7 +20,7 @@ from dcpcse.encoders.relative_positions import adds_to_scores
 from dcpcse.encoders.storage.manifest import PROMPT_KEY
 from dcpcse.encoders.templates import Slots
 from dcpcse.encoders.vector_prompts import PROMPT_KINDS
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ class Encoder(nn.Module):
         """
         if (tokens := input_ids.shape[1]) > self.max_tokens:
             raise UserError(
-                f"a text of {tokens} tokens is too long: the encoder has room for {self.max_tokens} "
-                f"(position offset {self.position_offset}); lower --max_seq_length"
+                f"a text of {tokens} tokens is too long: the encoder has room for {self.max_tokens} (position offset "
+                f"{self.position_offset}); lower {spell('max_seq_length')}"
             )
         return self._token_inputs(input_ids, slots, as_encoder) | self._position_ids(input_ids, index)
 
@@ -398,9 +398,11 @@ def set_dropout(model: nn.Module, rate: float) -> None:
     """
     for name, module in model.named_modules():
         if rate and isinstance(module, nn.Identity) and "drop" in name.rsplit(".", 1)[-1]:
-            raise UserError(
-                f"--encoder_dropout {rate}: {name} has no dropout layer because of the encoder's configuration; set "
-                "the rate in the configuration given with --config_name instead"
+            raise OptionError(
+                "encoder_dropout",
+                rate,
+                f"{name} has no dropout layer because of the encoder's configuration",
+                f"set the rate in the configuration given with {spell('config_name')} instead",
             )
         if isinstance(module, nn.Dropout):
             module.p = rate

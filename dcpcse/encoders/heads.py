@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.utils.distributed import all_reduce_sum, world_size
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 
 
 def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
@@ -166,9 +166,12 @@ def _reproduces(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool
 
 
 def _no_transform(masked_lm: nn.Module) -> UserError:
-    return UserError(
-        f"--org_mlp: the masked-LM head of {masked_lm.config.model_type} is not a dense layer, an activation and a "
-        "LayerNorm of the encoder's size before its decoder, as in BERT and RoBERTa; leave out --org_mlp"
+    return OptionError(
+        "org_mlp",
+        True,
+        f"the masked-LM head of {masked_lm.config.model_type} is not a dense layer, an activation and a LayerNorm "
+        "of the encoder's size before its decoder, as in BERT and RoBERTa",
+        f"leave out {spell('org_mlp', True)}",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import ALL_LINEAR
 from dcpcse.utils.packages import require_packages
 
@@ -91,17 +91,21 @@ def find_targets(backbone: PreTrainedModel, given: Sequence[str] | None) -> tupl
     kind = backbone.config.model_type
     ends = _QUERY_AND_VALUE.get(kind) if given is None else tuple(given)
     if ends is None:
-        raise UserError(
-            f"--tuning lora: the query and value layers of {kind} encoders are not known; name the layers with "
-            f"--lora_target_modules: {', '.join(_ends(linear))}, or {ALL_LINEAR}"
+        raise OptionError(
+            "tuning",
+            "lora",
+            f"the query and value layers of {kind} encoders are not known",
+            f"name the layers with {spell('lora_target_modules')}: {', '.join(_ends(linear))}, or {ALL_LINEAR}",
         )
     if ends == (ALL_LINEAR,):
         return _shortest(linear, linear)
     for end in ends:
         if not _matching(linear, (end,)):
-            raise UserError(
-                f"--lora_target_modules {end}: no linear layer of {kind} encoders has a name that ends with it; "
-                f"choose from: {', '.join(_ends(linear))}, or {ALL_LINEAR}"
+            raise OptionError(
+                "lora_target_modules",
+                end,
+                f"no linear layer of {kind} encoders has a name that ends with it",
+                f"choose from: {', '.join(_ends(linear))}, or {ALL_LINEAR}",
             )
     return _shortest(_matching(linear, ends), linear)
 

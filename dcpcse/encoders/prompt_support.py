@@ -15,7 +15,7 @@ from dcpcse.encoders.backbones import evaluating
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import PromptShape
 from dcpcse.encoders.relative_positions import replace_attention
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.private.models import attention_can_be_replaced
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
@@ -55,7 +55,8 @@ def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
     if room < 3:
         raise UserError(
             f"a text that starts at position {offset} does not fit into {backbone.config.model_type}, which has "
-            f"positions for {room + offset} tokens in total; lower --pre_seq_len or --position_offset"
+            f"positions for {room + offset} tokens in total; lower {spell('pre_seq_len')} or "
+            f"{spell('position_offset')}"
         )
 
 

@@ -10,8 +10,7 @@ from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone
 from dcpcse.encoders.base_facts import configuration_differences, tokenizer_differences
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import WEIGHTS, backbone_path, unrecorded
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import BASE
+from dcpcse.utils.errors import UserError, spell
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ def load_recorded(
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)
     if base is not None:
-        raise UserError(f"{folder} contains its own trained encoder; leave out {BASE}")
+        raise UserError(f"{folder} contains its own trained encoder; leave out {spell('base')}")
     encoder_folder = backbone_path(Path(folder), record["backbone"])
     if not (encoder_folder / WEIGHTS).is_file():  # a model folder contains no pickles, and none is read in its place
         raise UserError(f"{encoder_folder / WEIGHTS} is missing; the model folder is not complete: copy it again")
@@ -104,7 +103,7 @@ def _load_base(
         options = replace(options, revision=recorded["revision"])
 
     def require_same(source: EncoderSource) -> None:
-        require_recorded(folder, recorded, source, where, f"give the recorded one with {BASE}")
+        require_recorded(folder, recorded, source, where, f"give the recorded one with {spell('base')}")
 
     try:
         return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)
@@ -112,5 +111,6 @@ def _load_base(
         if base is not None or isinstance(error, _OtherEncoderError):
             raise
         raise UserError(
-            f"cannot load the frozen encoder of {folder} from {where!r} ({error}); give its location now with {BASE}"
+            f"cannot load the frozen encoder of {folder} from {where!r} ({error}); give its location now with "
+            f"{spell('base')}"
         ) from error

@@ -47,7 +47,7 @@ from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.arguments import encode_arguments, location, path, whole_number
 from dcpcse.utils.console import warn
 from dcpcse.utils.devices import Movable, pick_device, release_memory, run_jobs, run_pipeline, send
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import UserError, first_line, spell
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_dtype
@@ -63,7 +63,7 @@ WORTH_PREPACKING = 4_096
 _TOLD_TOKENIZERS: WeakSet[PreTrainedTokenizerBase] = WeakSet()
 """The tokenizers that were examined for a [CLS] token. All adapters of an encoder may share one."""
 
-SAME_CONFIGURATION = "give the folder of a model with the same --method, --tuning and sizes"
+SAME_CONFIGURATION = "give the folder of a model with the same method, tuning and sizes"
 
 
 class SentenceEncoder(nn.Module):
@@ -718,9 +718,9 @@ def _require_pooler(name: str) -> None:
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
     """Raise UserError if pooling, templates, denoising and final period contradict each other."""
     if POOLERS[pooling].needs_template and not templates:
-        raise UserError(f"pooling {pooling!r} needs a template; give one with --template")
+        raise UserError(f"pooling {pooling!r} needs a template; give one with {spell('template')}")
     if final_period and not templates:
-        raise UserError("a final period is added only to sentences in a template; give one with --template")
+        raise UserError(f"a final period is added only to sentences in a template; give one with {spell('template')}")
     if denoising.ever and not POOLERS[pooling].needs_template:
         raise UserError(f"denoising subtracts the template's [MASK] vector, which pooling {pooling!r} does not use")
     if len({template.masks for template in templates}) > 1:
@@ -745,8 +745,8 @@ def plain_encoder(
     if pooling == "cls":
         if backbone.pooler is None:
             raise UserError(
-                f"{backbone.source.name_or_path} has no pretrained pooler, which --pooler cls uses for a plain "
-                "encoder; choose --pooler cls_before_pooler, avg or another pooler"
+                f"{backbone.source.name_or_path} has no pretrained pooler, which {spell('pooler', 'cls')} uses for a "
+                f"plain encoder; choose {spell('pooler', 'cls_before_pooler')}, avg or another pooler"
             )
         head = PretrainedPooler(backbone.pooler)
     model = SentenceEncoder(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 Projection = Callable[[Tensor], Sequence[Tensor]]
 """Function from hidden states (N, P, H) at the input of a layer to the layer's keys and values, each (N, P, H)."""
@@ -90,8 +90,8 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
     kind = backbone.config.model_type
     if kind not in _PROJECTIONS:
         raise UserError(
-            f"--prompt_form vectors does not support {kind} encoders; use --prompt_form keys_values, or one of: "
-            f"{', '.join(_PROJECTIONS)}"
+            f"{spell('prompt_form', 'vectors')} does not support {kind} encoders; use "
+            f"{spell('prompt_form', 'keys_values')}, or one of: {', '.join(_PROJECTIONS)}"
         )
     return _PROJECTIONS[kind](backbone)
 

@@ -1,4 +1,4 @@
-"""Name the options of the command that was called in errors about the files of senteval."""
+"""Name the options of the running program in the errors that senteval raises."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -6,28 +6,48 @@ from collections.abc import Iterator, Mapping
 from senteval.errors import DataError
 from senteval.files import MissingFilesError
 
-_OWN_FILES = "--custom_data (in Python: official=False)"
+from dcpcse.utils.errors import UserError, spell
 
-OF_EVALUATION = {_OWN_FILES: "--custom_data"}
-"""Text in a message of senteval → the option of evaluation.py."""
-OF_TRAINING = {"--data_dir": "--eval_data_dir", _OWN_FILES: "--custom_eval_data"}
-"""Text in a message of senteval → the option of train.py."""
+_SETTINGS = {
+    "data_dir": ("data_dir", None),
+    "official=False": ("custom_data", True),
+    "identical='keep'": ("retrieval_identical", "keep"),
+    "classifier='torch'": ("classifier", "torch"),
+}
+"""Setting of senteval → the option of evaluation with its value."""
+
+OF_EVALUATION: Mapping[str, str] = {}
+OF_TRAINING = {"data_dir": "eval_data_dir", "custom_data": "custom_eval_data"}
+"""Option of evaluation → that of training."""
+
+
+def as_user_error(error: DataError, options: Mapping[str, str] = OF_EVALUATION) -> UserError:
+    """Return an error of senteval as a UserError that names the option by which the user can change something.
+
+    Args:
+        error: The error.
+        options: Option of evaluation → option of the running program, where the names differ.
+    """
+    text = str(error)
+    if error.remedy:
+        option, value = _SETTINGS[error.remedy]
+        before, _, after = text.rpartition(error.remedy)
+        text = f"{before}{spell(options.get(option, option), value)}{after}"
+    return UserError(text)
 
 
 @contextlib.contextmanager
-def advice(options: Mapping[str, str], tasks: str | None = None) -> Iterator[None]:
-    """Name the options of a command in the errors that senteval raises about its files.
+def advice(options: Mapping[str, str] = OF_EVALUATION, tasks: str | None = None) -> Iterator[None]:
+    """Raise errors of senteval as UserError; also usable as a decorator.
 
-    options: text in the messages → the option of the command. tasks: options that choose a task, the last word, as an
-    example for users who do not have the files of another task.
+    Args:
+        options: As for `as_user_error`.
+        tasks: Options that choose the task STSBenchmark, for users who do not have the files of another task.
     """
     try:
         yield
     except DataError as error:
-        text = str(error)
-        for found, own in options.items():
-            text = text.replace(found, own)
-        if isinstance(error, MissingFilesError) and tasks and not text.startswith(f"{tasks.split()[-1]}:"):
-            text += f", or choose tasks whose files are there, for instance {tasks}"
-        error.args = (text,)
-        raise
+        raised = as_user_error(error, options)
+        if isinstance(error, MissingFilesError) and tasks and not str(error).startswith("STSBenchmark:"):
+            raised = UserError(f"{raised}, or choose tasks whose files are there, for instance {tasks}")
+        raise raised from error

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from senteval.names import FAMILY_OF, MODE_NAMES, TASK_SETS, find_by_name, tasks_of_set
 
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require, require_seed
+from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
+from dcpcse.utils.option_fields import SEEDS, option
 
 MULTILINGUAL = "multilingual"
 """The task set of MTEB tasks in many languages."""
@@ -132,15 +132,16 @@ class EvaluationArguments(EncoderArguments):
         "sentences of each task, without their scores.",
     )
     whitening_dimensions: int | None = option(
-        None, "Number of dimensions that whitening keeps. Default: all in which the embeddings vary."
+        None, "Number of dimensions that whitening keeps. Default: all in which the embeddings vary.", at_least=2
     )
-    flow_epochs: int = option(1, "Training epochs of the flow, in batches of 16 sentences.")
-    flow_learning_rate: float = option(1e-3, "Learning rate of the flow (Adam).")
-    flow_seed: int = option(0, "Seed of the flow's initial weights and of the order of its sentences.")
+    flow_epochs: int = option(1, "Training epochs of the flow, in batches of 16 sentences.", at_least=1)
+    flow_learning_rate: float = option(1e-3, "Learning rate of the flow (Adam).", above=0)
+    flow_seed: int = option(0, "Seed of the flow's initial weights and of the order of its sentences.", **SEEDS)
     truncate_dim: list[int] | None = option(
         None,
         "Score only this number of first values of the embeddings. With several numbers, the sentences are encoded "
         "once, and the tables have a row for each number.",
+        at_least=1,
     )
     cache_dir: str | None = option(
         None, "Folder for downloads and for embeddings; a later evaluation of the same model reads the embeddings."
@@ -150,10 +151,12 @@ class EvaluationArguments(EncoderArguments):
         "Classifier of the transfer tasks: torch (SentEval's own) or sklearn (scikit-learn's logistic regression).",
         choices=["torch", "sklearn"],
     )
-    nhid: int = option(0, "Hidden units of the transfer classifier; 0 is logistic regression, as published.")
-    shots: int = option(16, "Few-shot tasks: number of labelled examples per class.")
-    draws: int = option(10, "Few-shot tasks: number of times that the examples are drawn.")
-    kmeans_runs: int = option(10, "Clustering: number of K-means runs to average.")
+    nhid: int = option(
+        0, "Hidden units of the transfer classifier; 0 is logistic regression, as published.", at_least=0
+    )
+    shots: int = option(16, "Few-shot tasks: number of labelled examples per class.", at_least=2)
+    draws: int = option(10, "Few-shot tasks: number of times that the examples are drawn.", at_least=2)
+    kmeans_runs: int = option(10, "Clustering: number of K-means runs to average.", at_least=2)
     retrieval_identical: str = option(
         "merge",
         "Retrieval: merge sentences that occur more than once, or keep them; then a copy of the query ranks first.",
@@ -162,26 +165,19 @@ class EvaluationArguments(EncoderArguments):
     geometry_sentences: str | None = option(
         None, "Geometry: text file, one sentence per line, for the anisotropy. Default: the sentences of STS-B."
     )
-    geometry_sample: int = option(100_000, "Geometry: number of sentences drawn from --geometry_sentences.")
+    geometry_sample: int = option(
+        100_000, "Geometry: number of sentences drawn from --geometry_sentences.", at_least=2
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = {
-            "nhid": 0,
-            "shots": 2,
-            "draws": 2,
-            "kmeans_runs": 2,
-            "geometry_sample": 2,
-            "flow_epochs": 1,
-        }
-        for name, bound in least.items():
-            require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
-        require_seed("flow_seed", self.flow_seed)
+    def check(self) -> None:
+        """Raise OptionError for options that have no effect or exclude each other."""
         if self.nhid and self.classifier == "sklearn":
-            raise UserError("--nhid has no effect with --classifier sklearn; leave one of the two out")
+            raise no_effect("nhid", f"with {spell('classifier', 'sklearn')}")
         if not self.model_name_or_path:
-            raise UserError(
-                "--model_name_or_path is missing; give a model folder of train.py, a Hugging Face folder or a hub id"
+            raise OptionError(
+                "model_name_or_path",
+                reason="is missing",
+                remedy="give a model folder of dcpcse train, a Hugging Face folder or a hub id",
             )
         self._require_used()
         self._require_postprocess()
@@ -197,8 +193,8 @@ class EvaluationArguments(EncoderArguments):
     def mteb_option(self) -> str | None:
         """The option that chooses tasks of MTEB, or None."""
         if self.task_set == MULTILINGUAL:
-            return f"--task_set {MULTILINGUAL}"
-        return next((f"--{name}" for name in ("mteb", "mteb_benchmark") if getattr(self, name)), None)
+            return spell("task_set", MULTILINGUAL)
+        return next((spell(name) for name in ("mteb", "mteb_benchmark") if getattr(self, name)), None)
 
     @property
     def _others(self) -> bool:
@@ -214,11 +210,12 @@ class EvaluationArguments(EncoderArguments):
         if self.task_set == "na":
             if not (self.tasks or self._others):
                 raise UserError(
-                    "--task_set na needs --tasks, --pairs, --labels, --retrieval, --mteb or --mteb_benchmark; add one"
+                    f"{spell('task_set', 'na')} needs {spell('tasks')}, {spell('pairs')}, {spell('labels')}, "
+                    f"{spell('retrieval')}, {spell('mteb')} or {spell('mteb_benchmark')}; add one"
                 )
             return tuple(self.tasks or ())
         if self.tasks:
-            raise UserError(f"--tasks {' '.join(self.tasks)} needs --task_set na; add it")
+            raise UserError(f"{spell('tasks', self.tasks)} needs {spell('task_set', 'na')}; add it")
         if self.task_set == MULTILINGUAL or (self._others and not self.task_set):
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
@@ -229,16 +226,17 @@ class EvaluationArguments(EncoderArguments):
         changed = self.changed()
         for name, family in OPTIONS_OF_FAMILY.items():
             if name in changed and family not in families:
-                raise UserError(f"--{name} has no effect without a {family} task; leave it out")
+                raise no_effect(name, f"without a {family} task")
         if self.similarities_file and not (families & {"sts", "transfer"} or self._others):
-            raise UserError(
-                "--similarities_file has no effect without an STS task, a transfer task, a task of MTEB, --pairs, "
-                "--labels or --retrieval; leave it out"
+            raise no_effect(
+                "similarities_file",
+                f"without an STS task, a transfer task, a task of MTEB, {spell('pairs')}, "
+                f"{spell('labels')} or {spell('retrieval')}",
             )
         if self.overwrite and not (self.output_file or self.similarities_file):
-            raise UserError("--overwrite has no effect without --output_file or --similarities_file; leave it out")
+            raise no_effect("overwrite", f"without {spell('output_file')} or {spell('similarities_file')}")
         if "geometry_sample" in changed and not self.geometry_sentences:
-            raise UserError("--geometry_sample has no effect without --geometry_sentences; leave it out")
+            raise no_effect("geometry_sample", f"without {spell('geometry_sentences')}")
 
     def _require_mteb(self) -> None:
         """Raise UserError for options that cannot be combined with tasks of MTEB or that need them."""
@@ -246,30 +244,33 @@ class EvaluationArguments(EncoderArguments):
         if option is None:
             for name in ("mteb_data_dir", "mteb_languages", "mteb_prompts", "mteb_results"):
                 if getattr(self, name):
-                    raise UserError(
-                        f"--{name} has no effect without tasks of MTEB (--mteb, --mteb_benchmark, or --task_set "
-                        f"{MULTILINGUAL}); leave it out"
+                    raise no_effect(
+                        name,
+                        f"without tasks of MTEB ({spell('mteb')}, {spell('mteb_benchmark')}, or "
+                        f"{spell('task_set', MULTILINGUAL)})",
                     )
             return
         for name in ("mteb", "mteb_benchmark"):
-            if getattr(self, name) and option != f"--{name}":
-                raise UserError(f"{option} and --{name} are given; leave one of them out, since their means differ")
+            if getattr(self, name) and option != spell(name):
+                raise UserError(
+                    f"{option} and {spell(name)} are given; leave one of them out, since their means differ"
+                )
         if self.mode == "dev":
-            raise UserError(f"{option}: MTEB tasks have their own splits; leave --mode dev out")
+            raise UserError(f"{option}: MTEB tasks have their own splits; leave {spell('mode', 'dev')} out")
         if self.postprocess:
-            raise UserError(f"--postprocess {self.postprocess} does not apply to {option}; leave one of them out")
+            raise UserError(
+                f"{spell('postprocess', self.postprocess)} does not apply to {option}; leave one of them out"
+            )
 
     def _require_sizes(self) -> None:
-        """Raise UserError for sizes below 1, and for options and tasks that cannot be combined with them."""
+        """Raise UserError for repeated sizes, and for options and tasks that cannot be combined with sizes."""
         given = self.truncate_dim or []
-        for size in given:
-            require(size >= 1, "--truncate_dim", size, "at least 1")
-            if given.count(size) > 1:
-                raise UserError(f"--truncate_dim: {size} is given twice; give each size once")
+        if len(set(given)) < len(given):
+            raise OptionError("truncate_dim", given, "a size is given twice", "give each size once")
         if given and self.postprocess:
             raise UserError(
-                f"--postprocess {self.postprocess} does not apply to --truncate_dim, since it mixes the values; leave "
-                "one of them out"
+                f"{spell('postprocess', self.postprocess)} does not apply to {spell('truncate_dim')}, since it mixes "
+                "the values; leave one of them out"
             )
         if len(given) < 2:
             return
@@ -277,22 +278,19 @@ class EvaluationArguments(EncoderArguments):
         for name in (
             *inside,
             *([self.mteb_option] if self.mteb_option else []),
-            *(["--similarities_file"] if self.similarities_file else []),
+            *([spell("similarities_file")] if self.similarities_file else []),
         ):
-            raise UserError(f"{name} is evaluated for one size at a time; give one number to --truncate_dim")
+            raise UserError(f"{name} is evaluated for one size at a time; give one number to {spell('truncate_dim')}")
 
     def _require_postprocess(self) -> None:
-        """Raise UserError for options of a postprocessor that is not chosen, and for values out of range."""
-        dimensions, rate = self.whitening_dimensions, self.flow_learning_rate
-        require(dimensions is None or dimensions >= 2, "--whitening_dimensions", dimensions, "at least 2")
-        require(rate > 0, "--flow_learning_rate", rate, "above 0")
+        """Raise UserError for options of a postprocessor that is not chosen."""
         if self.fit_on and not self.postprocess:
-            raise UserError("--fit_on has no effect without --postprocess; leave it out")
+            raise no_effect("fit_on", f"without {spell('postprocess')}")
         if self.postprocess and any(FAMILY_OF[task] == "frequent" for task in self.chosen_tasks()):
             raise UserError(
-                f"--postprocess {self.postprocess} does not apply to STS-frequent, which needs the encoder itself; "
-                "leave one of them out"
+                f"{spell('postprocess', self.postprocess)} does not apply to STS-frequent, which needs the encoder "
+                "itself; leave one of them out"
             )
         for name, owner in OPTIONS_OF_POSTPROCESS.items():
             if name in self.changed() and self.postprocess != owner:
-                raise UserError(f"--{name} has no effect without --postprocess {owner}; leave it out")
+                raise no_effect(name, f"without {spell('postprocess', owner)}")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_plain_file
 
 QUERY = 500
@@ -97,7 +97,8 @@ class EmbeddingCache:
             yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite's message may not decode
             raise UserError(
-                f"the embedding cache {self.path} cannot be used ({error}); delete the file, or leave --cache_dir out"
+                f"the embedding cache {self.path} cannot be used ({error}); delete the file, or leave "
+                f"{spell('cache_dir')} out"
             ) from error
 
 

@@ -110,7 +110,7 @@ def shortening(model: SentenceEncoder | ForeignEncoder, size: int | None) -> Cal
     unit = isinstance(model, SentenceEncoder) and model.normalize
 
     def shortened(vectors: np.ndarray) -> np.ndarray:
-        return shorten(vectors, whole_number("--truncate_dim", size, 1, vectors.shape[1]), unit)
+        return shorten(vectors, whole_number("truncate_dim", size, 1, vectors.shape[1]), unit)
 
     return shortened
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.utils.devices import pick_device
-from dcpcse.utils.errors import UserError, shown
+from dcpcse.utils.errors import UserError, shown, spell
 
 TAKEN = (
     "a model of dcpcse.load, the name of a model, a SentenceTransformer, an object with encode(sentences, "
@@ -79,7 +79,8 @@ class ForeignEncoder:
     def refuse_cache(self) -> NoReturn:
         """Raise UserError, because nothing identifies the embeddings."""
         raise UserError(
-            f"--cache_dir: nothing identifies the embeddings of {self.name}, so they cannot be cached; leave it out"
+            f"{spell('cache_dir')}: nothing identifies the embeddings of {self.name}, so they cannot be cached; leave "
+            "it out"
         )
 
     def describe(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import MODULES
 from dcpcse.encoders.storage.st_modules import MODEL_CONFIG, read_modules, read_pooling_settings
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import UserError, did_you_mean, spell
 from dcpcse.utils.parsing import parse_yaml, read_json, read_text
 
 INSTRUCTION = "{instruction}"
@@ -23,7 +23,7 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     Tasks are those of mteb and those that have been loaded from the user's files. Raises UserError if the file is no
     such mapping or a name is unknown.
     """
-    option = f"--mteb_prompts {path}"
+    option = spell("mteb_prompts", path)
     if not Path(path).is_file():
         raise UserError(f"{option}: no such file; give a YAML or JSON file")
     try:
@@ -38,7 +38,7 @@ def read_prompts(path: str | Path) -> dict[str, str]:
             hint = did_you_mean(str(name), known)
             raise UserError(
                 f"{option}: {str(name)[:80]!r} is no task; {hint + ' ' if hint else ''}give a task of mteb or of "
-                "--mteb, a type of tasks such as STS, query or document"
+                f"{spell('mteb')}, a type of tasks such as STS, query or document"
             )
     return prompts
 

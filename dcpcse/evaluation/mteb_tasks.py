@@ -33,7 +33,7 @@ from dcpcse.evaluation.mteb_records import MTEB, scores_of_parts
 from dcpcse.evaluation.outcomes import ExampleOutcomes
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_main_process
-from dcpcse.utils.errors import UserError, did_you_mean, first_line, first_names, plural
+from dcpcse.utils.errors import OptionError, UserError, did_you_mean, first_line, first_names, plural, spell
 
 OWN_MODULE = "_dcpcse_mteb_"
 """Start of the name of the module of a user's file of tasks."""
@@ -53,7 +53,7 @@ class MtebTasks:
 
     tasks: Mapping[str, Any]
     benchmark: str | None = None
-    option: str = "--mteb"
+    option: str = field(default_factory=lambda: spell("mteb"))
     expression: str | None = None
 
 
@@ -114,7 +114,7 @@ def find_tasks(names: Sequence[str]) -> MtebTasks:
     found = [task for name in names for task in _find(name)]
     tasks = _by_name(found)
     if len(tasks) < len(found):
-        raise UserError(f"--mteb {' '.join(names)}: a task occurs twice; give each task once")
+        raise OptionError("mteb", " ".join(names), "a task occurs twice", "give each task once")
     return MtebTasks(tasks)
 
 
@@ -130,11 +130,11 @@ def find_benchmark(name: str) -> MtebTasks:
     other = [task.metadata.name for task in benchmark.tasks if set(task.metadata.modalities) != {"text"}]
     if other:
         raise UserError(
-            f"--mteb_benchmark {benchmark.name!r}: {plural(len(other), 'task')} of {len(tasks)} need more than text "
-            f"({first_names(other)}); choose a benchmark of texts, or give the text tasks to --mteb"
+            f"{spell('mteb_benchmark', benchmark.name)}: {plural(len(other), 'task')} of {len(tasks)} need more "
+            f"than text ({first_names(other)}); choose a benchmark of texts, or give the text tasks to {spell('mteb')}"
         )
     name = benchmark.name
-    return MtebTasks(tasks, name, f"--mteb_benchmark {name!r}", f"mteb.get_benchmark('{name}').tasks")
+    return MtebTasks(tasks, name, spell("mteb_benchmark", name), f"mteb.get_benchmark('{name}').tasks")
 
 
 def multilingual_tasks() -> MtebTasks:
@@ -147,7 +147,7 @@ def multilingual_tasks() -> MtebTasks:
     *names, reverse = MULTILINGUAL_TASKS
     tasks = [mteb.get_task(name) for name in names]
     tasks.append(_reverse(type(tasks[-1]), reverse))
-    return MtebTasks(_by_name(tasks), MULTILINGUAL, f"--task_set {MULTILINGUAL}", f"mteb.get_tasks(tasks={names})")
+    return MtebTasks(_by_name(tasks), MULTILINGUAL, spell("task_set", MULTILINGUAL), f"mteb.get_tasks(tasks={names})")
 
 
 def _reverse(forward: type, name: str) -> Any:
@@ -179,9 +179,9 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
             how = (
                 f"did you mean {near}?" if near else f"give codes of ISO 639-3 with blanks between: {', '.join(codes)}"
             )
-            raise UserError(f"--mteb_languages {code}: no task of {tasks.option} has this language; {how}")
+            raise OptionError("mteb_languages", code, f"no task of {tasks.option} has this language", how)
     if left := [name.removeprefix(PREFIX) for name, own in spoken.items() if not own & set(languages)]:
-        notify(f"--mteb_languages {' '.join(languages)}: left out, since they have none of these: {first_names(left)}")
+        notify(f"{spell('mteb_languages', languages)}: left out, since they have none of these: {first_names(left)}")
     # Copies, because tasks may be shared by all users of the process.
     kept = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
     for task in kept.values():
@@ -218,7 +218,9 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
     cache of `datasets`, or the hub). Raises UserError if the data of a task are missing or incomplete.
     """
     if data_dir is not None and not Path(data_dir).is_dir():
-        raise UserError(f"--mteb_data_dir {data_dir} is not a folder; give the folder that contains the copies")
+        raise UserError(
+            f"{spell('mteb_data_dir', data_dir)} is not a folder; give the folder that contains the copies"
+        )
     if tasks.expression is not None:
         _load_offline(tasks, data_dir)
         return
@@ -227,8 +229,11 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
             if type(task).__module__.startswith(OWN_MODULE):
                 how = "correct the file that defines the task"
             else:
-                how = "run once with a network connection to download them, or give --mteb_data_dir with a copy"
-            raise UserError(f"--mteb {name.removeprefix(PREFIX)}: its data cannot be loaded ({problem}); {how}")
+                how = (
+                    f"run once with a network connection to download them, or give {spell('mteb_data_dir')} with a "
+                    "copy"
+                )
+            raise OptionError("mteb", name.removeprefix(PREFIX), f"its data cannot be loaded ({problem})", how)
 
 
 def load_downloaded(tasks: MtebTasks) -> list[str]:
@@ -261,7 +266,7 @@ def _load_offline(tasks: MtebTasks, data_dir: str | Path | None) -> None:
     first, reason = next(iter(problems.items()))
     if data_dir is None:
         command = f"import mteb; [task.load_data() for task in {tasks.expression}]"
-        how = f'download them with python -c "{command}", or give --mteb_data_dir with copies'
+        how = f'download them with python -c "{command}", or give {spell("mteb_data_dir")} with copies'
     else:
         how = f"put complete copies into {data_dir}"
     raise UserError(
@@ -325,9 +330,12 @@ def _require_no_loss(tasks: MtebTasks, encoder: MTEBEncoder, results_dir: str | 
         if (before := results.load_task_result(task.metadata.name, meta)) is not None:
             subsets = {subset["hf_subset"] for split in before.scores.values() for subset in split}
             if lost := sorted(subsets - set(task.hf_subsets)):
-                raise UserError(
-                    f"--mteb_results {results_dir}: its result of {name.removeprefix(PREFIX)} has languages that are "
-                    f"left out now ({first_names(lost)}) and would be lost; give another folder"
+                raise OptionError(
+                    "mteb_results",
+                    results_dir,
+                    f"its result of {name.removeprefix(PREFIX)} has languages that are left out now "
+                    f"({first_names(lost)}) and would be lost",
+                    "give another folder",
                 )
 
 
@@ -383,7 +391,7 @@ def _find_benchmark(name: str) -> Any:
         known = [one for benchmark in mteb.get_benchmarks() for one in (benchmark.name, *benchmark.aliases)]
         hint = did_you_mean(name, known)
         raise UserError(
-            f"--mteb_benchmark {name!r}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
+            f"{spell('mteb_benchmark', name)}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
             "mteb.get_benchmarks()"
         ) from error
 
@@ -398,8 +406,8 @@ def _find(name: str) -> list[Any]:
     except KeyError as error:
         near = re.search(r"Did you mean: '(.+?)'", str(error))
         hint = f"did you mean {near[1]}? " if near else ""
-        raise UserError(
-            f"--mteb {name}: unknown task; {hint}choose one of mteb.get_tasks(), or give FILE.py[:CLASS]"
+        raise OptionError(
+            "mteb", name, "unknown task", f"{hint}choose one of mteb.get_tasks(), or give FILE.py[:CLASS]"
         ) from error
 
 
@@ -413,15 +421,17 @@ def _tasks_of_file(path: Path, class_name: str) -> list[Any]:
         if inspect.isclass(value) and issubclass(value, abstask) and value.__module__ == module.__name__
     }
     if not classes:
-        raise UserError(f"--mteb {path}: the file defines no mteb task; add a subclass of mteb.AbsTask")
+        raise OptionError("mteb", path, "the file defines no mteb task", "add a subclass of mteb.AbsTask")
     if class_name and class_name not in classes:
-        raise UserError(f"--mteb {path}:{class_name}: unknown task; the file defines {', '.join(sorted(classes))}")
+        raise UserError(
+            f"{spell('mteb', path)}:{class_name}: unknown task; the file defines {', '.join(sorted(classes))}"
+        )
     return [task_class() for name, task_class in classes.items() if class_name in ("", name)]
 
 
 def _run_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"--mteb {path}: no such file; give an existing FILE.py")
+        raise OptionError("mteb", path, "no such file", "give an existing FILE.py")
     name = f"{OWN_MODULE}{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
@@ -429,7 +439,9 @@ def _run_file(path: Path) -> ModuleType:
     try:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UserError(f"--mteb {path}: the file cannot be run ({type(error).__name__}: {error}); fix it") from error
+        raise OptionError(
+            "mteb", path, f"the file cannot be run ({type(error).__name__}: {error})", "fix it"
+        ) from error
     return module
 
 
@@ -453,8 +465,8 @@ def _load_data(task: Any, data_dir: Path | None) -> str | None:
     """Load the data of a task; mteb uses `datasets` for this. Return the reason if they are not available."""
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
-        raise UserError(
-            f"--mteb {name}: its data set needs to run code from the hub, which is not allowed; leave it out"
+        raise OptionError(
+            "mteb", name, "its data set needs to run code from the hub, which is not allowed", "leave it out"
         )
     if data_dir is not None:
         folder = data_dir / Path(task.metadata.dataset["path"]).name

@@ -15,7 +15,7 @@ from dcpcse.encoders.storage.manifest import CONFIG, MODULES, is_model_folder
 from dcpcse.evaluation.mteb_records import MTEB, families_of_parts, scores_of_parts
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.parsing import parse_json, read_bytes, read_text
 from dcpcse.utils.run_files import read_scores
 
@@ -202,7 +202,7 @@ def _read_arrays(path: Path, *, may_be_empty: bool = False) -> dict[str, np.ndar
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(f"{path} is damaged or not an .npz file; evaluate the model again") from error
     if not arrays or not all(array.dtype.kind in "biuf" for array in arrays.values()):
-        raise UserError(f"{path} contains no outcomes; give a file written by evaluation.py --similarities_file")
+        raise UserError(f"{path} contains no outcomes; give a file of an evaluation with {spell('similarities_file')}")
     return arrays
 
 
@@ -234,7 +234,7 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
         with schema.explained(path):
             content = parse_json(read_text(path))
             if not isinstance(content, dict) or "task_name" not in content:
-                raise UserError(f"{path}: neither a file of evaluation.py --output_file nor a result of mteb")
+                raise UserError(f"{path}: neither scores of dcpcse.evaluate nor a result of mteb")
             schema.check(MtebRecord, content)
         scores |= scores_of_parts(f"{MTEB}/{content['task_name']}", content["scores"], path)
     return RunOutcomes(str(source), None, {}, scores, families_of_parts(scores, {}))

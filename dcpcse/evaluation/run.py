@@ -44,7 +44,7 @@ from dcpcse.utils.distributed import (
     local_device,
     require_same_in_all_processes,
 )
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, is_command_line, spell
 from dcpcse.utils.files import require_output, require_writable
 from dcpcse.utils.run_files import read_scores
 
@@ -78,7 +78,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     _require_writable_outputs(args)
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
-            notify(f"--{name} is a training option and has no effect on the evaluation")
+            notify(f"{spell(name)} is a training option and has no effect on the evaluation")
     plan = load_plan(args, own_tasks(args, args.pairs, args.labels))
     join_processes(plan)
     args = replace(args, device=local_device(args.device))
@@ -119,7 +119,9 @@ def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[s
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
-    with advice(OF_EVALUATION, "--task_set na --tasks STSBenchmark"):
+    with advice(
+        OF_EVALUATION, "--task_set na --tasks STSBenchmark" if is_command_line() else 'tasks=["STSBenchmark"]'
+    ):
         suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
     mteb = None
     if args.task_set == MULTILINGUAL:
@@ -236,11 +238,11 @@ def _require_writable_outputs(args: EvaluationArguments) -> None:
     """Raise UserError if the result files or the embedding cache cannot be written."""
     for option in ("output_file", "similarities_file"):
         if (given := getattr(args, option)) is not None:
-            require_output(Path(given), f"--{option}", args.overwrite or _is_unfinished(Path(given)))
+            require_output(Path(given), option, args.overwrite or _is_unfinished(Path(given)))
     if args.mteb_results:
-        require_writable(Path(args.mteb_results), f"--mteb_results {args.mteb_results}")
+        require_writable(Path(args.mteb_results), spell("mteb_results", args.mteb_results))
     if args.cache_dir:
-        require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
+        require_writable(embeddings_dir(args.cache_dir), spell("cache_dir", args.cache_dir))
 
 
 def _is_unfinished(path: Path) -> bool:

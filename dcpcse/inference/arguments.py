@@ -4,21 +4,12 @@ from dataclasses import dataclass, fields
 
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import (
-    BATCH_SIZE_HELP,
-    flag,
-    option,
-    require,
-    require_choices,
-    require_count,
-    require_kinds,
-)
-from dcpcse.utils.removed_options import RefusesRemoved
+from dcpcse.utils.errors import OptionError
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, COUNT, Options, flag, option
 
 
 @dataclass
-class EncoderArguments(RefusesRemoved):
+class EncoderArguments(Options):
     """Options for loading an encoder and for the representation of sentences that it returns."""
 
     _argument_group_name = "encoder"
@@ -48,7 +39,7 @@ class EncoderArguments(RefusesRemoved):
         "in the model folder; not for other encoders."
     )
     final_period: bool | None = flag("Add a full stop to sentences that do not end with . ? \" or '.")
-    top_k: int = option(200, "Number of tokens that --pooler top_k averages.")
+    top_k: int = option(200, "Number of tokens that --pooler top_k averages.", at_least=1)
     remove: list[str] | None = option(
         None,
         f"Kinds of tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}. For case, sentences are "
@@ -60,7 +51,7 @@ class EncoderArguments(RefusesRemoved):
         "Masked-LM head of --pooler top_k and static_lm_head: checkpoint (the encoder's own), or a folder or hub id.",
     )
     base: str | None = option(None, "Folder or hub id of the frozen encoder. Default: the one recorded in the folder.")
-    batch_size: int | None = option(None, BATCH_SIZE_HELP)
+    batch_size: int | None = option(None, BATCH_SIZE_HELP, at_least=1)
     bf16: bool = option(
         False, "Compute matrix products in bfloat16, and the rest in float32; meant for GPUs with bfloat16 units."
     )
@@ -78,12 +69,8 @@ class EncoderArguments(RefusesRemoved):
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     use_auth_token: bool = option(False, "Use the stored hub token.")
 
-    def __post_init__(self) -> None:
-        require_kinds(self)
-        require_choices(self)
-        for name in ("batch_size", "top_k"):
-            given = getattr(self, name)
-            require(given is None or given >= 1, f"--{name}", given, "at least 1")
+    def check(self) -> None:
+        """Raise UserError for text that is not a template."""
         if self.template is not None:
             Template.parse(self.template)
 
@@ -93,7 +80,7 @@ class EncoderArguments(RefusesRemoved):
 
 
 @dataclass
-class EncodingArguments(RefusesRemoved):
+class EncodingArguments(Options):
     """Options of `dcpcse encode`: the output file, the format of its vectors, and the processes that compute them."""
 
     _argument_group_name = "encoding"
@@ -103,16 +90,21 @@ class EncodingArguments(RefusesRemoved):
     with_sentences: bool = option(False, "Add a column with the sentences to OUT.arrow.")
     normalize: bool = option(False, "Normalize vectors to unit length.")
     truncate_dim: int | None = option(
-        None, "Write only this number of first values of each vector; with --normalize, these have unit length."
+        None,
+        "Write only this number of first values of each vector; with --normalize, these have unit length.",
+        at_least=1,
     )
     max_seq_length: int | None = option(
-        None, "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum)."
+        None,
+        "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum).",
+        at_least=1,
     )
-    chunk_size: int = option(8192, "Lines per chunk. An interrupted run keeps its finished chunks.")
+    chunk_size: int = option(8192, "Lines per chunk. An interrupted run keeps its finished chunks.", at_least=1)
     num_processes: int | None = option(
         None,
         "Number of processes on this machine (default: 1), or with --ray of workers on the cluster (default: one per "
         "GPU, or one per machine).",
+        at_least=1,
     )
     ray: str | None = option(
         None,
@@ -120,25 +112,23 @@ class EncodingArguments(RefusesRemoved):
     )
     overwrite: bool = option(False, "Replace an output, finished or not, of a different model, text or option.")
 
-    def __post_init__(self) -> None:
-        require_kinds(self)
-        require_choices(self)
-        for name in ("chunk_size", "num_processes", "max_seq_length", "truncate_dim"):
-            given = getattr(self, name)
-            require(given is None or given >= 1, f"--{name}", given, "at least 1")
+    def check(self) -> None:
+        """Raise OptionError if the output is missing."""
         if not self.output:
-            raise UserError("--output is missing; give OUT.npy or OUT.arrow")
+            raise OptionError("output", reason="is missing", remedy="give OUT.npy or OUT.arrow")
 
 
 @dataclass
-class PublishedEvaluationArguments:
+class PublishedEvaluationArguments(Options):
     """Options of the papers' evaluation scripts that the model folder records, or that affect only training."""
 
     _argument_group_name = "options of the papers' script"
 
-    pre_seq_len: int | None = option(None, "Prompt length; it must equal that of the model folder.")
+    pre_seq_len: int | None = option(None, "Prompt length; it must equal that of the model folder.", **COUNT)
     prefix_projection: bool = option(False, "Prompts computed by an MLP; it must equal the model folder.")
-    prefix_hidden_size: int | None = option(None, "Hidden size of that MLP; it must equal that of the model folder.")
+    prefix_hidden_size: int | None = option(
+        None, "Hidden size of that MLP; it must equal that of the model folder.", **COUNT
+    )
     mlp_only_train: bool | None = flag("Evaluate [CLS] before the MLP.")
     do_mlm: bool = option(False, "Option of training without an effect on scores; it is reported.")
     temp: float | None = option(None, "Option of training without an effect on scores; it is reported.")
@@ -146,7 +136,3 @@ class PublishedEvaluationArguments:
         None, "Option of training without an effect on scores; it is reported."
     )
     mlm_weight: float | None = option(None, "Option of training without an effect on scores; it is reported.")
-
-    def __post_init__(self) -> None:
-        for name in ("pre_seq_len", "prefix_hidden_size"):
-            require_count(name, getattr(self, name))

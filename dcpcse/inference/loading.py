@@ -25,7 +25,7 @@ from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_mo
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, uses_kernels
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.run_files import last_checkpoint
 
@@ -82,7 +82,7 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
     return model
 
 
-def load_guide(name: str, args: EncoderArguments, option: str = "--guide") -> SentenceEncoder:
+def load_guide(name: str, args: EncoderArguments, option: str = "guide") -> SentenceEncoder:
     """Load an encoder that judges the texts of another one, as `load_model` does, with its own representation.
 
     That of a plain encoder is the mean over its tokens, unless `args` name a pooler. Raises UserError, which names
@@ -96,7 +96,7 @@ def load_guide(name: str, args: EncoderArguments, option: str = "--guide") -> Se
                 args = replace(args, pooler_type=OWN_POOLER)
         return load_model(name, args, options=options)
     except UserError as error:
-        raise UserError(f"{option}: {error}") from error
+        raise UserError(f"{spell(option)}: {error}") from error
 
 
 def _load(
@@ -214,7 +214,7 @@ def _represented(name: str, args: EncoderArguments, options: LoadOptions) -> Sen
     )
     representation = REPRESENTATIONS[pooler]
     if args.lm_head != "checkpoint" and not representation.needs_lm_head:
-        raise UserError(f"--lm_head has no effect on --pooler {pooler}; leave it out")
+        raise no_effect("lm_head", f"on {spell('pooler', pooler)}")
     lm_head = args.lm_head if representation.needs_lm_head else None
     return build_representation(pooler, load_backbone(name, lm_head=lm_head, options=options), choice)
 
@@ -229,9 +229,11 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
     _refuse_folder_options(name, args, published)
     of_encoders = {"template", "prompt", "denoise", "final_period", "top_k", "remove", "lm_head", "bf16"}
     for option in sorted(of_encoders & args.changed()):
-        raise UserError(f"--{option} applies only to encoders; {name} is a file of word vectors; leave it out")
+        raise OptionError(
+            option, reason=f"applies only to encoders; {name} is a file of word vectors", remedy="leave it out"
+        )
     if args.pooler_type not in (None, "avg"):
-        raise UserError(f"--pooler {args.pooler_type}: word vectors are always averaged; leave it out")
+        raise OptionError("pooler", args.pooler_type, "word vectors are always averaged", "leave it out")
     from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # imported here because it needs scikit-learn
 
     return load_word_vectors(name).to(pick_device(args.device))
@@ -240,12 +242,14 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
 def _refuse_checkpoint_arguments(name: str, of_checkpoint: CheckpointArguments) -> None:
     for argument, value in vars(of_checkpoint).items():
         if value is not None:
-            raise UserError(f"--{argument} applies only to checkpoints of other code; {name} is none; leave it out")
+            raise OptionError(
+                argument, reason=f"applies only to checkpoints of other code; {name} is none", remedy="leave it out"
+            )
 
 
 def _refuse_untrained_options(name: str, args: EncoderArguments, kind: str) -> None:
-    given = [f"--{option}" for option in sorted({"top_k", "remove", "lm_head"} & args.changed())]
-    given += [f"--pooler {args.pooler_type}"] if args.pooler_type in UNTRAINED else []
+    given = [spell(option) for option in sorted({"top_k", "remove", "lm_head"} & args.changed())]
+    given += [spell("pooler", args.pooler_type)] if args.pooler_type in UNTRAINED else []
     if given:
         raise UserError(f"{given[0]} applies only to plain encoders, but {name} is {kind}; leave it out")
 
@@ -261,8 +265,11 @@ def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArgu
     for name, value in asked.items():
         if value and value != own[name]:
             was = f"with the template {found.template}" if found and name == "template" else "without it"
-            raise UserError(f"--{name}: {folder} was trained {was}; leave it out")
-    needing = {"--pooler mask": args.pooler_type == "mask", "--denoise": args.denoise is not None}
+            raise UserError(f"{spell(name)}: {folder} was trained {was}; leave it out")
+    needing = {
+        spell("pooler", "mask"): args.pooler_type == "mask",
+        spell("denoise", True): args.denoise is not None,
+    }
     for name, given in needing.items():
         if given and found is None:
             raise UserError(f"{name}: {folder} was trained without a template; leave it out")
@@ -273,7 +280,7 @@ def _refuse_unfinished(folder: Path) -> None:
     if newest and is_model_folder(newest):
         raise UserError(
             f"{folder} contains checkpoints of a training, but not its result; use one of them, for example {newest}, "
-            "or finish the training with --resume"
+            f"or finish the training with {spell('resume', True)}"
         )
 
 
@@ -282,7 +289,8 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
     trained = f"{model.pooling}{head}"
     if mlp_only_train and model.head_at_inference:
         notify(
-            f"representation: {model.pooling} before its head (--mlp_only_train) instead of the folder's ({trained})"
+            f"representation: {model.pooling} before its head ({spell('mlp_only_train', True)}) instead of the "
+            f"folder's ({trained})"
         )
         model.head_at_inference = False
     elif pooler in (None, "cls"):
@@ -299,11 +307,15 @@ def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None)
     if denoise is None or denoise == model.denoising.inference:
         return
     if denoise and not POOLERS[model.pooling].needs_template:
-        raise UserError(
-            f"--denoise: {folder} is used with the pooler {model.pooling}, and denoising subtracts from the vector of "
-            "[MASK]; add --pooler mask, or leave --denoise out"
+        raise OptionError(
+            "denoise",
+            True,
+            f"{folder} is used with the pooler {model.pooling}, and denoising subtracts from the vector of [MASK]",
+            f"add {spell('pooler', 'mask')}, or leave {spell('denoise', True)} out",
         )
-    notify(f"template denoising: {'on' if denoise else 'off'} (--denoise) instead of the folder's setting")
+    notify(
+        f"template denoising: {'on' if denoise else 'off'} ({spell('denoise', True)}) instead of the folder's setting"
+    )
     model.denoising = replace(model.denoising, inference=denoise)
 
 
@@ -317,11 +329,15 @@ def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArg
         # Old scripts give the size even without a projection.
         given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
         if given and asked != found:
-            raise UserError(f"--{name} {asked}: the folder has {found if found else 'none'}; leave it out")
+            raise OptionError(name, asked, f"the folder has {found if found else 'none'}", "leave it out")
 
 
 def _refuse_folder_options(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> None:
     given = {"base": args.base, **vars(published)}
     for option in ("base", "pre_seq_len", "prefix_projection", "prefix_hidden_size", "mlp_only_train"):
         if given[option] not in (None, False):
-            raise UserError(f"--{option} applies only to output folders of train.py; {name} is not one; leave it out")
+            raise OptionError(
+                option,
+                reason=f"applies only to output folders of a training; {name} is not one",
+                remedy="leave it out",
+            )

@@ -12,7 +12,7 @@ from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.public_checkpoints.choices import Choices
 from dcpcse.inference.public_checkpoints.layouts import Imported
 from dcpcse.utils.arguments import location
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import atomic_folder, require_writable
 
 if TYPE_CHECKING:
@@ -58,16 +58,22 @@ def import_checkpoint(
 def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
     """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`."""
     if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output} is a file; give a folder")
-    require_writable(output, f"--output {output}")
+        raise UserError(f"{spell('output', output)} is a file; give a folder")
+    require_writable(output, spell("output", output))
     if not output.is_dir() or not any(output.iterdir()):
         return
     if path.is_dir() and output.samefile(path):
-        raise UserError(f"--output {output} is the folder of the checkpoint; give another folder")
+        raise UserError(f"{spell('output', output)} is the folder of the checkpoint; give another folder")
     if not overwrite:
-        raise UserError(f"--output {output} is not empty; give another folder, or --overwrite to replace its model")
+        raise UserError(
+            f"{spell('output', output)} is not empty; give another folder, or {spell('overwrite', True)} to replace "
+            "its model"
+        )
     if not is_model_folder(output):
-        raise UserError(f"--output {output} contains no model that --overwrite could replace; give another folder")
+        raise UserError(
+            f"{spell('output', output)} contains no model that {spell('overwrite', True)} could replace; give another "
+            "folder"
+        )
 
 
 def write_model_folder(model: "SentenceEncoder", output: Path) -> None:

@@ -22,9 +22,8 @@ from dcpcse.inference.public_checkpoints.recognise import (
     tensor_headers,
 )
 from dcpcse.training.run_history import find_scores, read_run
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.option_fields import BASE
 from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
 
@@ -133,7 +132,7 @@ def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
 
 
 def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
-    missing = {"found": False, "where": f"the folder does not exist; give its location with {BASE}"}
+    missing = {"found": False, "where": f"the folder does not exist; give its location with {spell('base')}"}
     if Path(name).is_absolute() or name.startswith("."):
         return missing
     try:
@@ -196,7 +195,7 @@ def _sentence_transformer(folder: Path) -> FolderFacts:
 
 def _run_without_model(folder: Path) -> FolderFacts:
     newest = last_checkpoint(folder)
-    return {"kind": "unfinished run of train.py, without a model", "newest_checkpoint": newest and newest.name}
+    return {"kind": "unfinished run of a training, without a model", "newest_checkpoint": newest and newest.name}
 
 
 def _files(folder: Path) -> dict[str, int]:

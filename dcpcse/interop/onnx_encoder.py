@@ -17,7 +17,6 @@ from dcpcse.utils import schema
 from dcpcse.utils.arguments import encode_arguments, path
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import read_text
-from dcpcse.utils.refusals import is_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +73,7 @@ class OnnxEncoder:
             self._side: str = self._words.truncation["direction"]
             self._session = onnxruntime.InferenceSession(self.folder / GRAPH, providers=list(providers))
         except Exception as error:  # both libraries raise many classes for damaged files
-            if is_refusal(error):
-                raise
-            raise UserError(f"{self.folder} is damaged ({first_line(error)}); export it again") from error
+            raise UserError(f"{self.folder} cannot be used ({first_line(error)}); export it again") from error
         self._words.no_padding()  # batches are padded below
         self._words.no_truncation()  # a setting that threads would share; see `truncated_ids`
 

@@ -10,7 +10,7 @@ from dcpcse.encoders.packing import Packing, indices_of
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.utils.devices import send
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError
 
 
 class Generator(nn.Module):
@@ -106,15 +106,18 @@ def load_generator(
     try:
         masked_lm, generator_tokenizer = load_masked_lm(name_or_path, options)
     except UserError as error:
-        raise UserError(
-            f"--generator_name {name_or_path}: give a masked language model with the encoder's vocabulary. {error}"
+        raise OptionError(
+            "generator_name", name_or_path, f"give a masked language model with the encoder's vocabulary. {error}"
         ) from error
     own, other = tokenizer.get_vocab(), generator_tokenizer.get_vocab()
     if own != other:
         token = min(set(own.items()) ^ set(other.items()), key=lambda item: (item[1], item[0]))[0]
-        raise UserError(
-            f"--generator_name {name_or_path}: its vocabulary differs from the encoder's (the id of {token!r} is "
-            f"{other.get(token)} in the generator and {own.get(token)} in the encoder); give a generator with the "
-            "encoder's vocabulary, such as distilbert-base-uncased for BERT or distilroberta-base for RoBERTa"
+        raise OptionError(
+            "generator_name",
+            name_or_path,
+            f"its vocabulary differs from the encoder's (the id of {token!r} is {other.get(token)} in the "
+            f"generator and {own.get(token)} in the encoder)",
+            "give a generator with the encoder's vocabulary, such as distilbert-base-uncased for BERT or "
+            "distilroberta-base for RoBERTa",
         )
     return Generator(masked_lm, train_mode)

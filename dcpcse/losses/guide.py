@@ -24,7 +24,7 @@ class GuideSource:
 
     encoder: str
     pooler: str | None = None
-    option: str = "--guide"
+    option: str = "guide"
 
 
 class Guide(nn.Module):

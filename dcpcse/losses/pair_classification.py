@@ -11,7 +11,7 @@ from dcpcse.data.columns import LABEL, Columns
 from dcpcse.data.labels import CLASSES
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import precise
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def classified_pairs(
         classes = columns.classes or CLASSES
         if len(classes) < 2:
             raise UserError(
-                f"--train_file: all rows have the label {classes[0]}; classification needs at least two labels, so "
-                f"add rows with another one ({', '.join(name for name in CLASSES if name != classes[0])})"
+                f"{spell('train_file')}: all rows have the label {classes[0]}; classification needs at least two "
+                f"labels, so add rows with another one ({', '.join(name for name in CLASSES if name != classes[0])})"
             )
         return classes, [Pair(first, second)]
     if not columns.negatives:
         raise UserError(
-            f"--method {method} needs labelled pairs or hard negatives; give a --train_file with a third column: "
-            f"{', '.join(labels)}, or hard negatives (sentences that contradict the first one)"
+            f"{spell('method', method)} needs labelled pairs or hard negatives; give a {spell('train_file')} with a "
+            f"third column: {', '.join(labels)}, or hard negatives (sentences that contradict the first one)"
         )
     contradictions = [Pair(first, view(negative), "contradiction") for negative in columns.negatives]
     return ("contradiction", "entailment"), [Pair(first, second, "entailment"), *contradictions]

@@ -15,7 +15,7 @@ from dcpcse.losses.nt_xent import two_way_nt_xent
 from dcpcse.losses.ranking import log_violations
 from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors, over_widths
 from dcpcse.utils.distributed import gather_own_first, global_mean
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 TARGETS = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 """Relation of a labelled pair → its target."""
@@ -43,14 +43,14 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
         found = columns.classes if columns.label == LABEL else columns.scores
         if found and len(set(found)) == 1:
             raise UserError(
-                f"--train_file: all rows have the {columns.label} {found[0]}, so no pair should be nearer than "
-                f"another; add rows with another {columns.label}"
+                f"{spell('train_file')}: all rows have the {columns.label} {found[0]}, so no pair should be nearer "
+                f"than another; add rows with another {columns.label}"
             )
         return [TargetPair("anchor", "positive")]
     if not columns.negatives:
         raise UserError(
-            f"--method {method} needs pairs with scores or labels, or hard negatives; give a --train_file with a "
-            f"third column: {SCORE}, {LABEL}, or hard negatives"
+            f"{spell('method', method)} needs pairs with scores or labels, or hard negatives; give a "
+            f"{spell('train_file')} with a third column: {SCORE}, {LABEL}, or hard negatives"
         )
     negatives = [TargetPair("anchor", name, TARGETS["contradiction"]) for name in columns.negatives]
     return [TargetPair("anchor", "positive", TARGETS["entailment"]), *negatives]

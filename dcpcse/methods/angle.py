@@ -1,6 +1,5 @@
 """AnglE (Li and Li 2024), which trains the order of pairs by cosines and by angles in a complex space."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +14,17 @@ from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Need, option, require
+from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.option_fields import Options, needs_above_zero, option
 
 WEIGHTS = ("cosine_weight", "in_batch_weight", "angle_weight")
 
-IN_BATCH = Need("--in_batch_weight above 0", lambda args: args.in_batch_weight != 0, voids="in_batch_weight")
-ANGLES = Need("--angle_weight above 0", lambda args: args.angle_weight != 0, voids="angle_weight")
+IN_BATCH = needs_above_zero("in_batch_weight")
+ANGLES = needs_above_zero("angle_weight")
 
 
 @dataclass
-class AngleOptions:
+class AngleOptions(Options):
     """Options of AnglE; the weights are w1, w2 and w3 of its paper and code."""
 
     _argument_group_name = "AnglE"
@@ -35,7 +34,7 @@ class AngleOptions:
         None, "AnglE: weight of in-batch negatives for similar pairs; 0 leaves them out. Default: 1."
     )
     angle_weight: float | None = option(None, "AnglE: weight of the order by angles; 0 leaves it out. Default: 1.")
-    angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.", needs=ANGLES)
+    angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.", needs=ANGLES, above=0)
     similar_from: float | None = option(
         None,
         "AnglE: least score of a pair for which in-batch negatives are used. Default: the middle of the scores.",
@@ -43,21 +42,16 @@ class AngleOptions:
         needs=IN_BATCH,
     )
 
-    def __post_init__(self) -> None:
-        for name in WEIGHTS:
-            require((getattr(self, name) or 0) >= 0, f"--{name}", getattr(self, name), "0 or more")
-        temperature, least = self.angle_temp, self.similar_from
-        require(temperature is None or 0 < temperature < math.inf, "--angle_temp", temperature, "above 0, and finite")
-        require(least is None or math.isfinite(least), "--similar_from", least, "finite")
-
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if all(getattr(args, name) == 0 for name in WEIGHTS):
         raise UserError(f"{', '.join(f'--{name}' for name in WEIGHTS)} are all 0; give at least one above 0")
     if odd := [size for size in args.matryoshka_dims or () if size % 2 and ANGLES.holds(args)]:
-        raise UserError(f"--matryoshka_dims {odd[0]}: an angle needs two halves; give even sizes, or --angle_weight 0")
+        raise OptionError(
+            "matryoshka_dims", odd[0], "an angle needs two halves", f"give even sizes, or {spell('angle_weight')} 0"
+        )
     if args.cosine_weight == args.in_batch_weight == 0:  # only angles are left, which have a temperature of their own
-        refuse_contrastive_options(args, data=" with --cosine_weight 0 and --in_batch_weight 0")
+        refuse_contrastive_options(args, data=f" with {spell('cosine_weight')} 0 and {spell('in_batch_weight')} 0")
     else:
         refuse_contrastive_options(args, "temp")
     similar = _similar_from(args, Columns.of(columns)) if IN_BATCH.holds(args) else {}
@@ -67,11 +61,13 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
 def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
     """Return the default of --similar_from. Raises UserError if no pair of the data has in-batch negatives."""
     if (scores := columns.scores) and (args.similar_from or 0) > scores[1]:
-        raise UserError(f"--similar_from {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}")
+        raise UserError(
+            f"{spell('similar_from')} {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}"
+        )
     if columns.label == LABEL and columns.classes and "entailment" not in columns.classes:
         raise UserError(
-            "--train_file: no row has the label entailment, and --method angle uses in-batch negatives for such rows "
-            "only; add some, or give --in_batch_weight 0"
+            f"{spell('train_file')}: no row has the label entailment, and {spell('method', 'angle')} uses in-batch "
+            f"negatives for such rows only; add some, or give {spell('in_batch_weight')} 0"
         )
     return {"similar_from": sum(scores) / 2} if scores else {}
 
@@ -100,7 +96,9 @@ def angle(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> M
         least = TARGETS["entailment"]
         if args.similar_from is not None:
             least = args.similar_from
-            notify(f"in-batch negatives are used for pairs with a score of {least:g} or more (--similar_from)")
+            notify(
+                f"in-batch negatives are used for pairs with a score of {least:g} or more ({spell('similar_from')})"
+            )
         terms["in_batch"] = Term(PairsInBatch(pairs, args.temp, least), args.in_batch_weight)
     if args.angle_weight:
         terms["angle"] = Term(PairRanking(pairs, args.angle_temp, angle_of_pairs), args.angle_weight)

@@ -4,25 +4,26 @@
 them.
 """
 
-import math
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from typing import Any
 
 from dcpcse.encoders.pooling import POOLERS, describe_poolers
 from dcpcse.encoders.template_denoising import WAYS
 from dcpcse.encoders.templates import PROMPT, Template
 from dcpcse.methods.tunings import TUNINGS
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, spell
 from dcpcse.utils.option_fields import (
     ALL_LINEAR,
+    COUNT,
     POOLERS_WITH_HEAD,
+    SHARE,
     Need,
+    Options,
     flag,
+    needs_above_zero,
+    needs_given,
+    needs_value,
     option,
-    require,
-    require_choices,
-    require_count,
 )
 
 PROMPT_FORMS = ("keys_values", "vectors")
@@ -32,31 +33,33 @@ GRADIENTS = ("exact", "published")
 POSITIVES = ("dropout", "crop", "next")
 ENCODER_DTYPES = ("float32", "bfloat16")
 
-HAS_HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in POOLERS_WITH_HEAD)
-POOLS_MASK = Need("--pooler_type mask", lambda args: args.pooler_type == "mask")
-NO_ORG_MLP = Need("--org_mlp False", lambda args: not args.org_mlp)
+HAS_HEAD = Need(
+    lambda: f"a head ({spell('pooler_type', 'cls')} or mask)", lambda args: args.pooler_type in POOLERS_WITH_HEAD
+)
+POOLS_MASK = needs_value("pooler_type", "mask")
+NO_ORG_MLP = Need(lambda: spell("org_mlp", False), lambda args: not args.org_mlp)
 NO_TEMPLATE = Need("sentences outside a template", lambda args: args.template is None)
-HAS_TEMPLATE = Need("a template (--template)", lambda args: args.template is not None)
-DENOISING = Need("--denoise", lambda args: args.denoise or args.denoise_at_inference)
-BY_TEMPLATE = Need("--denoise_by template", lambda args: args.denoise_by in (None, "template"))
-DEEP = Need("--tuning deep", lambda args: args.tuning == "deep", voids="tuning")
-PROJECTION = Need("--prefix_projection", lambda args: args.prefix_projection)
-LORA = Need("--tuning lora", lambda args: args.tuning == "lora", voids="tuning")
+HAS_TEMPLATE = Need(lambda: f"a template ({spell('template')})", lambda args: args.template is not None)
+DENOISING = Need(lambda: spell("denoise"), lambda args: args.denoise or args.denoise_at_inference)
+BY_TEMPLATE = Need(lambda: spell("denoise_by", "template"), lambda args: args.denoise_by in (None, "template"))
+DEEP = needs_value("tuning", "deep", voids=True)
+PROJECTION = needs_value("prefix_projection", True)
+LORA = needs_value("tuning", "lora", voids=True)
 INPUT_VECTORS = Need(
-    "input vectors (--tuning shallow, or [PROMPT] in --template)",
+    lambda: f"input vectors ({spell('tuning', 'shallow')}, or [PROMPT] in {spell('template')})",
     lambda args: args.tuning == "shallow" or PROMPT in (args.template or ""),
     voids="template",
 )
-INIT_FROM = Need("--init_from", lambda args: args.init_from is not None)
-MATRYOSHKA = Need("--matryoshka_dims", lambda args: args.matryoshka_dims is not None)
-CROPS = Need("--positive crop", lambda args: args.positive == "crop", voids="positive")
-MLM = Need("--do_mlm", lambda args: args.do_mlm)
-MLM_WEIGHT = Need("--mlm_weight above 0", lambda args: args.mlm_weight != 0, voids="mlm_weight")
-LM_HEAD = Need("--do_mlm or --org_mlp", lambda args: args.do_mlm or args.org_mlp)
+INIT_FROM = needs_given("init_from")
+MATRYOSHKA = needs_given("matryoshka_dims")
+CROPS = needs_value("positive", "crop", voids=True)
+MLM = needs_value("do_mlm", True)
+MLM_WEIGHT = needs_above_zero("mlm_weight")
+LM_HEAD = Need(lambda: f"{spell('do_mlm')} or {spell('org_mlp')}", lambda args: args.do_mlm or args.org_mlp)
 
 
 @dataclass
-class EncoderOptions:
+class EncoderOptions(Options):
     """The encoder, the method and which parameters are trained."""
 
     model_name_or_path: str | None = option(None, "Encoder: a Hugging Face folder or hub id (required).")
@@ -88,28 +91,25 @@ class EncoderOptions:
         choices=list(ENCODER_DTYPES),
     )
     encoder_dropout: float | None = option(
-        None, "Dropout rate of hidden states and attention in training. Default: that of the encoder's configuration."
+        None,
+        "Dropout rate of hidden states and attention in training. Default: that of the encoder's configuration.",
+        **SHARE,
     )
     init_from: str | None = option(
         None, "Model folder to load the initial trained weights from. Its model must have the same structure."
     )
 
-    def __post_init__(self) -> None:
-        require(
-            _is_share(self.encoder_dropout),
-            "--encoder_dropout",
-            self.encoder_dropout,
-            "at least 0 and below 1, such as 0.1",
-        )
+    def check(self) -> None:
+        """Raise OptionError for a slow tokenizer, which transformers 5 no longer has."""
         if not self.use_fast_tokenizer:
-            raise UserError("--use_fast_tokenizer False: transformers 5 has fast tokenizers only; leave it out")
+            raise OptionError("use_fast_tokenizer", False, "transformers 5 has fast tokenizers only", "leave it out")
 
 
 @dataclass
-class RepresentationOptions:
+class RepresentationOptions(Options):
     """The sentence representation, its head, and the contrastive loss."""
 
-    temp: float = option(0.05, "Temperature of the contrastive loss.")
+    temp: float = option(0.05, "Temperature of the contrastive loss.", above=0)
     pooler_type: str | None = option(
         None, f"Sentence representation. {describe_poolers()}. Default: depends on --method.", choices=list(POOLERS)
     )
@@ -151,9 +151,13 @@ class RepresentationOptions:
         None,
         "Train also the first values of the embeddings (Matryoshka): the sizes, such as 384,256,128,64, of which the "
         "largest is that of the embeddings. The loss is the sum of the losses of all sizes. Default: off.",
+        at_least=1,
     )
     matryoshka_weights: list[float] | None = option(
-        None, "Weights of the losses of --matryoshka_dims, in the same order. Default: 1 each.", needs=MATRYOSHKA
+        None,
+        "Weights of the losses of --matryoshka_dims, in the same order. Default: 1 each.",
+        needs=MATRYOSHKA,
+        above=0,
     )
     org_mlp: bool | None = flag(
         "Use the transform of the masked-LM head instead of the MLP, on the [MASK] vectors of sentence and template "
@@ -165,24 +169,17 @@ class RepresentationOptions:
         needs=(HAS_HEAD, NO_ORG_MLP),
     )
 
-    def __post_init__(self) -> None:
-        require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
-        weight = self.hard_negative_weight
-        require(math.isfinite(weight), "--hard_negative_weight", weight, "finite")
+    def check(self) -> None:
+        """Raise OptionError unless the sizes of Matryoshka embeddings fall and each has a weight."""
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
-        falling = dims is None or all(one > other for one, other in pairwise([*dims, 0]))
-        shown = ",".join(map(str, dims or ()))
-        require(falling, "--matryoshka_dims", shown, "whole numbers above 0, largest first, such as 384,256,128,64")
-        require(
-            weights is None or (min(weights) > 0 and len(weights) == len(dims or weights)),
-            "--matryoshka_weights",
-            ",".join(f"{weight:g}" for weight in weights or ()),
-            f"numbers above 0, one for each of --matryoshka_dims {shown}",
-        )
+        if dims and sorted(set(dims), reverse=True) != dims:
+            raise OptionError("matryoshka_dims", dims, "must be different sizes, largest first, such as 384 256 128")
+        if dims and weights and len(weights) != len(dims):
+            raise OptionError("matryoshka_weights", weights, f"must be one number for each of {len(dims)} sizes")
 
 
 @dataclass
-class PositiveOptions:
+class PositiveOptions(Options):
     """The positives of training data without positives."""
 
     positive: str = option(
@@ -193,16 +190,12 @@ class PositiveOptions:
         choices=list(POSITIVES),
     )
     crop_share: float | None = option(
-        None, "Share of the tokens of a text in each of its two spans. Default: 0.5.", needs=CROPS
+        None, "Share of the tokens of a text in each of its two spans. Default: 0.5.", needs=CROPS, above=0, below=1
     )
-
-    def __post_init__(self) -> None:
-        share = self.crop_share
-        require(share is None or 0 < share < 1, "--crop_share", share, "above 0 and below 1, such as 0.5")
 
 
 @dataclass
-class TemplateOptions:
+class TemplateOptions(Options):
     """Templates that sentences are put into, and template denoising (PromptBERT)."""
 
     template: str | None = option(
@@ -262,14 +255,15 @@ class TemplateOptions:
         "Compute no gradient through the vector that is subtracted. Default: off.", needs=DENOISING
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise UserError for text that is not a template."""
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
 
 
 @dataclass
-class PromptOptions:
+class PromptOptions(Options):
     """Continuous prompts in every layer (DCPCSE) and at the input."""
 
     cls_prompt: bool | None = flag(
@@ -286,7 +280,9 @@ class PromptOptions:
     freeze_prompts: bool | None = flag(
         "Do not train the input vectors that --init_from loads. Default: off.", needs=(INPUT_VECTORS, INIT_FROM)
     )
-    pre_seq_len: int | None = option(None, "Prompt length: number of prompts in every layer. Default: 10.", needs=DEEP)
+    pre_seq_len: int | None = option(
+        None, "Prompt length: number of prompts in every layer. Default: 10.", needs=DEEP, **COUNT
+    )
     prompt_form: str | None = option(
         None,
         "What is trained of a prompt in every layer: keys_values (its key and its value, as in the public code; the "
@@ -299,45 +295,37 @@ class PromptOptions:
         "Compute the prompts with a two-layer MLP instead of training them directly. Default: off.", needs=DEEP
     )
     prefix_hidden_size: int | None = option(
-        None, "Hidden size of the MLP of --prefix_projection. Default: 512.", needs=(DEEP, PROJECTION)
+        None, "Hidden size of the MLP of --prefix_projection. Default: 512.", needs=(DEEP, PROJECTION), **COUNT
     )
     prompt_dropout: float | None = option(
         None,
         "Dropout rate of the prompts in training, drawn for each copy of a sentence. Default: the encoder's hidden "
         "dropout.",
         needs=DEEP,
+        **SHARE,
     )
     position_offset: int | None = option(
         None,
         "Position of the first token of the text. Default: the prompt length, as published; 0 keeps the positions of "
         "pretraining. It has no effect on encoders with rotary positions.",
         needs=DEEP,
+        at_least=0,
     )
-
-    def __post_init__(self) -> None:
-        for name in ("pre_seq_len", "prefix_hidden_size"):
-            require_count(name, getattr(self, name))
-        require(
-            _is_share(self.prompt_dropout),
-            "--prompt_dropout",
-            self.prompt_dropout,
-            "at least 0 and below 1, such as 0.1",
-        )
-        require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
 
 
 @dataclass
-class LoraOptions:
+class LoraOptions(Options):
     """The LoRA adapter; names and meaning of the options are those of peft."""
 
-    lora_r: int | None = option(None, "Rank of the updates of a LoRA adapter. Default: 8.", needs=LORA)
+    lora_r: int | None = option(None, "Rank of the updates of a LoRA adapter. Default: 8.", needs=LORA, **COUNT)
     lora_alpha: int | None = option(
         None,
         "The updates of a LoRA adapter are multiplied by lora_alpha / lora_r. Default: twice --lora_r.",
         needs=LORA,
+        **COUNT,
     )
     lora_dropout: float | None = option(
-        None, "Dropout rate of the inputs of a LoRA adapter in training. Default: 0.", needs=LORA
+        None, "Dropout rate of the inputs of a LoRA adapter in training. Default: 0.", needs=LORA, **SHARE
     )
     lora_target_modules: list[str] | None = option(
         None,
@@ -346,31 +334,31 @@ class LoraOptions:
         needs=LORA,
     )
 
-    def __post_init__(self) -> None:
-        for name in ("lora_r", "lora_alpha"):
-            require_count(name, getattr(self, name))
-        require(
-            _is_share(self.lora_dropout), "--lora_dropout", self.lora_dropout, "at least 0 and below 1, such as 0.1"
-        )
+    def check(self) -> None:
+        """Raise OptionError if names of layers are given beside the name of all."""
         targets = self.lora_target_modules or ()
         if ALL_LINEAR in targets and len(targets) > 1:
-            raise UserError(f"--lora_target_modules: {ALL_LINEAR} includes all other names; give it alone")
+            raise OptionError(
+                "lora_target_modules", targets, f"{ALL_LINEAR} includes all other names", "give it alone"
+            )
 
 
 @dataclass
-class MaskedLMOptions:
+class MaskedLMOptions(Options):
     """The masked language modelling loss and the LM head (DCPCSE, section 2.2)."""
 
     do_mlm: bool = option(False, "Add the masked language modelling (MLM) loss.")
-    mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.", needs=MLM)
-    mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.", needs=MLM)
+    mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.", needs=MLM, at_least=0)
+    mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.", needs=MLM, above=0, below=1)
     mlm_decay_rate: float = option(
         0.95,
         "Factor by which the weight of the MLM loss falls every --mlm_decay_steps steps.",
         needs=(MLM, MLM_WEIGHT),
+        above=0,
+        at_most=1,
     )
     mlm_decay_steps: float = option(
-        100.0, "Steps in which the weight of the MLM loss falls by --mlm_decay_rate.", needs=(MLM, MLM_WEIGHT)
+        100.0, "Steps in which the weight of the MLM loss falls by --mlm_decay_rate.", needs=(MLM, MLM_WEIGHT), above=0
     )
     lm_head: str = option(
         "checkpoint",
@@ -383,19 +371,6 @@ class MaskedLMOptions:
         "paper.",
         needs=MLM,
     )
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.mlm_probability < 1,
-            "--mlm_probability",
-            self.mlm_probability,
-            "above 0 and below 1, such as 0.15",
-        )
-        require(self.mlm_weight >= 0, "--mlm_weight", self.mlm_weight, "0 or more")
-        require(
-            0 < self.mlm_decay_rate <= 1, "--mlm_decay_rate", self.mlm_decay_rate, "above 0 and at most 1, such as 0.9"
-        )
-        require(self.mlm_decay_steps > 0, "--mlm_decay_steps", self.mlm_decay_steps, "above 0")
 
     @property
     def trains_lm_head(self) -> bool:
@@ -421,10 +396,13 @@ class ModelArguments(
 
     _argument_group_name = "encoder, method and objectives"
 
-    def __post_init__(self) -> None:
-        require_choices(self)
-        for part in ModelArguments.__bases__:
-            part.__post_init__(self)
+    def given(self) -> list[str]:
+        """Return the names of the options of the model and the method that differ from their defaults."""
+        return [
+            one.name
+            for one in fields(self)
+            if one.name not in _OF_RUN and getattr(self, one.name) not in (one.default, [])
+        ]
 
     def record(self) -> dict[str, Any]:
         """Return the options that are recorded: those that describe the model and differ from their default."""
@@ -435,5 +413,5 @@ class ModelArguments(
         return {k: v for k, v in asdict(self).items() if k not in left_out and v is not False and v != defaults[k]}
 
 
-def _is_share(value: float | None) -> bool:
-    return value is None or 0 <= value < 1
+_OF_RUN = ("model_name_or_path", "method", "preset", "plugin")
+"""Options that say what is trained, not how."""

@@ -25,7 +25,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method
 from dcpcse.methods.tunings import TUNINGS
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 
 
@@ -100,7 +100,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
     tokens, or if --tuning shallow has no tokens to train.
     """
     if any(template.prompts or template.continuous for template in templates[1:]):
-        raise UserError("--second_template: only one template can have continuous prompts; leave it out")
+        raise UserError(f"{spell('second_template')}: only one template can have continuous prompts; leave it out")
     encoder = _encoder(backbone, args, templates)
     return SentenceEncoder(
         encoder,
@@ -125,7 +125,10 @@ def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
         return NO_DENOISING
     first = positions_of(backbone.model).first
     if args.denoise_from_zero and not first:
-        warn(f"--denoise_from_zero has no effect on {backbone.source.model_type}, whose positions begin at 0 anyway")
+        warn(
+            f"{spell('denoise_from_zero', True)} has no effect on {backbone.source.model_type}, whose positions begin "
+            "at 0 anyway"
+        )
     return Denoising(
         training=args.denoise,
         inference=args.denoise_at_inference,
@@ -154,8 +157,8 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
         set_dropout(backbone.model, args.encoder_dropout)
     shallow = _shallow_prompt(backbone, args, templates[0]) if templates else None
     if tuning.needs_template and shallow is None:
-        raise UserError(
-            f"--tuning {args.tuning}: the template {templates[0]} has no tokens to train; add words or [PROMPT] slots"
+        raise OptionError(
+            "tuning", args.tuning, f"the template {templates[0]} has no tokens to train", "add words or [PROMPT] slots"
         )
     added = _ADDED[args.tuning](backbone, args) if args.tuning in _ADDED else {}
     return Encoder(backbone.model, shallow=shallow, tuned=not tuning.frozen, **added)
@@ -196,7 +199,7 @@ def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template
         return None
     init = args.prompt_init or ("template" if template.continuous else "normal")
     if init == "template" and not template.continuous:
-        raise UserError("--prompt_init template: [PROMPT] slots have no tokens; choose normal or uniform")
+        raise OptionError("prompt_init", "template", "[PROMPT] slots have no tokens", "choose normal or uniform")
     embeddings = backbone.model.get_input_embeddings().weight.detach()
     prompt = ShallowPrompt(_initial_values(embeddings, ids, initial_std(backbone))[init])
     return prompt.requires_grad_(not args.freeze_prompts)
@@ -225,8 +228,8 @@ def _position_offset(backbone: Backbone, args: ModelArguments) -> int:
         return args.pre_seq_len if args.position_offset is None else args.position_offset
     if args.position_offset:
         warn(
-            f"--position_offset {args.position_offset} has no effect on {backbone.source.model_type}, whose position "
-            "embeddings are rotary and encode distances only"
+            f"{spell('position_offset', args.position_offset)} has no effect on {backbone.source.model_type}, whose "
+            "position embeddings are rotary and encode distances only"
         )
     return 0
 

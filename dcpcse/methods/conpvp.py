@@ -13,12 +13,12 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import contrastive, mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, option, require, require_count
+from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.option_fields import COUNT, POOLERS_WITH_HEAD, Options, option
 
 
 @dataclass
-class ConPVPOptions:
+class ConPVPOptions(Options):
     """Options of ConPVP."""
 
     _argument_group_name = "ConPVP"
@@ -27,29 +27,33 @@ class ConPVPOptions:
         None,
         "ConPVP: number of continuous prompt vectors between the sentence and [MASK]. Default: 4.",
         replaces=("template",),
+        **COUNT,
     )
     instance_weight: float | None = option(
-        None, "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0 (off)."
+        None,
+        "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0 (off).",
+        at_least=0,
     )
-
-    def __post_init__(self) -> None:
-        require_count("prompt_len", self.prompt_len)
-        require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
-        raise UserError("--second_template: --method conpvp uses --prototype_templates instead; leave it out")
+        raise UserError(
+            f"{spell('second_template')}: {spell('method', 'conpvp')} uses {spell('prototype_templates')} instead; "
+            "leave it out"
+        )
     prompts = [PROMPT] * (4 if args.prompt_len is None else args.prompt_len)
     if None not in (args.template, args.prompt_len) and Template.parse(args.template).prompts != len(prompts):
-        raise UserError(
-            f"--prompt_len {args.prompt_len}: --template has a different number of {PROMPT} slots; leave one of the "
-            "two options out"
+        raise OptionError(
+            "prompt_len",
+            args.prompt_len,
+            f"{spell('template')} has a different number of {PROMPT} slots",
+            "leave one of the two options out",
         )
     if args.prototypes == "none" and args.instance_weight:
         raise UserError(
-            f"--instance_weight {args.instance_weight:g} has no effect with --prototypes none, where the contrastive "
-            "loss between two passes of the anchor is the only one; leave it out"
+            f"{spell('instance_weight')} {args.instance_weight:g} has no effect with {spell('prototypes', 'none')}, "
+            "where the contrastive loss between two passes of the anchor is the only one; leave it out"
         )
     return {
         "tuning": "full",

@@ -1,6 +1,5 @@
 """ConSERT (Yan et al. 2021), which contrasts two augmented copies of each sentence and can classify NLI pairs."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,8 @@ from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.methods.tunings import DROPOUT_OPTIONS, TUNINGS
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Need, flag, option, require
+from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.option_fields import Need, Options, flag, option
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,14 @@ KINDS: Mapping[str, Kind] = {
 
 
 def _needs(kind: str) -> Need:
-    return Need(f"--augmentation_1 or _2 {kind}", lambda args: kind in (args.augmentation_1, args.augmentation_2))
+    return Need(
+        lambda: f"{spell('augmentation_1')} or _2 {kind}",
+        lambda args: kind in (args.augmentation_1, args.augmentation_2),
+    )
 
 
 @dataclass
-class ConSERTOptions:
+class ConSERTOptions(Options):
     """Options of ConSERT."""
 
     _argument_group_name = "ConSERT"
@@ -62,33 +64,36 @@ class ConSERTOptions:
         None, "ConSERT: augmentation of the second copy. Default: feature_cutoff.", choices=list(KINDS)
     )
     token_cutoff_rate: float | None = option(
-        None, "ConSERT: share of the tokens that are set to zero. Default: 0.15.", needs=_needs("token_cutoff")
+        None,
+        "ConSERT: share of the tokens that are set to zero. Default: 0.15.",
+        needs=_needs("token_cutoff"),
+        above=0,
+        below=1,
     )
     feature_cutoff_rate: float | None = option(
-        None, "ConSERT: share of the features that are set to zero. Default: 0.2.", needs=_needs("feature_cutoff")
+        None,
+        "ConSERT: share of the features that are set to zero. Default: 0.2.",
+        needs=_needs("feature_cutoff"),
+        above=0,
+        below=1,
     )
     embedding_dropout_rate: float | None = option(
-        None, "ConSERT: rate of the augmentation dropout. Default: 0.2.", needs=_needs("dropout")
+        None, "ConSERT: rate of the augmentation dropout. Default: 0.2.", needs=_needs("dropout"), above=0, below=1
     )
     noise_norm: float | None = option(
-        None, "ConSERT: length of the adversarial step at each token. Default: 1.", needs=_needs("adversarial")
+        None,
+        "ConSERT: length of the adversarial step at each token. Default: 1.",
+        needs=_needs("adversarial"),
+        above=0,
     )
     contrastive_weight: float | None = option(
-        None, "ConSERT: weight of the contrastive loss. Default: 1; with NLI classification 0.15."
+        None, "ConSERT: weight of the contrastive loss. Default: 1; with NLI classification 0.15.", above=0
     )
     no_dropout: bool | None = flag(
         "ConSERT: train without dropout of encoder, prompts and LoRA adapter. Default: True, unless the rate of one "
         "of these is set."
     )
     max_square: bool | None = flag("ConSERT: max(u, v)² as a further feature for classification (its public code).")
-
-    def __post_init__(self) -> None:
-        for name in ("token_cutoff_rate", "feature_cutoff_rate", "embedding_dropout_rate"):
-            rate = getattr(self, name)
-            require(rate is None or 0 < rate < 1, f"--{name}", rate, "above 0 and below 1, such as 0.2")
-        for name in ("noise_norm", "contrastive_weight"):
-            number = getattr(self, name)
-            require(number is None or 0 < number < math.inf, f"--{name}", number, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
         """Return values for options that were left out. Raises UserError if both copies would be identical."""
@@ -99,8 +104,8 @@ class ConSERTOptions:
         if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and dropout_off):
             remedy = ", or train with dropout" if kinds[0] == "none" else ""
             raise UserError(
-                f"--augmentation_1 {kinds[0]} --augmentation_2 {kinds[0]}: both copies would be identical; choose a "
-                f"different augmentation for one of them{remedy}"
+                f"{spell('augmentation_1', kinds[0])} {spell('augmentation_2', kinds[0])}: both copies would be "
+                f"identical; choose a different augmentation for one of them{remedy}"
             )
         weight = {"contrastive_weight": 0.15 if "positive" in columns else 1.0}
         return {**rates, **weight, **({own: 0.0} if own and self.no_dropout else {})}
@@ -108,13 +113,16 @@ class ConSERTOptions:
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
-        raise UserError("--second_template: --method consert puts both copies into one template; leave it out")
+        raise UserError(
+            f"{spell('second_template')}: {spell('method', 'consert')} puts both copies into one template; leave it "
+            "out"
+        )
     for name in ("hard_negative_weight", "guide"):
         if getattr(args, name) != DEFAULTS[name] and not PROTOTYPES.holds(args):
-            raise UserError(f"--{name} has no effect with --method consert; leave it out")
-    given = [f"--{name} {rate}" for name in DROPOUT_OPTIONS if (rate := getattr(args, name))]
+            raise OptionError(name, reason=f"has no effect with {spell('method', 'consert')}", remedy="leave it out")
+    given = [f"{spell(name)} {rate}" for name in DROPOUT_OPTIONS if (rate := getattr(args, name))]
     if args.no_dropout and given:
-        raise UserError(f"--no_dropout and {given[0]} contradict each other; leave one out")
+        raise UserError(f"{spell('no_dropout', True)} and {given[0]} contradict each other; leave one out")
     return {"no_dropout": not given}
 
 
@@ -188,11 +196,14 @@ def _classification(hidden_size: int, args: ModelArguments, columns: Columns) ->
     """Return the classification term, or no term for one column. Raises UserError if it is needed but impossible."""
     kinds = (args.augmentation_1, args.augmentation_2)
     if "positive" not in columns:
-        supervised = {"--max_square": args.max_square, "the augmentation adversarial": "adversarial" in kinds}
+        supervised = {
+            spell("max_square", True): args.max_square,
+            "the augmentation adversarial": "adversarial" in kinds,
+        }
         if needing := [name for name, is_set in supervised.items() if is_set]:
             raise UserError(
-                f"{needing[0]} needs the classification loss, but --train_file has one column of sentences; leave it "
-                "out, or give pairs with a third column (label, or hard negatives)"
+                f"{needing[0]} needs the classification loss, but {spell('train_file')} has one column of sentences; "
+                "leave it out, or give pairs with a third column (label, or hard negatives)"
             )
         return {}
     classes, pairs = classified_pairs("consert", columns, lambda column: _unchanged_view(kinds, column))

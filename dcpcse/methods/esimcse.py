@@ -14,39 +14,38 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import contrastive
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, option, require
+from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, SHARE, Need, Options, option
 
 LARGEST_QUEUE = 1_000_000
 """Maximum of --neg_size, in sentences, so that a typo does not exhaust the memory."""
 
-QUEUE = Need("a queue of negatives (--neg_size above 0)", lambda args: args.neg_size != 0)
+QUEUE = Need(lambda: f"a queue of negatives ({spell('neg_size')} above 0)", lambda args: args.neg_size != 0)
 
 
 @dataclass
-class ESimCSEOptions:
+class ESimCSEOptions(Options):
     """Options of ESimCSE, named as in its public code."""
 
     _argument_group_name = "ESimCSE"
 
     dup_rate: float | None = option(
-        None, "ESimCSE: maximum share of a sentence's tokens that are repeated in the second view. Default: 0.32."
+        None,
+        "ESimCSE: maximum share of a sentence's tokens that are repeated in the second view. Default: 0.32.",
+        **SHARE,
     )
     neg_size: int | None = option(
-        None, "ESimCSE: number of sentences in the queue of negatives; 0: no queue. Default: 160 (2.5 batches of 64)."
+        None,
+        "ESimCSE: number of sentences in the queue of negatives; 0: no queue. Default: 160 (2.5 batches of 64).",
+        at_least=0,
+        at_most=LARGEST_QUEUE,
     )
     momentum: float | None = option(
         None,
         "ESimCSE: coefficient of the moving average of the momentum encoder's weights, per step. Default: 0.995.",
         needs=QUEUE,
+        **SHARE,
     )
-
-    def __post_init__(self) -> None:
-        require(0 <= (self.dup_rate or 0) < 1, "--dup_rate", self.dup_rate, "at least 0 and below 1, such as 0.3")
-        require(
-            0 <= (self.neg_size or 0) <= LARGEST_QUEUE, "--neg_size", self.neg_size, f"from 0 to {LARGEST_QUEUE:,}"
-        )
-        require(0 <= (self.momentum or 0) < 1, "--momentum", self.momentum, "at least 0 and below 1, such as 0.995")
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,12 @@ class WordRepetition(Augmentation):
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    unknown = {"--train_file has classes": CLASS in columns, "--guide": args.guide is not None}
+    unknown = {f"{spell('train_file')} has classes": CLASS in columns, spell("guide"): args.guide is not None}
     for given, applies in unknown.items():
         if applies and args.neg_size != 0:
             raise UserError(
-                f"{given}: --method esimcse does not know the false negatives among the sentences in its queue; give "
-                "--neg_size 0"
+                f"{given}: {spell('method', 'esimcse')} does not know the false negatives among the sentences in its "
+                f"queue; give {spell('neg_size')} 0"
             )
     return {
         "tuning": "full",

@@ -16,7 +16,7 @@ from typing import Any
 
 from dcpcse.methods import METHODS
 from dcpcse.methods.registry import Builder
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import file_sha256
 
 logger = logging.getLogger(__name__)
@@ -37,9 +37,11 @@ def load_plugins(named: Sequence[str]) -> None:
         except UserError as error:  # only a warning, since this command may not need the package
             logger.warning("%s; its methods are not available: fix the package, or uninstall it", error)
     for name in named:
-        module = _run(_module_name(name), f"--plugin {name}")
+        module = _run(_module_name(name), spell("plugin", name))
         if not any(entry.build.__module__ == module.__name__ for entry in METHODS.values()):
-            raise UserError(f"--plugin {name} registers no method; decorate one with @dcpcse.methods.register(NAME)")
+            raise UserError(
+                f"{spell('plugin', name)} registers no method; decorate one with @dcpcse.methods.register(NAME)"
+            )
 
 
 def code_digest(build: Builder) -> dict[str, str]:
@@ -94,18 +96,18 @@ def _module_name(name: str) -> str:
     path = Path(os.path.expanduser(name))
     if not name.endswith(".py"):
         if path.with_suffix(".py").is_file() or len(path.parts) > 1:
-            raise UserError(f"--plugin {name}: not a module name; to load the file, give {path.with_suffix('.py')}")
+            raise OptionError("plugin", name, "not a module name", f"to load the file, give {path.with_suffix('.py')}")
         return name
     if not path.is_file():
-        raise UserError(f"--plugin {name}: no such file; give a .py file, or an installed module")
+        raise OptionError("plugin", name, "no such file", "give a .py file, or an installed module")
     if not path.stem.isidentifier():
-        raise UserError(f"--plugin {name}: {path.stem} is not a valid module name; use letters, digits and _")
+        raise OptionError("plugin", name, f"{path.stem} is not a valid module name", "use letters, digits and _")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)
     if (found := _file_of(path.stem)) != path.resolve():
-        raise UserError(
-            f"--plugin {name}: a module named {path.stem} already exists ({found or 'built in'}); rename your file"
+        raise OptionError(
+            "plugin", name, f"a module named {path.stem} already exists ({found or 'built in'})", "rename your file"
         )
     return path.stem
 

@@ -19,8 +19,8 @@ from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
 from dcpcse.methods.tunings import TUNINGS
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, option
+from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options, option
 
 FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
@@ -28,7 +28,7 @@ SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
 
 
 @dataclass
-class PromptBERTOptions:
+class PromptBERTOptions(Options):
     """Options of PromptBERT."""
 
     _argument_group_name = "PromptBERT"
@@ -40,7 +40,8 @@ class PromptBERTOptions:
         text=True,
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise UserError for text that is not a template."""
         for text in self.further_templates or ():
             Template.parse(text)
 
@@ -49,18 +50,25 @@ class PromptBERTOptions:
         further = self.further_templates or []
         if further and TUNINGS[self.tuning].needs_template:
             raise UserError(
-                f"--further_templates: --tuning {self.tuning} trains the tokens of one template; leave them out"
+                f"{spell('further_templates')}: {spell('tuning', self.tuning)} trains the tokens of one template; "
+                "leave them out"
             )
         if further and self.positive == "crop":
-            raise UserError("--further_templates and --positive crop choose different positives; leave one out")
+            raise UserError(
+                f"{spell('further_templates')} and {spell('positive', 'crop')} choose different positives; leave one "
+                "out"
+            )
         used = [self.second_template or self.template, *further]
         for text in further:
             if PROMPT in text:
                 raise UserError(
-                    f"--further_templates {text!r} has {PROMPT} slots, which only --template can have; remove them"
+                    f"{spell('further_templates')} {text!r} has {PROMPT} slots, which only {spell('template')} can "
+                    "have; remove them"
                 )
             if used.count(text) > 1:
-                raise UserError(f"--further_templates {text!r}: the positive has this template already; leave it out")
+                raise UserError(
+                    f"{spell('further_templates')} {text!r}: the positive has this template already; leave it out"
+                )
         return {}
 
 

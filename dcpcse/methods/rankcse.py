@@ -1,6 +1,5 @@
 """RankCSE (Liu et al. 2023), which adds to SimCSE the consistency of two rankings, and the rankings of teachers."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +13,15 @@ from dcpcse.losses.ranking import RANKINGS, RankConsistency, RankDistillation
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import instance_wise
 from dcpcse.methods.registry import Method, register
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Need, option, require
+from dcpcse.utils.errors import OptionError, spell
+from dcpcse.utils.option_fields import Need, Options, needs_value, option
 
-TWO_TEACHERS = Need("two teachers (--teacher FIRST SECOND)", lambda args: len(args.teacher or ()) == 2)
-LIST_NET = Need("--ranking listnet", lambda args: args.ranking == "listnet", voids="ranking")
+TWO_TEACHERS = Need(lambda: f"two teachers ({spell('teacher')})", lambda args: len(args.teacher or ()) == 2)
+LIST_NET = needs_value("ranking", "listnet", voids=True)
 
 
 @dataclass
-class RankCSEOptions:
+class RankCSEOptions(Options):
     """Options of RankCSE."""
 
     _argument_group_name = "RankCSE"
@@ -36,32 +35,37 @@ class RankCSEOptions:
         None,
         "RankCSE: weight of the first of two teachers' cosines; the second has the rest to 1. Default: 1/3.",
         needs=TWO_TEACHERS,
+        above=0,
+        below=1,
     )
     ranking: str | None = option(
         None, f"RankCSE: loss that compares rankings: {', '.join(RANKINGS)}. Default: listmle.", choices=list(RANKINGS)
     )
-    ranking_temp: float | None = option(None, "RankCSE: temperature of the model's ranking. Default: 0.05.")
+    ranking_temp: float | None = option(None, "RankCSE: temperature of the model's ranking. Default: 0.05.", above=0)
     teacher_temp: float | None = option(
-        None, "RankCSE: temperature of the teachers' ranking. Default: half of --ranking_temp.", needs=LIST_NET
+        None,
+        "RankCSE: temperature of the teachers' ranking. Default: half of --ranking_temp.",
+        needs=LIST_NET,
+        above=0,
     )
-    ranking_weight: float | None = option(None, "RankCSE: weight of the teachers' rankings. Default: 1.")
+    ranking_weight: float | None = option(None, "RankCSE: weight of the teachers' rankings. Default: 1.", above=0)
     consistency_weight: float | None = option(
-        None, "RankCSE: weight of the consistency of two passes' rankings; 0 leaves it out. Default: 1."
+        None, "RankCSE: weight of the consistency of two passes' rankings; 0 leaves it out. Default: 1.", at_least=0
     )
 
-    def __post_init__(self) -> None:
-        count, share = len(self.teacher or ()), self.teacher_weight
-        require(count <= 2, "--teacher", " ".join(self.teacher or ()), "one or two encoders")
-        require(share is None or 0 < share < 1, "--teacher_weight", share, "above 0 and below 1")
-        for name in ("ranking_temp", "teacher_temp", "ranking_weight"):
-            value = getattr(self, name)
-            require(value is None or 0 < value < math.inf, f"--{name}", value, "above 0, and finite")
-        require((self.consistency_weight or 0) >= 0, "--consistency_weight", self.consistency_weight, "0 or more")
+    def check(self) -> None:
+        """Raise OptionError for more than two teachers."""
+        if len(self.teacher or ()) > 2:
+            raise OptionError("teacher", self.teacher, "must be one or two encoders")
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if not args.teacher:
-        raise UserError("--teacher is missing: --method rankcse learns the rankings of one or two encoders; give them")
+        raise OptionError(
+            "teacher",
+            reason=f"is missing: {spell('method', 'rankcse')} learns the rankings of one or two encoders",
+            remedy="give them",
+        )
     share = {"teacher_weight": 1 / 3} if TWO_TEACHERS.holds(args) else {}
     of_teachers = {"teacher_temp": (args.ranking_temp or 0.05) / 2} if LIST_NET.holds(args) else {}
     return {"ranking_temp": 0.05, **share, **of_teachers}
@@ -88,7 +92,7 @@ CITATION = (
 def rankcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build RankCSE: SimCSE's loss, the consistency of rankings, and the distillation of the teachers' rankings."""
     method = instance_wise(backbone, args, columns)
-    sources = [GuideSource(encoder, args.teacher_pooler, "--teacher") for encoder in args.teacher]
+    sources = [GuideSource(encoder, args.teacher_pooler, spell("teacher")) for encoder in args.teacher]
     shares = [args.teacher_weight, 1 - args.teacher_weight] if len(sources) == 2 else [1.0]
     guides = dict(zip(("teacher", "second_teacher"), sources, strict=False))
     weights = dict(zip(guides, shares, strict=True))

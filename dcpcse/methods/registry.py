@@ -3,8 +3,8 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.methods.tunings import TUNINGS
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
+from dcpcse.utils.errors import OptionError, UserError, did_you_mean, invalid_choice, spell
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.packages import require_packages
@@ -201,13 +201,13 @@ def _is_run_again(builder: Builder, registered: Builder) -> bool:
 def find_method(method: str | Builder) -> tuple[str, Entry]:
     """Return the name and the entry of a method, given its registered name or the function that builds it.
 
-    A function need not be registered: its name is the name of the method, which has the defaults of `dcpcse` (deep
-    prompts, [CLS] pooling) and may use labels. Raises UserError if there is no such method, or if the name is invalid
-    or that of another method.
+    A function need not be registered: its name is the name of the method, which has the options and the defaults of
+    `dcpcse` (deep prompts, [CLS] pooling) and may use labels. Raises UserError if there is no such method, or if the
+    name is invalid or that of another method.
     """
     if isinstance(method, str):
         if method not in METHODS:
-            raise invalid_choice("--method", method, sorted(METHODS))
+            raise invalid_choice("method", method, sorted(METHODS))
         return method, METHODS[method]
     registered = next((name for name, entry in METHODS.items() if entry.build is method), None)
     if registered is not None:
@@ -233,7 +233,8 @@ def find_method(method: str | Builder) -> tuple[str, Entry]:
     if name in METHODS:
         raise UserError(f"method: the function {name} has the name of a registered method; rename it")
     fixed = {"tuning": "deep", "pooler_type": "cls"}
-    return name, Entry(method, _with_fixed(None, fixed), labels=(LABEL, SCORE, CLASS))
+    parts = METHODS[ModelArguments.method].parts
+    return name, Entry(method, _with_fixed(None, fixed), parts, labels=(LABEL, SCORE, CLASS))
 
 
 def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
@@ -260,11 +261,11 @@ def _require_valid_options(part: type, replaced: str) -> None:
     for one in fields(part):
         if part not in others and one.name in taken:
             raise ValueError(
-                f"the option --{one.name} of {part.__module__} already exists in {taken[one.name]}; rename it"
+                f"the option {spell(one.name)} of {part.__module__} already exists in {taken[one.name]}; rename it"
             )
         if one.default is not None:
             raise ValueError(
-                f"the option --{one.name} must be None by default; set its value in register(..., {one.name}=...)"
+                f"the option {spell(one.name)} must be None by default; set its value in register(..., {one.name}=...)"
             )
 
 
@@ -277,26 +278,68 @@ def option_parts(without: str | None = None) -> tuple[type, ...]:
     return tuple(dict.fromkeys(part for entry in entries for part in entry.parts))
 
 
-def arguments_class() -> type[ModelArguments]:
-    """Return a subclass of ModelArguments that also has the options of every method registered so far."""
-    return _combined(option_parts())
+def option_fields() -> dict[str, Field]:
+    """Return the options of the model and of all registered methods by name."""
+    return {one.name: one for part in (ModelArguments, *option_parts()) for one in fields(part)}
+
+
+def arguments_class(method: str | Builder = ModelArguments.method) -> type[ModelArguments]:
+    """Return the dataclass of the options of a method: those of all methods and its own.
+
+    Args:
+        method: Name of a registered method, or a function that builds a method.
+
+    Raises:
+        UserError: If there is no such method.
+    """
+    return _combined(find_method(method)[1].parts)
 
 
 @functools.cache
 def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
-    def check(self: ModelArguments) -> None:
-        for part in (ModelArguments, *parts):
-            getattr(part, "__post_init__", lambda self: None)(self)
+    def check_all(self: ModelArguments) -> None:
+        ModelArguments.__post_init__(self)
+        for part in parts:
+            if "__post_init__" in vars(part):  # a dataclass of a plugin may have one
+                part.__post_init__(self)
 
-    return make_dataclass("ModelArguments", (), bases=(ModelArguments, *parts), namespace={"__post_init__": check})
+    return make_dataclass("ModelArguments", (), bases=(ModelArguments, *parts), namespace={"__post_init__": check_all})
 
 
-def model_arguments(**given: Any) -> ModelArguments:
-    """Return an options object with the given values. given: options of any registered method, by name.
+def require_own_options(method: str | Builder | None, given: Collection[str]) -> type[ModelArguments]:
+    """Return `arguments_class(method)`, if none of the given options is one that only other methods have.
 
-    Raises UserError if a value is not allowed, and TypeError if an option is unknown.
+    Args:
+        method: Name of a method, or a function that builds a method; None for the default method.
+        given: Names of options, also of those that belong to no method.
+
+    Raises:
+        UserError: If there is no such method, or if an option has no effect on it.
     """
-    return arguments_class()(**given)
+    method = method or ModelArguments.method
+    own = find_method(method)[1].options
+    for name in sorted(set(given) - own):
+        if owners := [owner for owner, entry in METHODS.items() if name in entry.options]:
+            raise UserError(
+                f"{spell(name)} is an option of {spell('method')} {' and '.join(owners)} and has no effect on "
+                f"{find_method(method)[0]}; leave it out"
+            )
+    return arguments_class(method)
+
+
+def model_arguments(method: str | Builder = ModelArguments.method, **given: Any) -> ModelArguments:
+    """Return the options of a method.
+
+    Args:
+        method: Name of a registered method, or a function that builds a method.
+        given: Options by name; the others have their default values.
+
+    Raises:
+        UserError: If the method is unknown, or if an option is that of another method or has a value that is not
+            allowed.
+        TypeError: If no method has an option of this name.
+    """
+    return require_own_options(method, given)(method=find_method(method)[0], **given)
 
 
 def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: Entry | None = None) -> ModelArguments:
@@ -309,12 +352,6 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: En
     Raises UserError if the method is unknown, if an option has no effect, or if options cannot be combined.
     """
     entry = entry or find_method(args.method)[1]
-    for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
-        if getattr(args, name) is not None:
-            owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
-            raise UserError(
-                f"--{name} is an option of --method {owners} and has no effect on {args.method}; leave it out"
-            )
     known, columns = columns, Columns.of(columns or ["anchor"])
     _require_labels_used(args.method, entry, columns.label)
     filled = _filled(args, entry.defaults(args, columns))
@@ -332,8 +369,8 @@ def _require_labels_used(method: str, entry: Entry, label: str | None) -> None:
     users = ", ".join(name for name, entry in sorted(METHODS.items()) if label in entry.labels)
     rename = "rename it if it contains positives" if label == CLASS else "rename it if it contains hard negatives"
     raise UserError(
-        f"--method {method} does not use the column {label} of --train_file; remove the column, {rename}, or choose a "
-        f"method that uses it ({users})"
+        f"{spell('method', method)} does not use the column {label} of {spell('train_file')}; remove the column, "
+        f"{rename}, or choose a method that uses it ({users})"
     )
 
 
@@ -354,19 +391,26 @@ def _common(args: ModelArguments) -> dict[str, Any]:
 def _require_fitting_encoder(args: ModelArguments) -> None:
     """Raise UserError if the encoder's dtype, tuning or pooling is incompatible with the other options."""
     if args.tuning is None:
-        raise UserError(f"--tuning is missing, and --method {args.method} has no default; give {' or '.join(TUNINGS)}")
+        raise OptionError(
+            "tuning",
+            reason=f"is missing, and {spell('method', args.method)} has no default",
+            remedy=f"give {' or '.join(TUNINGS)}",
+        )
     tuning = TUNINGS[args.tuning]
     if tuning.package:
-        require_packages(f"--tuning {args.tuning}", (tuning.package,), extra=tuning.package)
+        require_packages(spell("tuning", args.tuning), (tuning.package,), extra=tuning.package)
     if args.encoder_dtype != "float32" and not tuning.frozen:
         raise UserError(
-            f"--encoder_dtype {args.encoder_dtype} needs a frozen encoder; with --tuning {args.tuning} use --bf16, "
-            "which computes in bfloat16 and keeps the trained weights in float32"
+            f"{spell('encoder_dtype', args.encoder_dtype)} needs a frozen encoder; with "
+            f"{spell('tuning', args.tuning)} use {spell('bf16', True)}, which computes in bfloat16 and keeps the "
+            "trained weights in float32"
         )
     if tuning.needs_template and args.template is None:
-        raise UserError(f"--tuning {args.tuning} trains the input vectors of a template's tokens; give --template")
+        raise UserError(
+            f"{spell('tuning', args.tuning)} trains the input vectors of a template's tokens; give {spell('template')}"
+        )
     if args.pooler_type == "mask" and args.template is None:
-        raise UserError("--pooler_type mask needs a template with [MASK]; give --template")
+        raise UserError(f"{spell('pooler_type', 'mask')} needs a template with [MASK]; give {spell('template')}")
 
 
 DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
@@ -392,8 +436,8 @@ def build_resolved(
     require_complete(method, args.method, columns)
     if args.guide and FALSE_NEGATIVES in method.guides:
         raise UserError(
-            f"--guide: --method {args.method} has a guide of its own with this name, {FALSE_NEGATIVES}; leave "
-            "--guide out, or rename that of the method"
+            f"{spell('guide')}: {spell('method', args.method)} has a guide of its own with this name, "
+            f"{FALSE_NEGATIVES}; leave {spell('guide')} out, or rename that of the method"
         )
     if args.positive == "crop":
         method = _with_crops(method, args)
@@ -412,7 +456,7 @@ def build_resolved(
         try:
             read_beside_training(args.init_from, load)
         except UserError as error:
-            raise UserError(f"--init_from {error}") from error  # which starts with the folder
+            raise UserError(f"{spell('init_from')} {error}") from error  # which starts with the folder
     for module in (method.model, *method.losses):
         set_frozen_dtype(module, TORCH_DTYPES[args.encoder_dtype])
     return method
@@ -426,9 +470,12 @@ def _with_crops(method: Method, args: ModelArguments) -> Method:
     views = {view.name: view for view in method.views}
     for name in ("anchor", "positive"):
         if name not in views or views[name].column != "anchor" or views[name].augmentation:
-            raise UserError(
-                f"--positive crop: --method {args.method} does not compare two plain views of one text with these "
-                "options and data; leave it out, or choose another method, such as dcpcse or simcse"
+            raise OptionError(
+                "positive",
+                "crop",
+                f"{spell('method', args.method)} does not compare two plain views of one text with these options "
+                "and data",
+                "leave it out, or choose another method, such as dcpcse or simcse",
             )
         views[name] = replace(views[name], augmentation=Crop(args.crop_share))
     return replace(method, views=tuple(views.values()))
@@ -438,14 +485,18 @@ def _set_widths(method: Method, args: ModelArguments) -> None:
     """Let the losses of embeddings train their first values too; raise UserError if this is not possible."""
     dims, size = args.matryoshka_dims, method.model.source.hidden_size
     if dims[0] != size:
-        raise UserError(
-            f"--matryoshka_dims {','.join(map(str, dims))}: the largest must be the size of the embeddings, {size}"
+        raise OptionError(
+            "matryoshka_dims", ",".join(map(str, dims)), f"the largest must be the size of the embeddings, {size}"
         )
     losses = [loss_fn for loss_fn in method.losses if loss_fn.has_widths]
     if not losses:
-        raise UserError(
-            f"--matryoshka_dims has no effect: no loss of --method {args.method} can be computed from a part of the "
-            "embeddings with these data; leave it out"
+        raise OptionError(
+            "matryoshka_dims",
+            reason=(
+                f"has no effect: no loss of {spell('method', args.method)} can be computed from a part of the "
+                "embeddings with these data"
+            ),
+            remedy="leave it out",
         )
     for loss_fn in losses:
         loss_fn.widths = [*zip(dims, args.matryoshka_weights or [1.0] * len(dims), strict=True)][::-1]
@@ -455,8 +506,8 @@ def _without_blanks(method: Method) -> Method:
     """Return the method with views that leave out the blank before the sentence."""
     if not any(template.lead_matters for template in method.model.templates):
         warn(
-            f"--no_blank_in_training has no effect: the tokenizer of {method.model.source.model_type} ignores the "
-            "blank before the sentence, or the templates have none"
+            f"{spell('no_blank_in_training', True)} has no effect: the tokenizer of {method.model.source.model_type} "
+            "ignores the blank before the sentence, or the templates have none"
         )
     return replace(method, views=tuple(replace(view, blank=False) for view in method.views))
 
@@ -468,20 +519,24 @@ def require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
     """
     if not isinstance(method, Method):
         raise UserError(
-            f"the builder of --method {name} returned {type(method).__name__}; return Method(model, views, terms)"
+            f"the builder of {spell('method', name)} returned {type(method).__name__}; return Method(model, views, "
+            "terms)"
         )
     if not method.terms or not method.views:
         raise UserError(
-            f"the builder of --method {name} returned no {'views' if method.terms else 'terms'}; return at least one"
+            f"the builder of {spell('method', name)} returned no {'views' if method.terms else 'terms'}; return at "
+            "least one"
         )
     for term, part in method.terms.items():
         if not isinstance(part, Term):
-            raise UserError(f"the term {term} of --method {name} is {type(part).__name__}; use Term(loss, weight)")
+            raise UserError(
+                f"the term {term} of {spell('method', name)} is {type(part).__name__}; use Term(loss, weight)"
+            )
     for view in method.views:
         if view.column not in columns:
             raise UserError(
-                f"the view {view.name} of --method {name} uses the column {view.column}, but the columns of "
-                f"--train_file are {', '.join(columns)}; give a file with that column"
+                f"the view {view.name} of {spell('method', name)} uses the column {view.column}, but the columns of "
+                f"{spell('train_file')} are {', '.join(columns)}; give a file with that column"
             )
 
 

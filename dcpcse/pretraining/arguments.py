@@ -1,13 +1,12 @@
 """Options of `dcpcse pretrain`."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require, require_choices, require_kinds, require_seed
+from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
+from dcpcse.utils.option_fields import SEEDS, Options, flag, option
 
 
 class Size(NamedTuple):
@@ -51,7 +50,7 @@ OF_OTHERS = ("model_name_or_path", "size", "model_type", "tokenizer", "max_seq_l
 
 
 @dataclass
-class PretrainingArguments:
+class PretrainingArguments(Options):
     """Options of a pretraining: the data, the model, the masks, the schedule and the output."""
 
     _argument_group_name = "pretraining"
@@ -81,109 +80,128 @@ class PretrainingArguments:
         "of 64 units (default: mini). The following options change single numbers of it.",
         choices=list(SIZES),
     )
-    num_hidden_layers: int | None = option(None, "Number of layers.")
-    hidden_size: int | None = option(None, "Size of the hidden states.")
-    num_attention_heads: int | None = option(None, "Number of heads (default: hidden size / 64, at least 1).")
-    intermediate_size: int | None = option(None, "Size of the inner layers (default: four times the hidden size).")
+    num_hidden_layers: int | None = option(None, "Number of layers.", at_least=1)
+    hidden_size: int | None = option(None, "Size of the hidden states.", at_least=1)
+    num_attention_heads: int | None = option(
+        None, "Number of heads (default: hidden size / 64, at least 1).", at_least=1
+    )
+    intermediate_size: int | None = option(
+        None, "Size of the inner layers (default: four times the hidden size).", at_least=1
+    )
     max_position_embeddings: int | None = option(
-        None, "Longest input of the encoder in tokens (default: --max_seq_length; positions beyond it stay untrained)."
+        None,
+        "Longest input of the encoder in tokens (default: --max_seq_length; positions beyond it stay untrained).",
+        at_least=SHORTEST,
     )
     initializer_range: float | None = option(
         None,
         f"Standard deviation of the initial weights other than embeddings (default: {INITIALIZER_RANGE}).",
+        above=0,
     )
     tie_word_embeddings: bool | None = flag("Use the word embeddings as the output layer too (default: true).")
 
     tokenizer: str | None = option(
         None, "Folder or hub id of an existing tokenizer. By default, a tokenizer is trained on the text."
     )
-    vocab_size: int | None = option(None, f"Number of tokens of the trained tokenizer (default: {VOCAB_SIZE}).")
+    vocab_size: int | None = option(
+        None, f"Number of tokens of the trained tokenizer (default: {VOCAB_SIZE}).", at_least=20
+    )
     lowercase: bool | None = flag(
         "Convert the text to lower case and remove accents (default: true for bert; roberta cannot)."
     )
 
     validation_share: float = option(
-        0.02, "Share of the text, in blocks of 100 lines, that is held out to measure the model."
+        0.02, "Share of the text, in blocks of 100 lines, that is held out to measure the model.", above=0, at_most=0.5
     )
     validation_file: str | None = option(None, "Text file that is used to measure the model in place of a share.")
-    max_seq_length: int = option(128, "Length in tokens of the sequences that lines are packed into.")
-    short_seq_prob: float = option(0.1, f"Share of sequences of random shorter length, from {SHORTEST} tokens on.")
-    mlm_probability: float = option(0.3, "Share of tokens that are masked in training (whole words: share of words).")
+    max_seq_length: int = option(
+        128, "Length in tokens of the sequences that lines are packed into.", at_least=SHORTEST
+    )
+    short_seq_prob: float = option(
+        0.1, f"Share of sequences of random shorter length, from {SHORTEST} tokens on.", at_least=0, at_most=1
+    )
+    mlm_probability: float = option(
+        0.3, "Share of tokens that are masked in training (whole words: share of words).", above=0, at_most=0.9
+    )
     whole_word_mask: bool = option(False, "Mask all tokens of a word together; all of them become the mask token.")
-    pretraining_dropout: float = option(0.0, "Dropout during pretraining, of hidden states and attention.")
+    pretraining_dropout: float = option(
+        0.0, "Dropout during pretraining, of hidden states and attention.", at_least=0, at_most=0.9
+    )
     final_dropout: float = option(
         0.1,
         "Dropout that the config.json of the finished encoder contains. Contrastive training needs it as noise, even "
         "if pretraining uses none.",
+        at_least=0,
+        at_most=0.9,
     )
 
-    max_steps: int = option(10_000, "Number of optimiser steps.")
+    max_steps: int = option(10_000, "Number of optimiser steps.", at_least=1)
     causal_steps: float | None = option(
         None,
         "Steps at the start in which the model predicts each next token from the tokens before it, until it predicts "
         f"masked tokens; below 1, their share of all steps (default: {CAUSAL_SHARE}; 0 with --model_name_or_path).",
+        at_least=0,
     )
-    per_device_train_batch_size: int = option(32, "Sequences per batch.")
-    gradient_accumulation_steps: int = option(1, "Batches per optimiser step.")
-    learning_rate: float = option(1e-3, "Highest learning rate of AdamW.")
+    per_device_train_batch_size: int = option(32, "Sequences per batch.", at_least=1)
+    gradient_accumulation_steps: int = option(1, "Batches per optimiser step.", at_least=1)
+    learning_rate: float = option(1e-3, "Highest learning rate of AdamW.", above=0, at_most=10)
     lr_scheduler_type: str = option(
         "linear",
         "Learning rate after the warm-up: falls to 0 (linear, cosine) or constant.",
         choices=["linear", "cosine", "constant"],
     )
-    warmup_steps: float = option(0.05, "Steps in which the learning rate rises; below 1, their share of all steps.")
-    weight_decay: float = option(0.01, "Weight decay of AdamW.")
-    adam_beta2: float = option(0.98, "Second beta of AdamW.")
-    adam_epsilon: float = option(1e-8, "Epsilon of AdamW.")
-    max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm.")
-    seed: int = option(0, "Seed of the weights, the order of the sequences and the masks.")
+    warmup_steps: float = option(
+        0.05, "Steps in which the learning rate rises; below 1, their share of all steps.", at_least=0
+    )
+    weight_decay: float = option(0.01, "Weight decay of AdamW.", at_least=0, at_most=10)
+    adam_beta2: float = option(0.98, "Second beta of AdamW.", at_least=0, at_most=0.999999)
+    adam_epsilon: float = option(1e-8, "Epsilon of AdamW.", above=0)
+    max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm.", above=0)
+    seed: int = option(0, "Seed of the weights, the order of the sequences and the masks.", **SEEDS)
     fp16: bool = option(False, "Mixed precision with float16; needs a GPU.")
     bf16: bool = option(False, "Mixed precision with bfloat16.")
     use_cpu: bool = option(False, "Compute on the CPU even if there is a GPU.")
-    logging_steps: int = option(50, "Steps between two lines of progress.")
-    eval_steps: int = option(500, "Steps between two measurements on the held-out text.")
-    save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.")
+    logging_steps: int = option(50, "Steps between two lines of progress.", at_least=1)
+    eval_steps: int = option(500, "Steps between two measurements on the held-out text.", at_least=1)
+    save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.", at_least=1)
 
-    def __post_init__(self) -> None:
-        require_kinds(self)
-        require_choices(self)
+    def check(self) -> None:
+        """Raise OptionError for options that exclude each other, and settle those that are left out."""
         if not self.output_dir:
-            raise UserError("--output_dir is missing; give a folder for the encoder")
-        self._require_ranges()
+            raise OptionError("output_dir", reason="is missing", remedy="give a folder for the encoder")
         self._require_no_conflict()
         _settle(self)
-
-    def _require_ranges(self) -> None:
-        for name, (least, most) in _RANGES.items():
-            given = getattr(self, name)
-            lower = "above 0" if least == ABOVE_0 else f"at least {least:,}"
-            upper = "" if most == math.inf else f" and at most {most:,}"
-            require(given is None or least <= given <= most, f"--{name}", given, f"{lower}{upper}")
-        require_seed("seed", self.seed)
 
     def _require_no_conflict(self) -> None:
         if self.model_name_or_path is not None:
             for name in UNUSED_WITH_MODEL:
                 if getattr(self, name) is not None:
-                    raise UserError(
-                        f"--{name} has no effect with --model_name_or_path, whose model and tokenizer are used "
-                        "unchanged; leave it out"
+                    raise no_effect(
+                        name, f"with {spell('model_name_or_path')}, whose model and tokenizer are used unchanged"
                     )
         if self.tokenizer is not None:
             for name in UNUSED_WITH_TOKENIZER:
                 if getattr(self, name) is not None:
-                    raise UserError(f"--{name} has no effect with --tokenizer, which is not trained; leave it out")
+                    raise no_effect(name, f"with {spell('tokenizer')}, which is not trained")
         if self.model_type == "roberta" and self.lowercase:
-            raise UserError(
-                "--lowercase True: the tokenizer of roberta distinguishes case; choose --model_type bert, or convert "
-                "the text to lower case"
+            raise OptionError(
+                "lowercase",
+                True,
+                "the tokenizer of roberta distinguishes case",
+                f"choose {spell('model_type', 'bert')}, or convert the text to lower case",
             )
         if self.validation_file is not None and self.validation_share != type(self).validation_share:
-            raise UserError("--validation_share has no effect with --validation_file; leave one of them out")
+            raise no_effect("validation_share", f"with {spell('validation_file')}")
         if self.fp16 and self.bf16:
-            raise UserError("--fp16 and --bf16 exclude each other; leave one of them out")
+            raise UserError(
+                f"{spell('fp16', True)} and {spell('bf16', True)} exclude each other; leave one of them out"
+            )
         if self.fp16 and self.use_cpu:
-            raise UserError("--fp16 needs a GPU; use --bf16, or leave out --use_cpu")
+            raise OptionError(
+                "fp16",
+                reason="needs a GPU",
+                remedy=f"use {spell('bf16', True)}, or leave out {spell('use_cpu', True)}",
+            )
 
     @property
     def share(self) -> Fraction:
@@ -212,40 +230,6 @@ class PretrainingArguments:
         return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "resume")}
 
 
-ABOVE_0 = math.ulp(0.0)
-"""The smallest number above 0."""
-
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "num_hidden_layers": (1, 1000),
-    "hidden_size": (1, 100_000),
-    "num_attention_heads": (1, 10_000),
-    "intermediate_size": (1, 1_000_000),
-    "max_position_embeddings": (SHORTEST, 1_000_000),
-    "vocab_size": (20, 10_000_000),
-    "initializer_range": (ABOVE_0, math.inf),
-    "validation_share": (ABOVE_0, 0.5),
-    "max_seq_length": (SHORTEST, 1_000_000),
-    "short_seq_prob": (0, 1),
-    "mlm_probability": (ABOVE_0, 0.9),
-    "pretraining_dropout": (0, 0.9),
-    "final_dropout": (0, 0.9),
-    "max_steps": (1, math.inf),
-    "causal_steps": (0, math.inf),
-    "per_device_train_batch_size": (1, math.inf),
-    "gradient_accumulation_steps": (1, math.inf),
-    "learning_rate": (ABOVE_0, 10),
-    "warmup_steps": (0, math.inf),
-    "weight_decay": (0, 10),
-    "adam_beta2": (0, 0.999999),
-    "adam_epsilon": (ABOVE_0, math.inf),
-    "max_grad_norm": (ABOVE_0, math.inf),
-    "logging_steps": (1, math.inf),
-    "eval_steps": (1, math.inf),
-    "save_steps": (1, math.inf),
-}
-"""Option → the least and the greatest value."""
-
-
 def _settle(args: PretrainingArguments) -> None:
     """Replace values that are None by those that depend on other options; raise UserError if they do not fit."""
     if args.model_name_or_path is None:
@@ -254,13 +238,13 @@ def _settle(args: PretrainingArguments) -> None:
         args.causal_steps = CAUSAL_SHARE if args.model_name_or_path is None else 0.0
     if args.causal_count >= args.max_steps:
         raise UserError(
-            f"--causal_steps {args.causal_steps:g} leaves none of the {args.max_steps} steps for masked tokens; give "
-            "fewer steps, or a share below 1"
+            f"{spell('causal_steps', args.causal_steps)} leaves none of the {args.max_steps} steps for masked "
+            "tokens; give fewer steps, or a share below 1"
         )
     if args.warmup_steps > args.max_steps:
         raise UserError(
-            f"--warmup_steps {args.warmup_steps:g} is more than --max_steps {args.max_steps}; give fewer steps, or a "
-            "share below 1"
+            f"{spell('warmup_steps', args.warmup_steps)} is more than {spell('max_steps', args.max_steps)}; give "
+            "fewer steps, or a share below 1"
         )
 
 
@@ -280,11 +264,11 @@ def _settle_model(args: PretrainingArguments) -> None:
         args.lowercase = args.model_type == "bert" if args.lowercase is None else args.lowercase
     if args.hidden_size % args.num_attention_heads:
         raise UserError(
-            f"--num_attention_heads {args.num_attention_heads} does not divide the hidden size {args.hidden_size}; "
-            "each head needs the same number of units"
+            f"{spell('num_attention_heads', args.num_attention_heads)} does not divide the hidden size "
+            f"{args.hidden_size}; each head needs the same number of units"
         )
     if args.max_seq_length > args.max_position_embeddings:
         raise UserError(
-            f"--max_seq_length {args.max_seq_length} is longer than the {args.max_position_embeddings} positions of "
-            "the model; lower it, or raise --max_position_embeddings"
+            f"{spell('max_seq_length', args.max_seq_length)} is longer than the {args.max_position_embeddings} "
+            f"positions of the model; lower it, or raise {spell('max_position_embeddings')}"
         )

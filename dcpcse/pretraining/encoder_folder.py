@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from dcpcse.encoders.backbones import quiet
 from dcpcse.pretraining.record import CARD, CURVE, RECORD, write_card
 from dcpcse.pretraining.vocabulary import save_tokenizer
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import fsync, json_text, staging_folder
 
 Picture = Callable[[Mapping[str, Any]], bytes | None]
@@ -71,8 +71,8 @@ def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]
     stored = copy.deepcopy(model).to("cpu", getattr(torch, options["export_dtype"]))
     if odd := [name for name, weight in stored.named_parameters() if not weight.isfinite().all()]:
         raise UserError(
-            f"{odd[0]} has values that are not finite in {options['export_dtype']}; give --export_dtype float32, or "
-            "if the loss is not finite, a lower --learning_rate"
+            f"{odd[0]} has values that are not finite in {options['export_dtype']}; give "
+            f"{spell('export_dtype', 'float32')}, or if the loss is not finite, a lower {spell('learning_rate')}"
         )
     stored.config = config
     with quiet():

@@ -15,7 +15,7 @@ from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.vocabulary import prepared, require_masking
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 _MODELS = {"bert": transformers.BertForMaskedLM, "roberta": transformers.RobertaForMaskedLM}
 
@@ -55,13 +55,14 @@ def load_base(args: PretrainingArguments) -> Base:
     model, tokenizer = load_masked_lm(place, LoadOptions())
     if not isinstance(model, tuple(_MODELS.values())):
         raise UserError(
-            f"--model_name_or_path {place} is a {model.config.model_type} model; give a BERT or RoBERTa model"
+            f"{spell('model_name_or_path', place)} is a {model.config.model_type} model; give a BERT or RoBERTa model"
         )
-    require_masking(tokenizer, f"--model_name_or_path {place}")
+    require_masking(tokenizer, spell("model_name_or_path", place))
     positions = position_count(model)
     if args.max_seq_length > positions:
         raise UserError(
-            f"--max_seq_length {args.max_seq_length} is longer than the {positions} positions of {place}; lower it"
+            f"{spell('max_seq_length', args.max_seq_length)} is longer than the {positions} positions of {place}; "
+            "lower it"
         )
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = args.pretraining_dropout
     for module in model.modules():

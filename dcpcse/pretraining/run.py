@@ -31,7 +31,7 @@ from dcpcse.pretraining.vocabulary import make_tokenizer, save_tokenizer, token_
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import launched
 from dcpcse.utils.environment import system_info
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, same_call, spell
 from dcpcse.utils.files import (
     file_sha256,
     remove,
@@ -74,14 +74,14 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
         raise UserError("dcpcse pretrain runs in one process; start it without torchrun")
     require_output(output, args.resume)
     source = read_lines(Path(text), "the text")
-    other = None if args.validation_file is None else read_lines(Path(args.validation_file), "--validation_file")
+    other = None if args.validation_file is None else read_lines(Path(args.validation_file), spell("validation_file"))
     if other and other.sha256 == source.sha256:
         raise UserError(
-            f"--validation_file {other.path} has the same content as {source.path}; give a text that is not trained "
-            "on, or leave it out, and a part of the text is held out"
+            f"{spell('validation_file', other.path)} has the same content as {source.path}; give a text that is not "
+            "trained on, or leave it out, and a part of the text is held out"
         )
     parts = (source.lines, other.lines) if other else hold_out(source, args.share)
-    with exclusive_lock(output, f"--output_dir {output}"):
+    with exclusive_lock(output, spell("output_dir", output)):
         remove_leftovers(output)
         before = require_same(output, args, source, other) if args.resume else None
         if before and before["finished"]:
@@ -122,13 +122,20 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
 def require_output(folder: Path, resume: bool) -> None:
     """Raise UserError unless --output_dir is new or empty or, with --resume, contains a pretraining."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output_dir {folder} is a file; give a folder")
+        raise UserError(f"{spell('output_dir', folder)} is a file; give a folder")
     if resume and not (folder / RECORD).is_file():
-        raise UserError(f"--resume: {folder} contains no pretraining ({RECORD}); leave out --resume to start one")
+        raise OptionError(
+            "resume",
+            True,
+            f"{folder} contains no pretraining ({RECORD})",
+            f"leave out {spell('resume', True)} to start one",
+        )
     if not resume and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        or_resume = ", or add --resume to continue its pretraining" if (folder / RECORD).is_file() else ""
-        raise UserError(f"--output_dir {folder} is not empty; give a new or empty folder{or_resume}")
-    require_writable(folder, f"--output_dir {folder}")
+        or_resume = (
+            f", or add {spell('resume', True)} to continue its pretraining" if (folder / RECORD).is_file() else ""
+        )
+        raise UserError(f"{spell('output_dir', folder)} is not empty; give a new or empty folder{or_resume}")
+    require_writable(folder, spell("output_dir", folder))
 
 
 def require_same(folder: Path, args: PretrainingArguments, text: Text, validation: Text | None) -> dict[str, Any]:
@@ -137,14 +144,22 @@ def require_same(folder: Path, args: PretrainingArguments, text: Text, validatio
     for name in {**record["options"], **options}:
         old, new = record["options"].get(name), options.get(name)
         if old != new:
-            given, now = (f"--{name} {value}" if value is not None else f"no --{name}" for value in (old, new))
-            raise UserError(f"--resume: {folder} was started with {given}, and not with {now}; give the same options")
-    pairs = {"the text": (record["text"], text), "--validation_file": (record.get("validation_text"), validation)}
+            given, now = (spell(name, value) if value is not None else f"no {spell(name)}" for value in (old, new))
+            raise OptionError(
+                "resume", True, f"{folder} was started with {given}, and not with {now}", "give the same options"
+            )
+    pairs = {
+        "the text": (record["text"], text),
+        spell("validation_file"): (record.get("validation_text"), validation),
+    }
     for what, (old, new) in pairs.items():
         if old and new and old["sha256"] != new.sha256:
-            raise UserError(
-                f"--resume: {what} {new.path} differs from that of {folder} (sha256 {new.sha256[:12]}…, not "
-                f"{old['sha256'][:12]}…); give the same text"
+            raise OptionError(
+                "resume",
+                True,
+                f"{what} {new.path} differs from that of {folder} (sha256 {new.sha256[:12]}…, not "
+                f"{old['sha256'][:12]}…)",
+                "give the same text",
             )
     return record
 
@@ -168,20 +183,24 @@ def _tokenizer(
     if before is None:
         return given()
     if _digest(folder) != before["tokenizer"]:
-        raise UserError(
-            f"--resume: {folder / 'tokenizer.json'} has changed since the start; start again in a new folder"
+        raise OptionError(
+            "resume", True, f"{folder / 'tokenizer.json'} has changed since the start", "start again in a new folder"
         )
     if base is not None and base.facts != before.get("base"):
-        raise UserError(
-            f"--resume: the weights of --model_name_or_path {args.model_name_or_path} have changed since the start; "
-            "give the same model"
+        raise OptionError(
+            "resume",
+            True,
+            f"the weights of {spell('model_name_or_path', args.model_name_or_path)} have changed since the start",
+            "give the same model",
         )
     if args.tokenizer is not None or base is not None:
         option = "tokenizer" if base is None else "model_name_or_path"
         if _saved_digest(folder, given()) != before["tokenizer"]:
-            raise UserError(
-                f"--resume: the tokenizer of --{option} {getattr(args, option)} has changed since the start; give the "
-                "same tokenizer"
+            raise OptionError(
+                "resume",
+                True,
+                f"the tokenizer of {spell(option, getattr(args, option))} has changed since the start",
+                "give the same tokenizer",
             )
     with quiet():
         return AutoTokenizer.from_pretrained(folder)
@@ -215,7 +234,7 @@ def build_corpus(
     if not characters[masked].sum():
         raise UserError(
             f"the held-out text is too short to measure a model: of its {len(dev.tokens)} tokens none was masked; "
-            "give more text, a larger --validation_share, or --validation_file"
+            f"give more text, a larger {spell('validation_share')}, or {spell('validation_file')}"
         )
     facts = {
         "training": {"lines": len(train), "tokens": len(data.tokens), "sequences": len(data)},
@@ -230,7 +249,10 @@ def build_corpus(
         "unknown_share": float((data.tokens == tokenizer.unk_token_id).mean()),
     }
     if facts["unknown_share"] > MOST_UNKNOWN:
-        own = "raise --vocab_size, or choose --model_type roberta, whose tokenizer knows every byte"
+        own = (
+            f"raise {spell('vocab_size')}, or choose {spell('model_type', 'roberta')}, whose tokenizer knows every "
+            "byte"
+        )
         remedy = REMEDY if args.tokenizer or args.model_name_or_path else own
         warn(f"{describe_unknown(facts['unknown_share'], tokenizer.unk_token)}; {remedy}")
     return PackedCorpus(data, batches, characters, facts)
@@ -295,7 +317,7 @@ def _train(
             raise Interrupted(
                 stop.number,
                 f"{Interrupted(stop.number).name}: stopped after step {trainer.state.global_step} of "
-                f"{args.max_steps}; the same command with --resume continues from there",
+                f"{args.max_steps}; {same_call()} with {spell('resume', True)} continues from there",
             )
         if not any(line["step"] == args.max_steps for line in trainer.state.log_history if "eval_loss" in line):
             trainer.evaluate()

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import decode_line, numbered_lines
@@ -68,8 +68,8 @@ def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
     lines, block = len(text.lines), min(BLOCK, int(len(text.lines) * share))
     if not block:
         raise UserError(
-            f"{text.path} has {plural(lines, 'line')}, from which --validation_share {float(share):g} cannot be held "
-            "out; give more text, a larger share, or --validation_file"
+            f"{text.path} has {plural(lines, 'line')}, from which {spell('validation_share', float(share))} cannot "
+            f"be held out; give more text, a larger share, or {spell('validation_file')}"
         )
     train, held = [], []
     for first in range(0, lines, block):

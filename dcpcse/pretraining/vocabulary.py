@@ -11,7 +11,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenize
 from dcpcse.encoders.backbones import load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.pretraining.arguments import PretrainingArguments
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -26,20 +26,22 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
     Raises UserError if a tokenizer lacks a special token, or if the text has too few words for the vocabulary.
     """
     if args.tokenizer is not None:
-        loaded = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), f"--tokenizer {args.tokenizer}")
+        loaded = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), spell("tokenizer", args.tokenizer))
         return prepared(loaded, args.max_position_embeddings)
     if args.model_type == "bert":
         tokenizer = train_word_piece(lines, args.vocab_size, args.lowercase)
     else:
         tokenizer = train_byte_level_bpe(lines, args.vocab_size)
     if len(tokenizer) < args.vocab_size:
-        raise UserError(
-            f"--vocab_size {args.vocab_size}: the text gives only {len(tokenizer):,} tokens that occur at least "
-            f"{MIN_FREQUENCY} times; lower --vocab_size to at most {len(tokenizer)}, or give more text"
+        raise OptionError(
+            "vocab_size",
+            args.vocab_size,
+            f"the text gives only {len(tokenizer):,} tokens that occur at least {MIN_FREQUENCY} times",
+            f"lower {spell('vocab_size')} to at most {len(tokenizer)}, or give more text",
         )
     if len(tokenizer) > args.vocab_size:
-        raise UserError(
-            f"--vocab_size {args.vocab_size}: the letters and special tokens alone are {len(tokenizer)}; raise it"
+        raise OptionError(
+            "vocab_size", args.vocab_size, f"the letters and special tokens alone are {len(tokenizer)}", "raise it"
         )
     return prepared(tokenizer, args.max_position_embeddings)
 

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require, require_kinds
+from dcpcse.utils.option_fields import Options, option
 
 KEY_VARIABLE = "DCPCSE_API_KEY"
 """Environment variable with the API key of a server."""
 
 
 @dataclass
-class ServingArguments:
+class ServingArguments(Options):
     """What is served, at which address, to whom, and within which bounds."""
 
     _argument_group_name = "server"
@@ -20,8 +20,10 @@ class ServingArguments:
     index: list[str] | None = option(None, "Folders of saved indexes for POST /search; NAME=FOLDER sets a name.")
     demo_sentences: str | None = option(None, "Text file whose nearest sentences the page /demo shows; needs gradio.")
     host: str = option("127.0.0.1", "Address to listen at; an address beyond this machine requires an API key.")
-    port: int = option(8080, "Port to listen at; 0 for any free one, which the log contains.")
-    workers: int = option(1, "Number of processes, each with its own copy of the encoder; for CPUs.")
+    port: int = option(
+        8080, "Port to listen at; 0 for any free one, which the log contains.", at_least=0, at_most=65_535
+    )
+    workers: int = option(1, "Number of processes, each with its own copy of the encoder; for CPUs.", at_least=1)
     ray: str | None = option(
         None,
         "Serve on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here); "
@@ -38,27 +40,28 @@ class ServingArguments:
         None, "File with the token for POST /adapters and DELETE /adapters/NAME, which are off without this option."
     )
     max_adapters: int | None = option(
-        None, "Maximum number of adapters in memory; the least recently used one leaves. Default: no maximum."
+        None,
+        "Maximum number of adapters in memory; the least recently used one leaves. Default: no maximum.",
+        at_least=1,
     )
     max_batch_tokens: int | None = option(
-        None, "Maximum number of tokens of a batch. Default: 2,048 on a CPU, 32,768 on a GPU."
+        None, "Maximum number of tokens of a batch. Default: 2,048 on a CPU, 32,768 on a GPU.", at_least=1
     )
-    max_wait_ms: float = option(10.0, "Milliseconds that a request waits for others to share its batch.")
-    max_queue: int = option(256, "Maximum number of unanswered requests; further ones get status 429.")
-    max_inputs: int = option(2_048, "Maximum number of texts of a request.")
-    max_body_bytes: int = option(2 * 2**20, "Maximum size of a request's body.")
-    max_connections: int = option(1_000, "Maximum number of open connections; of more, the oldest idle one is closed.")
-    time_limit: float = option(30.0, "Maximum seconds until a request is answered, and of the end after SIGTERM.")
+    max_wait_ms: float = option(
+        10.0, "Milliseconds that a request waits for others to share its batch.", at_least=0, at_most=60_000
+    )
+    max_queue: int = option(256, "Maximum number of unanswered requests; further ones get status 429.", at_least=1)
+    max_inputs: int = option(2_048, "Maximum number of texts of a request.", at_least=1)
+    max_body_bytes: int = option(2 * 2**20, "Maximum size of a request's body.", at_least=1)
+    max_connections: int = option(
+        1_000, "Maximum number of open connections; of more, the oldest idle one is closed.", at_least=1
+    )
+    time_limit: float = option(
+        30.0, "Maximum seconds until a request is answered, and of the end after SIGTERM.", above=0, at_most=3_600
+    )
 
-    def __post_init__(self) -> None:
-        require_kinds(self)
-        require(0 <= self.port <= 65_535, "--port", self.port, "a whole number from 0 to 65535")
-        counts = ("workers", "max_adapters", "max_queue", "max_inputs", "max_body_bytes", "max_connections")
-        for name in (*counts, "max_batch_tokens"):
-            given = getattr(self, name)
-            require(given is None or given >= 1, f"--{name}", given, "at least 1")
-        require(0 <= self.max_wait_ms <= 60_000, "--max_wait_ms", self.max_wait_ms, "from 0 to 60000")
-        require(0 < self.time_limit <= 3_600, "--time_limit", self.time_limit, "above 0 and at most 3600 (seconds)")
+    def check(self) -> None:
+        """Raise UserError for options that exclude or need each other."""
         if bool(self.admin_token_file) != bool(self.adapter_root):
             missing, given = ("adapter_root", "admin_token_file")[:: 1 if self.admin_token_file else -1]
             raise UserError(f"--{given} needs --{missing}; add it, or leave --{given} out")

@@ -95,7 +95,7 @@ class ServerOptions:
         from dcpcse.serving.demo import add_demo  # imports gradio, which takes seconds
 
         file = Path(self.args.demo_sentences)
-        sentences = read_sentences(file, "--demo_sentences")
+        sentences = read_sentences(file, "demo_sentences")
 
         def mount(app: Starlette) -> None:
             add_demo(app, service, sentences, file, DEMO)
@@ -121,7 +121,7 @@ def require_usable(options: ServerOptions) -> None:
     if args.demo_sentences is not None:
         require_packages("--demo_sentences", ["gradio"], "demo")
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads this when it is imported
-        read_sentences(Path(args.demo_sentences), "--demo_sentences")
+        read_sentences(Path(args.demo_sentences), "demo_sentences")
 
 
 def folders_by_name(words: Sequence[str] | None, option: str) -> Mapping[str, str]:

@@ -4,14 +4,12 @@ The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_
 """
 
 import copy
-import os
 import re
-from collections.abc import Collection
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import transformers
@@ -19,17 +17,11 @@ from transformers.training_args import OptimizerNames
 
 from dcpcse.data.tables import describe
 from dcpcse.encoders.tokenization import CPU_ROWS
-from dcpcse.utils import schema
-from dcpcse.utils.arguments import number, truth_value, whole_number
 from dcpcse.utils.distributed import init_process_group, launched
-from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
-from dcpcse.utils.option_fields import Need, flag, option, require, require_seed
-from dcpcse.utils.parsing import read_text
+from dcpcse.utils.errors import OptionError, UserError, did_you_mean, spell
+from dcpcse.utils.option_fields import SEEDS, SHARE, Need, Options, check_value, flag, option, require_kinds
 from dcpcse.utils.private.arguments import OneGpuArguments, enable_tf32
 from dcpcse.utils.removed_options import refuse_removed
-
-JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
-"""Options whose value is a JSON object, or a file that contains one."""
 
 _NEGATIVES = "it decides which sentences are each other's negatives"
 _UNTESTED = "it is not tested with frozen encoders and prompts"
@@ -53,12 +45,9 @@ UNSUPPORTED = {
 }
 """Option of transformers.TrainingArguments that is rejected → reason."""
 
-_CHECKS = {bool: truth_value, int: whole_number, float: number}
-"""Type of an option → the function that checks a value of it."""
-
 
 @dataclass
-class DataArguments:
+class DataArguments(Options):
     """Options of the training data and of the evaluation data during training."""
 
     _argument_group_name = "data"
@@ -74,6 +63,7 @@ class DataArguments:
         32,
         "Maximum number of tokens of a training sentence, with [CLS] and [SEP] but without a template. Longer "
         "sentences are truncated.",
+        at_least=3,
     )
     pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of to its longest sentence.")
     overwrite_cache: bool = option(False, "Read and tokenise the training file again even if this is cached.")
@@ -113,9 +103,6 @@ class DataArguments:
         "own data in simpler files use --eval_pairs and --eval_labels.",
     )
 
-    def __post_init__(self) -> None:
-        require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
-
 
 NO_DUPLICATES = "no_duplicates"
 BATCH_SAMPLERS = ("random", NO_DUPLICATES)
@@ -123,6 +110,18 @@ BATCH_SAMPLERS = ("random", NO_DUPLICATES)
 
 MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 """Larger values overflow during a run: the largest float32 is 3.4e38."""
+
+_POSITIVE, _NOT_NEGATIVE, _COUNT = {"above": 0}, {"at_least": 0}, {"at_least": 1}
+BOUNDS_OF_TRANSFORMERS: Mapping[str, Mapping[str, float]] = {
+    **dict.fromkeys(("eval_steps", "save_steps", "logging_steps"), _POSITIVE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), SHARE),
+    **dict.fromkeys(("weight_decay", "adam_epsilon", "eval_delay", "warmup_steps"), _NOT_NEGATIVE),
+    **dict.fromkeys(("gradient_accumulation_steps", "torch_empty_cache_steps", "dataloader_prefetch_factor"), _COUNT),
+    **dict.fromkeys(("save_total_limit", "ddp_bucket_cap_mb"), _COUNT),
+    **dict.fromkeys(("seed", "data_seed"), SEEDS),
+    "ddp_timeout": {"at_least": 1, "at_most": 10**8},
+}
+"""Option that transformers declares → its bounds, as metadata of `option`."""
 
 
 @dataclass
@@ -176,11 +175,13 @@ class TrainingArguments(OneGpuArguments):
         None,
         "Encode a batch in chunks of this many examples, twice each (GradCache): the gradient is exact and a batch of "
         "any size takes the memory of a chunk. Not with --batchnorm.",
+        at_least=2,
     )
     loss_chunk: int | None = option(
         None,
         "Compare this many anchors at a time with all candidates in the losses, instead of all anchors: the gradient "
         "is the same except for rounding, and a large batch needs no matrix of all pairs.",
+        at_least=1,
     )
     packing: bool = option(
         True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
@@ -203,10 +204,13 @@ class TrainingArguments(OneGpuArguments):
         choices=list(BATCH_SAMPLERS),
     )
     learning_rate: float | None = option(
-        None, "Highest learning rate. Default: depends on --method, --tuning and the encoder."
+        None,
+        "Highest learning rate. Default: depends on --method, --tuning and the encoder.",
+        above=0,
+        at_most=MAX_LEARNING_RATE,
     )
     per_device_train_batch_size: int | None = option(
-        None, "Training examples per device in a batch. Default: depends on --method and --tuning."
+        None, "Training examples per device in a batch. Default: depends on --method and --tuning.", at_least=1
     )
     bf16: bool | None = flag(
         "Compute matrix products in bfloat16 (mixed precision). Default: on, if the GPU has units for it and neither "
@@ -215,17 +219,19 @@ class TrainingArguments(OneGpuArguments):
     fp16: bool = option(
         False,
         "Compute matrix products in float16 (mixed precision, with a scaled loss); needs a GPU.",
-        needs=Need("--bf16 False", lambda options: not options.bf16, voids="bf16"),
+        needs=Need(lambda: spell("bf16", False), lambda options: not options.bf16, voids="bf16"),
     )
     dataloader_num_workers: int | None = option(
         None,
         "Further processes that collate the next batches, for each process that trains. Default: 2 on a GPU, else 0.",
+        at_least=0,
     )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
     per_device_eval_batch_size: int | None = option(
         None,
         "Maximum batch size in sentences when dev sets are encoded. Default: 128 on a CPU; on a GPU, only tokens are "
         "limited.",
+        at_least=1,
     )
     do_train: bool = option(False, "Train the model. Default: on, unless --do_eval is given alone.")
     do_eval: bool = option(False, "Evaluate the dev sets at the end.")
@@ -255,7 +261,7 @@ class TrainingArguments(OneGpuArguments):
         return made
 
     def __post_init__(self) -> None:
-        self._require_kinds()
+        require_kinds(self)
         if launched() > 1 and not torch.accelerator.is_available():
             # accelerate joins processes on CPUs only with use_cpu; otherwise all would train separately in one folder.
             self.use_cpu = True
@@ -263,21 +269,14 @@ class TrainingArguments(OneGpuArguments):
         if self.optim is None:
             fused = on_gpu and self.adam_bias_correction
             self.optim = OptimizerNames.ADAMW_TORCH_FUSED if fused else OptimizerNames.ADAMW_TORCH
-        self._require_valid_numbers()
-        self._require_known()
-        if not 1 <= self.ddp_timeout <= 10**8:
-            raise UserError(f"--ddp_timeout {self.ddp_timeout}: must be from 1 to 100000000 seconds")
+        self._check_values()
         if self.tf32 is not None:
             enable_tf32.cache_clear()  # it would do nothing for a value that an earlier run of this process had
         backend = self.ddp_backend or ("nccl" if on_gpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         workers = self.dataloader_num_workers
         self.dataloader_num_workers = workers or 0  # transformers compares it with numbers
-        try:
-            super().__post_init__()
-        except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
-            of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
-            raise UserError(f"{of}{' '.join(str(error).split())}") from error
+        super().__post_init__()
         self.dataloader_num_workers = workers
         if self.given is None:
             self.given = _changed(self)
@@ -293,94 +292,42 @@ class TrainingArguments(OneGpuArguments):
         if on:
             self.mixed_precision = "bf16"  # what transformers gives to accelerate
 
-    def _require_kinds(self) -> None:
-        """Raise UserError if an option that is a number or a truth value has another type; convert those of numpy."""
+    def _check_values(self) -> None:
+        """Raise UserError for values that transformers would not refuse, or only during the training."""
         for one in fields(self):
-            kinds, value = (one.type, *get_args(one.type)), getattr(self, one.name)
-            if isinstance(value, str):
-                setattr(self, one.name, os.path.expanduser(value))
-            check = next((check for kind, check in _CHECKS.items() if kind in kinds), None)
-            if check and str not in kinds and value is not None:
-                checked = check(one.name, value)
-                setattr(self, one.name, value if type(value) in _CHECKS else checked)
-
-    def _require_valid_numbers(self) -> None:
-        """Raise UserError if a number is out of range; transformers checks only some of them, and late."""
-        for name in ("eval_steps", "save_steps", "logging_steps"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"--{name}", value, "above 0")
-        epochs = self.num_train_epochs
-        require(
-            self.max_steps == -1 or self.max_steps >= 1, "--max_steps", self.max_steps, "at least 1, or -1 for epochs"
-        )
-        require(
-            self.max_steps > 0 or 0 < epochs <= MAX_EPOCHS,
-            "--num_train_epochs",
-            epochs,
-            f"above 0 and at most {MAX_EPOCHS:,}",
-        )
+            value, bounds = getattr(self, one.name), BOUNDS_OF_TRANSFORMERS.get(one.name, {})
+            if bounds or "help" in one.metadata:
+                check_value(one.name, value, {**one.metadata, **bounds})
+        if self.max_grad_norm is not None and self.max_grad_norm < 0:  # inf clips nothing
+            raise OptionError("max_grad_norm", self.max_grad_norm, "must be at least 0")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise OptionError("max_steps", self.max_steps, "must be at least 1, or -1 for epochs")
+        if self.max_steps == -1:
+            check_value("num_train_epochs", self.num_train_epochs, {"above": 0, "at_most": MAX_EPOCHS})
         if self.resume and self.resume_from_checkpoint is not None:
-            raise UserError("--resume finds the checkpoint itself; leave --resume_from_checkpoint or --resume out")
-        if self.resume and self.overwrite_output_dir:
-            raise UserError("--resume continues the run that --overwrite_output_dir would replace; give one of them")
-        for name in ("seed", "data_seed"):
-            require_seed(name, getattr(self, name))
-        bounds = f"above 0 and at most {MAX_LEARNING_RATE:g}, such as 5e-5"
-        rate = self.learning_rate
-        require(rate is None or 0 < rate <= MAX_LEARNING_RATE, "--learning_rate", rate, bounds)
-        for name in ("adam_beta1", "adam_beta2"):
-            require(
-                0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "at least 0 and below 1, such as 0.9"
-            )
-        least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
-        least |= {"dataloader_prefetch_factor": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
-        least |= {"gradient_cache_chunk": 2, "loss_chunk": 1}
-        least |= dict.fromkeys(("weight_decay", "max_grad_norm", "adam_epsilon", "eval_delay", "warmup_steps"), 0)
-        least |= {"save_total_limit": 1, "ddp_bucket_cap_mb": 1, "ddp_timeout": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")
-        for name in ("dataloader_persistent_workers", "dataloader_prefetch_factor"):
-            if getattr(self, name) and not self.dataloader_num_workers:
-                raise UserError(f"--{name} needs --dataloader_num_workers; add it, or leave it out")
-
-    def _require_known(self) -> None:
-        """Raise UserError for values that transformers would reject later, or without naming the option."""
-        if self.fp16 and self.bf16:
-            raise UserError("--fp16 and --bf16 exclude each other; give one of them")
-        save, measure = (str(getattr(way, "value", way)) for way in (self.save_strategy, self.eval_strategy))
-        if self.load_best_model_at_end and save not in ("best", measure):
             raise UserError(
-                f"--load_best_model_at_end: --save_strategy {save} differs from --eval_strategy {measure}; give both "
-                "the same value, or --save_strategy best"
+                f"{spell('resume', True)} finds the checkpoint itself; leave {spell('resume_from_checkpoint')} or "
+                f"{spell('resume', True)} out"
             )
-        known = [optimizer.value for optimizer in OptimizerNames]
-        if self.optim not in known:
-            raise invalid_choice("--optim", self.optim, known)
-        if self.batch_sampler not in BATCH_SAMPLERS:
-            raise invalid_choice("--batch_sampler", self.batch_sampler, BATCH_SAMPLERS)
+        if self.resume and self.overwrite_output_dir:
+            raise UserError(
+                f"{spell('resume', True)} continues the run that {spell('overwrite_output_dir', True)} would replace; "
+                "give one of them"
+            )
         if not self.adam_bias_correction and self.optim != OptimizerNames.ADAMW_TORCH:
             raise UserError(
-                f"--adam_bias_correction False is not available with --optim {self.optim}; use --optim adamw_torch "
-                "or --adam_bias_correction True"
+                f"{spell('adam_bias_correction', False)} is not available with {spell('optim', self.optim)}; use "
+                f"{spell('optim', 'adamw_torch')} or {spell('adam_bias_correction', True)}"
             )
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
-            raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several separated by commas")
-        for name in JSON_OPTIONS:
-            if isinstance(getattr(self, name), str):
-                _require_object(name, getattr(self, name))
-
-
-def default_of(option: Field) -> Any:
-    """Return the default value of an option, a field of a dataclass."""
-    return option.default if option.default_factory is MISSING else option.default_factory()
+            raise OptionError("optim_args", self.optim_args, "must be NAME=VALUE, several separated by commas")
 
 
 def require_supported(given: Collection[str]) -> None:
     """Raise UserError if one of the given options is one that train.py rejects."""
     for name in sorted(given):
         if name in UNSUPPORTED:
-            raise UserError(f"--{name} is not supported: {UNSUPPORTED[name]}; leave it out")
+            raise UserError(f"{spell(name)} is not supported: {UNSUPPORTED[name]}; leave it out")
 
 
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
@@ -435,12 +382,3 @@ def _require_only_known(args: transformers.TrainingArguments) -> None:
     usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu) if others else args
     if unknown := sorted(one.name for one in others if getattr(args, one.name) != getattr(usual, one.name)):
         raise UserError(f"args: {unknown[0]} of {type(args).__name__} has no effect here; leave it out")
-
-
-def _require_object(name: str, given: str) -> None:
-    """Raise UserError unless the value of an option is a JSON object or a .json file that contains one."""
-    file = Path(given)
-    try:
-        schema.parse(dict, read_text(file) if file.suffix == ".json" else given)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--{name} {given}: must be a JSON object, or a .json file with one ({error})") from error

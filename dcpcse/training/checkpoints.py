@@ -16,7 +16,7 @@ from dcpcse.methods import Method
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.atomic_save import read_seal
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.private.trainer import safe_globals
@@ -117,12 +117,13 @@ class Checkpoint:
                 continue
             if name not in _MAY_CHANGE and (name not in _MAY_MOVE or None in (was, now)):
                 raise UserError(
-                    f"{self.folder} was written with --{name} {was}, this run has --{name} {now}; {_SAME_OPTIONS}"
+                    f"{self.folder} was written with {spell(name)} {was}, this run has {spell(name)} {now}; "
+                    f"{_SAME_OPTIONS}"
                 )
             if name in _MOVES_SCHEDULE:
-                warn(f"--{name} was {was} and is {now} now: the learning rate follows the new length")
+                warn(f"{spell(name)} was {was} and is {now} now: the learning rate follows the new length")
             if name in _MOVES_ROUNDING:
-                warn(f"--{name} was {was} and is {now} now: the last digits may differ")
+                warn(f"{spell(name)} was {was} and is {now} now: the last digits may differ")
 
     def require_same_origin(self, made_of: Mapping[str, Any]) -> None:
         """Raise UserError if an input of the run has changed, such as the content of the training file."""
@@ -247,7 +248,7 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
     resume = run.resume and asked is None
     asked = run.resume_from_checkpoint if asked is None else asked
     if asks_to_resume(asked) and not asks_for_newest(asked):
-        place, what = Path(asked), f"--resume_from_checkpoint {asked}"
+        place, what = Path(asked), spell("resume_from_checkpoint", asked)
         if is_in(place, run):  # the training that is running there is this one
             return _read(place, what, run.world_size)
         return read_beside_training(place, lambda: _read(place, what, run.world_size))
@@ -256,7 +257,7 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
     newest = newest_whole(Path(run.output_dir), run.world_size)
     if newest is None and not resume:
         complete = "complete " if last_checkpoint(Path(run.output_dir)) else ""
-        raise UserError(f"--resume_from_checkpoint: there is no {complete}checkpoint in {run.output_dir}")
+        raise UserError(f"{spell('resume_from_checkpoint')}: there is no {complete}checkpoint in {run.output_dir}")
     return newest
 
 
@@ -272,7 +273,7 @@ def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> Non
     if (folder / RUN_FILE).is_file():
         run.set_bf16(bool(read_options(folder).get("bf16")))
         if run.bf16:
-            warn(f"--bf16 True: as in {folder / RUN_FILE}")
+            warn(f"{spell('bf16', True)}: as in {folder / RUN_FILE}")
 
 
 def is_in(checkpoint: Path, run: TrainingArguments) -> bool:

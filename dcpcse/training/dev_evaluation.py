@@ -14,7 +14,7 @@ from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 OwnTask = PairsTask | LabelsTask | BeirTask
 """Evaluation data of the user's own."""
@@ -48,7 +48,7 @@ def load_dev_tasks(data: DataArguments, own: Sequence[OwnTask] | None = None) ->
     """
     own = read_own_data(data) if own is None else own
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
-    with advice(OF_TRAINING, "--eval_tasks STSBenchmark"):
+    with advice(OF_TRAINING, f"{spell('eval_tasks')} STSBenchmark"):
         return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own)
 
 
@@ -61,12 +61,15 @@ def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) ->
     if "metric_for_best_model" not in given:
         run.metric_for_best_model = own[0] if own else run.metric_for_best_model
         if run.load_best_model_at_end:
-            warn(f"--metric_for_best_model {run.metric_for_best_model}: filled in; it selects the best checkpoint")
+            warn(
+                f"{spell('metric_for_best_model', run.metric_for_best_model)}: filled in; it selects the best "
+                "checkpoint"
+            )
         return
     name = (run.metric_for_best_model or "").removeprefix("eval_")
     if name in OWN_METRICS.values() and name not in own:
         scores = "only 0 and 1" if name == "pairs_spearman" else "other scores than 0 and 1"
         raise UserError(
-            f"--metric_for_best_model {name} is not measured, since the pairs of --eval_pairs have {scores}; "
-            f"give {own[0]}"
+            f"{spell('metric_for_best_model', name)} is not measured, since the pairs of {spell('eval_pairs')} have "
+            f"{scores}; give {own[0]}"
         )

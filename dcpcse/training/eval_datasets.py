@@ -56,7 +56,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     data = [data] if isinstance(data, str) and data in WITH_METRIC else data
     if _is_names(data):
         if unknown := next((one for one in data if one not in WITH_METRIC), None):
-            raise invalid_choice(f"{name}:", unknown, WITH_METRIC)
+            raise invalid_choice(name, unknown, WITH_METRIC)
         with advice(OF_TRAINING):
             return {"": load_suite(list(data), data_dir, settings)}
     return {"": load_suite([], data_dir, settings, [_own_task(data, name)])}

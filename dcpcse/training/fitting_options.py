@@ -20,7 +20,7 @@ from dcpcse.training.arguments import TrainingArguments
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import has_bfloat16_units
 from dcpcse.utils.distributed import all_reduce_max
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 WORKERS_ON_GPU = 2
 """Number of processes that collate the batches of a training on a GPU, for each process that trains."""
@@ -39,7 +39,7 @@ def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -
     rate = recipe.rate(sentence_encoder=trained_before)
     filled = _fill(run, {"learning_rate": rate, "per_device_train_batch_size": recipe.batch_size})
     if filled and run.trains:
-        values = " and ".join(f"--{name} {value:g}" for name, value in filled.items())
+        values = " and ".join(f"{spell(name)} {value:g}" for name, value in filled.items())
         kind = f" on an encoder that was {'' if trained_before else 'not '}trained for sentences" if depends else ""
         warn(f"{values}: filled in, as the default of {_words(model)}{kind}")
 
@@ -54,7 +54,8 @@ def _fill(run: TrainingArguments, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(model: ModelArguments) -> str:
-    return f"--method {model.method}{f' with --tuning {model.tuning}' if model.tuning else ''}"
+    tuning = f" with {spell('tuning', model.tuning)}" if model.tuning else ""
+    return f"{spell('method', model.method)}{tuning}"
 
 
 def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
@@ -69,12 +70,16 @@ def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelA
         usual = recipe.rate(sentence_encoder=known)
         is_far = not usual / FAR <= rate <= usual * FAR
         how = "under a tenth of" if rate < usual else "more than ten times"
-        problem = f"--learning_rate {rate:g} is {how} {usual:g}, the default of {_words(model)}" if is_far else ""
+        problem = (
+            f"{spell('learning_rate')} {rate:g} is {how} {usual:g}, the default of {_words(model)}" if is_far else ""
+        )
     other = _other_method(run, model, "simcse" if problem and rate < usual else None)
     if other and not problem:
-        problem = f"--output_dir {Path(run.output_dir).name} names another method than {model.method}"
+        problem = f"{spell('output_dir', Path(run.output_dir).name)} names another method than {model.method}"
     if problem:
-        hint = f"; no --method is given: add --method {other} if that method is meant" if other else ""
+        hint = (
+            f"; no {spell('method')} is given: add {spell('method', other)} if that method is meant" if other else ""
+        )
         warn(f"{problem}{hint}")
 
 
@@ -104,7 +109,7 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
     _fill(run, {"bf16": on})
     run.set_bf16(on)
     if on and not given and run.trains:
-        warn("--bf16 True: filled in, as the default on this GPU; --bf16 False trains in float32")
+        warn(f"{spell('bf16', True)}: filled in, as the default on this GPU; {spell('bf16', False)} trains in float32")
 
 
 def fill_workers(run: TrainingArguments) -> None:
@@ -114,7 +119,7 @@ def fill_workers(run: TrainingArguments) -> None:
     """
     number = WORKERS_ON_GPU if run.trains and run.device.type == "cuda" else 0
     if _fill(run, {"dataloader_num_workers": number}) and number:
-        notify(f"--dataloader_num_workers {number}: filled in, as the default on a GPU")
+        notify(f"{spell('dataloader_num_workers', number)}: filled in, as the default on a GPU")
 
 
 def _is_sentence_encoder(model: ModelArguments) -> bool:

@@ -24,7 +24,7 @@ from dcpcse.training.run_history import gains_of
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import broadcast
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.run_files import GAIN, read_gains
 
@@ -173,7 +173,7 @@ def _advise(
     if given.pooler_type is not None or trainer.sentence_encoder.templates:
         return
     positions = given.position_offset is None and trainer.sentence_encoder.encoder.position_offset
-    words = f"--pooler_type avg{' --position_offset 0' if positions else ''}"
+    words = " ".join([spell("pooler_type", "avg"), *([spell("position_offset", 0)] if positions else [])])
     encoder.pooling = "avg"
     mean = _measure(encoder, _suite([task]), trainer)
     before, after = cls[task.name].points, mean[task.name].points

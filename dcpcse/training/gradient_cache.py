@@ -23,7 +23,7 @@ from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.distributed import all_reduce_max, mean_count
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 Batch = Mapping[str, Any]
 Terms = dict[str, Tensor]
@@ -85,20 +85,21 @@ def require_repeatable(run: TrainingArguments) -> None:
     """Raise UserError if an option of the run prevents the second pass over chunks."""
     if run.torch_compile:
         raise UserError(
-            "--gradient_cache_chunk: compiled modules draw their own random numbers for dropout, which the second "
-            "pass over a chunk cannot repeat; leave out --gradient_cache_chunk or --torch_compile"
+            f"{spell('gradient_cache_chunk')}: compiled modules draw their own random numbers for dropout, which the "
+            f"second pass over a chunk cannot repeat; leave out {spell('gradient_cache_chunk')} or "
+            f"{spell('torch_compile', True)}"
         )
     if run.torch_empty_cache_steps or "lomo" in run.optim:
-        option = "--torch_empty_cache_steps" if run.torch_empty_cache_steps else f"--optim {run.optim}"
-        raise UserError(f"--gradient_cache_chunk cannot be combined with {option}; leave out one of them")
+        option = spell("torch_empty_cache_steps") if run.torch_empty_cache_steps else spell("optim", run.optim)
+        raise UserError(f"{spell('gradient_cache_chunk')} cannot be combined with {option}; leave out one of them")
 
 
 def require_cachable(head: nn.Module | None) -> None:
     """Raise UserError if the head needs the whole batch at once."""
     if isinstance(head, BatchNormMLP):
         raise UserError(
-            "--gradient_cache_chunk: batch normalisation needs the whole batch, which is never in memory at once; "
-            "leave out --gradient_cache_chunk, or give --batchnorm False"
+            f"{spell('gradient_cache_chunk')}: batch normalisation needs the whole batch, which is never in memory at "
+            f"once; leave out {spell('gradient_cache_chunk')}, or give {spell('batchnorm', False)}"
         )
 
 

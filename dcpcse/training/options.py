@@ -6,35 +6,21 @@ defaults.
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from transformers.hf_argparser import string_to_bool
 
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
 from dcpcse.utils import presets
-from dcpcse.utils.arguments import (
-    list_of_locations,
-    list_of_strings,
-    location,
-    number,
-    numbers,
-    string,
-    truth_value,
-    whole_number,
-    whole_numbers,
-)
-from dcpcse.utils.command_parser import Parser, as_text, build_dataclass
+from dcpcse.utils.arguments import unknown_argument
+from dcpcse.utils.command_parser import Parser, build_dataclass
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
-from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
+from dcpcse.utils.errors import OptionError, spell
 from dcpcse.utils.removed_options import refuse_removed
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Collection
 
     from dcpcse.methods.arguments import ModelArguments
+    from dcpcse.methods.registry import Builder, Method
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
     Options = tuple[ModelArguments, DataArguments, TrainingArguments]
@@ -59,69 +45,55 @@ def training_option_parser(**settings: Any) -> Parser:
     return Parser(kinds, unsupported=UNSUPPORTED, **settings)
 
 
-def resolve_options(parser: Parser, given: Mapping[str, Any]) -> "tuple[Options, set[str]]":
+def resolve_options(
+    parser: Parser, given: Mapping[str, Any], method: "Builder | Method | None" = None
+) -> "tuple[Options, set[str]]":
     """Return the options as dataclasses, and the names of those that were given, also by the preset.
 
-    given: the options that the user has set, with values of their types.
+    Args:
+        parser: Result of `training_option_parser`.
+        given: The options that the user has set, with values of their types.
+        method: The method if it is a Python object; None if an option names it.
     """
-    from dcpcse.methods import arguments_class
+    from dcpcse.methods.registry import Method, find_method, require_own_options
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
     given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), warn) | given
     values = given | _measure_own_data(given)
     values |= _save_at_evaluations(values) | _implied_method(given)
-    model, data, run = (
-        build_dataclass(kind, values) for kind in (arguments_class(), DataArguments, TrainingArguments)
-    )
+    if method is not None and not isinstance(method, Method):
+        values["method"] = find_method(method)[0]
+    method = method.model.method if isinstance(method, Method) else method or values.get("method")
+    kinds = (require_own_options(method, values), DataArguments, TrainingArguments)
+    model, data, run = (build_dataclass(kind, values) for kind in kinds)
     return (model, data, run), set(given)
 
 
-def python_options(parser: Parser, options: Mapping[str, Any], others: "Collection[str]" = ()) -> dict[str, Any]:
-    """Return options that were given as Python values, with the values that the command line would have parsed.
+def python_options(
+    function: str, parser: Parser, options: Mapping[str, Any], others: "Collection[str]" = ()
+) -> dict[str, Any]:
+    """Return the options that a function of the Python interface was called with, without those that are None.
 
-    An option that is None is left out. others: names of further parameters, which a message may suggest. Raises
-    UserError for an unknown or unsupported option, and for a value that is not of the type of the option.
+    Args:
+        function: Name of the function, for messages.
+        parser: Result of `training_option_parser`.
+        options: Keywords of the function.
+        others: Names of its further parameters.
+
+    Raises:
+        OptionError: If an option was removed or is not supported.
+        TypeError: If there is no such option.
     """
-    actions = {action.dest: action for action in parser._actions if action.nargs != 0 and action.dest != "help"}
-    values = {}
-    for name, value in options.items():
+    known = [action.dest for action in parser._actions if action.nargs != 0 and action.dest != "help"]
+    for name in options:
         if name in parser.unsupported:
-            raise UserError(f"--{name} is not supported: {parser.unsupported[name]}; leave it out")
-        if name not in actions:
+            raise OptionError(name, reason=f"is not supported: {parser.unsupported[name]}", remedy="leave it out")
+        if name not in known:
             refuse_removed([name])
-            known = [*others, *(one for one in actions if one not in parser.unsupported)]
-            hint = did_you_mean(name, known, form="--{}")
-            raise UserError(f"unknown option {name}; {hint or 'see the options in docs/training.md'}")
-        if value is not None:
-            values[name] = _python_value(actions[name], value)
-    return values
-
-
-_CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {string_to_bool: truth_value, int: whole_number, float: number}
-
-
-def _python_value(action: "argparse.Action", value: Any) -> Any:
-    """Return the value of an option as its parser would; raise UserError for a value of another type."""
-    name, value = f"--{action.dest}", getattr(value, "value", value)  # transformers' options may be enumerations
-    if action.nargs == "+":
-        if of_list := {int: whole_numbers, float: numbers}.get(action.type):
-            return of_list(name, value)
-        value = [value] if isinstance(value, str | Path) else value
-        return list_of_strings(name, value) if action.type is as_text else list_of_locations(name, value)
-    if check := _CHECKS.get(action.type):
-        return check(name, value)
-    if action.choices is not None:
-        if not isinstance(value, str) or value not in action.choices:
-            raise invalid_choice(name, str(value), action.choices)
-        return value
-    if isinstance(value, dict):  # of the options whose value is a JSON object
-        try:
-            value = json.dumps(value)
-        except TypeError as error:
-            raise UserError(f"{name}: {error}; give an object that JSON can hold") from error
-    if isinstance(value, list | tuple) and len(value) == 1:  # transformers holds report_to as a list
-        value = value[0]
-    return string(name, value) if action.type is as_text else location(name, value)
+            raise unknown_argument(function, name, [*others, *map(spell, set(known) - parser.unsupported.keys())])
+        if isinstance(options[name], dict):
+            json.dumps(options[name])  # raises TypeError for what run.yaml could not record
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,10 +120,10 @@ def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
         implied["eval_on_start"] = given.get("eval_strategy") != "no"
     implied = {name: value for name, value in implied.items() if name not in given}
     if "eval_strategy" in implied:
-        when = "at the steps of --eval_steps" if "eval_steps" in given else "after every epoch"
+        when = f"at the steps of {spell('eval_steps')}" if "eval_steps" in given else "after every epoch"
         start = "before training and " if implied.get("eval_on_start", given.get("eval_on_start")) else ""
-        names = " and ".join(f"--{name}" for name in own)
-        warn(f"{names}: evaluated {start}{when}; --eval_strategy changes this")
+        names = " and ".join(map(spell, own))
+        warn(f"{names}: evaluated {start}{when}; {spell('eval_strategy')} changes this")
     return implied
 
 
@@ -173,7 +145,7 @@ def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _conpvp(prompt_len: int) -> dict[str, Any]:
     """Return the settings of the public ConPVP code, in which a full stop follows [MASK]."""
-    prompts = [PROMPT] * min(prompt_len, MAX_PROMPT_SIZE)  # a length out of range is reported later
+    prompts = [PROMPT] * prompt_len
     return {
         "template": " ".join([SENTENCE, *prompts, MASK, "."]),
         **{"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"},
@@ -208,6 +180,6 @@ def _implied_method(given: Mapping[str, Any]) -> dict[str, Any]:
     method, settings = TELLING_OPTIONS[telling]
     implied = {name: value for name, value in settings(given[telling]).items() if name not in given}
     implied = {"method": method, **implied}
-    words = " ".join(f"--{name} {value}" for name, value in implied.items())
-    warn(f"--{telling} is an option of the public {method} code: {words}")
+    words = " ".join(f"{spell(name)} {value}" for name, value in implied.items())
+    warn(f"{spell(telling)} is an option of the public {method} code: {words}")
     return implied

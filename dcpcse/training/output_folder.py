@@ -6,7 +6,7 @@ from dcpcse.encoders.storage import model_folder
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.guards import NON_FINITE
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, same_call, spell
 from dcpcse.utils.files import remove, require_writable
 from dcpcse.utils.run_files import RECORDS, RUN_FILE, STATE, checkpoints_in, last_checkpoint
 
@@ -20,8 +20,8 @@ def require_output_dir(run: TrainingArguments) -> None:
     if run.process_index:  # the first process checks
         return
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output_dir {folder} is a file; give a folder")
-    require_writable(folder, f"--output_dir {run.output_dir}")
+        raise UserError(f"{spell('output_dir', folder)} is a file; give a folder")
+    require_writable(folder, spell("output_dir", run.output_dir))
 
 
 def check_output(run: TrainingArguments, encoder: str | None) -> None:
@@ -33,19 +33,22 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
         return
     folder = Path(run.output_dir)
     if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
-        raise UserError(f"--output_dir {folder} is the folder of the encoder; give another folder")
+        raise UserError(f"{spell('output_dir', folder)} is the folder of the encoder; give another folder")
     if not run.trains or _resumes_in(folder, run):
         return
     if any(not atomic_save.is_temporary(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
         if run.resume:
-            raise UserError(f"--output_dir {folder} contains files that are not from a run; give another folder")
+            raise UserError(
+                f"{spell('output_dir', folder)} contains files that are not from a run; give another folder"
+            )
         raise UserError(
-            f"--output_dir {folder} is not empty; give another folder, or add --overwrite_output_dir to replace its "
-            "run or --resume to continue from its last checkpoint"
+            f"{spell('output_dir', folder)} is not empty; give another folder, or add "
+            f"{spell('overwrite_output_dir', True)} to replace its run or {spell('resume', True)} to continue from "
+            "its last checkpoint"
         )
     if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
         raise UserError(
-            f"--output_dir {folder} contains an encoder that is no result of train.py; give another folder"
+            f"{spell('output_dir', folder)} contains an encoder that is no result of dcpcse train; give another folder"
         )
 
 
@@ -66,8 +69,8 @@ def resume_hint(output: Path) -> str:
     """Return the message for an interrupted run: the path of its last checkpoint, and how to resume."""
     newest = last_checkpoint(output)
     if newest is None:
-        return f"there is no checkpoint in {output} yet; the same command with --resume starts again"
-    return f"{newest} is the last checkpoint; the same command with --resume continues from there"
+        return f"there is no checkpoint in {output} yet; {same_call()} with {spell('resume', True)} starts again"
+    return f"{newest} is the last checkpoint; {same_call()} with {spell('resume', True)} continues from there"
 
 
 def clear_run(output_dir: Path) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from dcpcse.utils.console import notify
+from dcpcse.utils.errors import spell
 
 STEPS, SECONDS = 10, 20.0
 """The pace is known after this number of steps or this time, whichever comes first; the first step is left out."""
@@ -40,8 +41,9 @@ class PaceCallback(TrainerCallback):
         pace, left = seconds / steps, state.max_steps - state.global_step
         if pace * left > LONG.total_seconds():
             notify(
-                f"at {pace:.2g} s per step, the remaining {left:,} steps take {in_days(pace * left)}; is --max_steps "
-                "or --num_train_epochs too large? The training goes on and can be stopped at any step"
+                f"at {pace:.2g} s per step, the remaining {left:,} steps take {in_days(pace * left)}; is "
+                f"{spell('max_steps')} or {spell('num_train_epochs')} too large? The training goes on and can be "
+                "stopped at any step"
             )
 
 

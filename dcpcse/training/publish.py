@@ -16,7 +16,7 @@ from dcpcse.encoders.fingerprint import trained_digest
 from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.training.model_card import CARD, digest_in, write_card
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import atomic_folder, require_inside, require_new_folder, write_atomic
 from dcpcse.utils.parsing import read_bytes, read_text
 from dcpcse.utils.run_files import ENVIRONMENT, METRICS, RUN_FILE
@@ -78,7 +78,7 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
     if _files(remote) and not earlier and not overwrite:
         raise UserError(
             f"{target.repo_id} ({target.branch}) contains something other than an earlier version of {folder}; choose "
-            "another name, inspect it with dcpcse hub pull, or add --overwrite to replace it"
+            f"another name, inspect it with dcpcse hub pull, or add {spell('overwrite', True)} to replace it"
         )
     return remote
 
@@ -129,12 +129,14 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
     The local folder is written atomically.
     """
     output = Path(output)
-    require_new_folder(output, "--output")
+    require_new_folder(output, spell("output"))
     if not hub.is_hub_id(repo_id):
         raise UserError(f"{repo_id} is not the id of a repository; give ORGANISATION/NAME, not a local path")
     found = hub.find_model_folder(repo_id, options, EXTRA_FILES)
     if found is None:
-        raise UserError(f"{repo_id} on the Hub does not contain an output folder of train.py; give another repository")
+        raise UserError(
+            f"{repo_id} on the Hub does not contain an output folder of a training; give another repository"
+        )
     trained_digest(found)  # reads every weight
     with atomic_folder(output) as temporary:
         for name in own_files(found):
@@ -159,8 +161,8 @@ def _files(remote: ModelInfo) -> set[str]:
 def _require_private(remote: ModelInfo, target: PushTarget) -> None:
     if target.private and not remote.private:
         raise UserError(
-            f"--private: {target.repo_id} exists already and is public; leave --private out, or change the "
-            "visibility on its page"
+            f"{spell('private')}: {target.repo_id} exists already and is public; leave {spell('private')} out, or "
+            "change the visibility on its page"
         )
 
 
@@ -171,7 +173,10 @@ def _require_card(folder: Path, digest: str, repo_id: str) -> None:
         write_atomic(card, write_card(folder, repo_id))
         logger.info("the model card is in %s", card)
     elif digest_in(read_text(card)) not in (None, digest):
-        raise UserError(f"{card} was written for other weights; replace it with dcpcse hub card {folder} --overwrite")
+        raise UserError(
+            f"{card} was written for other weights; replace it with dcpcse hub card {folder} "
+            f"{spell('overwrite', True)}"
+        )
 
 
 def _last_push(target: PushTarget, commit: str) -> bytes:

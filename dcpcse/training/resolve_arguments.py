@@ -1,49 +1,50 @@
 """Check the options of train.py and fill in values that follow from them, before any file is read."""
 
 import os
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 import transformers
-from accelerate.utils import DynamoBackend
 from senteval import TRANSFER_TASKS
-from transformers.integrations import get_available_reporting_integrations
 
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.options import OWN_METRICS_OF_OPTION
 from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError, invalid_choice
-from dcpcse.utils.option_fields import Need
-from dcpcse.utils.private.trainer import INTEGRATION_TO_CALLBACK
+from dcpcse.utils.errors import OptionError, UserError, invalid_choice, spell
+from dcpcse.utils.option_fields import Need, needs_value
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that describe the repository for `--push_to_hub`."""
 
 
-SCORES_DEV = Need("--eval_strategy steps or --do_eval", lambda run: wants_dev_scores(run))
-DURING_TRAINING = Need("--eval_strategy steps or epoch", lambda run: run.eval_strategy != "no")
-ADAM = Need("an --optim with Adam", lambda run: "adam" in _word(run.optim))
+SCORES_DEV = Need(
+    lambda: f"{spell('eval_strategy', 'steps')} or {spell('do_eval', True)}", lambda run: wants_dev_scores(run)
+)
+DURING_TRAINING = Need(lambda: f"{spell('eval_strategy', 'steps')} or epoch", lambda run: run.eval_strategy != "no")
+ADAM = Need(lambda: f"an {spell('optim')} with Adam", lambda run: "adam" in _word(run.optim))
 NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("eval_data_dir", "custom_eval_data", "eval_tasks", "per_device_eval_batch_size"), SCORES_DEV),
     **dict.fromkeys(OWN_METRICS_OF_OPTION, SCORES_DEV),
     **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
-    "eval_steps": Need("--eval_strategy steps", lambda run: run.eval_strategy == "steps"),
+    "eval_steps": needs_value("eval_strategy", "steps"),
     "eval_delay": DURING_TRAINING,
-    "save_steps": Need("--save_strategy steps", lambda run: run.save_strategy == "steps"),
-    "save_total_limit": Need("--save_strategy steps or epoch", lambda run: run.save_strategy != "no"),
-    "logging_steps": Need("--logging_strategy steps", lambda run: run.logging_strategy == "steps"),
-    "logging_dir": Need("--report_to tensorboard", lambda run: "tensorboard" in run.report_to),
-    "adam_bias_correction": Need("--optim adamw_torch", lambda run: _word(run.optim) == "adamw_torch"),
+    "save_steps": needs_value("save_strategy", "steps"),
+    "save_total_limit": Need(
+        lambda: f"{spell('save_strategy', 'steps')} or epoch", lambda run: run.save_strategy != "no"
+    ),
+    "logging_steps": needs_value("logging_strategy", "steps"),
+    "logging_dir": Need(lambda: spell("report_to", "tensorboard"), lambda run: "tensorboard" in run.report_to),
+    "adam_bias_correction": needs_value("optim", "adamw_torch"),
     **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), ADAM),
     "warmup_steps": Need(
-        "a schedule with a warm-up (--lr_scheduler_type)", lambda run: _word(run.lr_scheduler_type) != "constant"
+        lambda: f"a schedule with a warm-up ({spell('lr_scheduler_type')})",
+        lambda run: _word(run.lr_scheduler_type) != "constant",
     ),
-    "gradient_checkpointing_kwargs": Need("--gradient_checkpointing", lambda run: run.gradient_checkpointing),
+    "gradient_checkpointing_kwargs": needs_value("gradient_checkpointing", True),
 }
 """Option of a run → the condition on other options without which it has no effect.
 
@@ -59,12 +60,22 @@ def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarg
     """
     if not run.push_to_hub:
         if unread := [name for name in HUB_OPTIONS if name in given]:
-            raise UserError(f"--{unread[0]} has no effect without --push_to_hub; add it, or leave --{unread[0]} out")
+            raise OptionError(
+                unread[0],
+                reason=f"has no effect without {spell('push_to_hub', True)}",
+                remedy=f"add it, or leave {spell(unread[0])} out",
+            )
         return None
     if not run.hub_model_id:
-        raise UserError("--push_to_hub needs a repository; add --hub_model_id ORGANISATION/NAME")
+        raise OptionError(
+            "push_to_hub", reason="needs a repository", remedy=f"add {spell('hub_model_id', 'ORGANISATION')}/NAME"
+        )
     if not run.trains:
-        raise UserError("--push_to_hub needs --do_train; dcpcse hub push FOLDER ORGANISATION/NAME pushes a folder")
+        raise OptionError(
+            "push_to_hub",
+            reason=f"needs {spell('do_train', True)}",
+            remedy="dcpcse hub push FOLDER ORGANISATION/NAME pushes a folder",
+        )
     run.push_to_hub = False
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 
@@ -79,12 +90,16 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
     # dcpcse.Trainer needs no do_train, as in transformers. run.do_eval is not used: eval_strategy also sets it.
     run.trains = data is None or run.do_train or not {"do_train", "do_eval"} & run.given
     if run.fp16 and not torch.cuda.is_available():
-        warn("--fp16 has no effect without a GPU; training in float32")
+        warn(f"{spell('fp16', True)} has no effect without a GPU; training in float32")
         run.fp16 = False
     if run.visible_gpus > 1:
         warn(f"{run.visible_gpus} GPUs are visible, but one process uses one; launch with torchrun to use all")
     if data and data.eval_transfer and not wants_dev_scores(run):
-        raise UserError("--eval_transfer has no effect without an evaluation; add --eval_strategy steps or --do_eval")
+        raise OptionError(
+            "eval_transfer",
+            reason="has no effect without an evaluation",
+            remedy=f"add {spell('eval_strategy', 'steps')} or {spell('do_eval', True)}",
+        )
     if run.metric_for_best_model and data:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
@@ -100,15 +115,15 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
         _set_aside(run, "remove_unused_columns", "all columns of the training data are read")
     if run.train_sampling_strategy != "random":
         raise UserError(
-            f"--train_sampling_strategy {run.train_sampling_strategy} changes which sentences are each other's "
-            "negatives; only random is supported"
+            f"{spell('train_sampling_strategy', run.train_sampling_strategy)} changes which sentences are each "
+            "other's negatives; only random is supported"
         )
     if run.accelerator_config.split_batches or run.accelerator_config.dispatch_batches:
         raise UserError(
-            "--accelerator_config: split_batches and dispatch_batches change which sentences are each other's "
-            "negatives; leave them out"
+            f"{spell('accelerator_config')}: split_batches and dispatch_batches change which sentences are each "
+            "other's negatives; leave them out"
         )
-    _require_installed(run)
+    transformers.Trainer.get_optimizer_cls_and_kwargs(run)  # raises an error if the package of --optim is missing
     if run.logging_dir:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
@@ -117,7 +132,7 @@ def _set_aside(run: TrainingArguments, name: str, reason: str) -> None:
     """Set an option that is True and cannot have an effect to False, and say so if it was given."""
     setattr(run, name, False)
     if name in run.given:
-        warn(f"--{name} True has no effect: {reason}")
+        warn(f"{spell(name, True)} has no effect: {reason}")
 
 
 def _notify_of_unused(run: TrainingArguments, given: Collection[str]) -> None:
@@ -125,55 +140,13 @@ def _notify_of_unused(run: TrainingArguments, given: Collection[str]) -> None:
     for name, need in NEEDS.items():
         is_off = getattr(run, name, None) is False
         if name in given and not is_off and not need.holds(run):
-            warn(f"--{name} has no effect without {need.words}")
+            value = getattr(run, name, None)
+            warn(f"{spell(name, True if value is True else None)} has no effect without {need}")
 
 
 def _word(value: Any) -> str:
     """Return the value of an option that transformers may have made an enumeration."""
     return str(getattr(value, "value", value))
-
-
-def _require_installed(run: TrainingArguments) -> None:
-    """Raise UserError if a reporter, the optimiser, the schedule or a compile option is unknown or not installed."""
-    if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
-        raise invalid_choice("--report_to", unknown[0], [*sorted(INTEGRATION_TO_CALLBACK), "none"])
-    if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
-        names = " ".join(missing)
-        raise UserError(f"--report_to {names} is not installed; pip install {names}, or give --report_to none")
-    try:
-        transformers.Trainer.get_optimizer_cls_and_kwargs(run)
-    except (ImportError, ValueError, RuntimeError) as error:
-        name = getattr(run.optim, "value", run.optim)
-        raise UserError(f"--optim {name}: {' '.join(str(error).split())}") from error
-    _require_schedule(run)
-    backends = sorted(backend.value.lower() for backend in DynamoBackend)
-    if run.torch_compile_backend and run.torch_compile_backend.lower() not in backends:
-        raise invalid_choice("--torch_compile_backend", run.torch_compile_backend, backends)
-    if run.torch_compile_mode:
-        try:
-            torch.compile(lambda tensor: tensor, mode=run.torch_compile_mode)
-        except RuntimeError as error:
-            raise UserError(
-                f"--torch_compile_mode {run.torch_compile_mode}: {' '.join(str(error).split())}"
-            ) from error
-
-
-def _require_schedule(run: TrainingArguments) -> None:
-    """Raise UserError if the learning rate schedule cannot be created or advanced with these options."""
-    name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
-    # A learning rate that is not given is filled in later (`dcpcse.training.setup.fill_recipe`).
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate or 1.0)
-    try:
-        schedule = transformers.get_scheduler(
-            run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
-        )
-        if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            with warnings.catch_warnings():  # torch warns that the optimiser has made no step yet
-                warnings.simplefilter("ignore")
-                schedule.step()
-    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"--lr_scheduler_type {name}: {problem}; change --lr_scheduler_kwargs") from error
 
 
 def _require_metric(name: str, data: DataArguments) -> None:
@@ -188,10 +161,10 @@ def _require_metric(name: str, data: DataArguments) -> None:
         return
     if tasks := [task for task, metric in METRIC_NAMES.items() if name in (metric, "avg_sts")]:
         raise UserError(
-            f"--metric_for_best_model {name} is not measured; add --eval_tasks {' '.join(tasks)}, or choose from: "
-            f"{', '.join(known)}"
+            f"{spell('metric_for_best_model', name)} is not measured; add {spell('eval_tasks', tasks)}, or "
+            f"choose from: {', '.join(known)}"
         )
-    raise invalid_choice("--metric_for_best_model", name, known)
+    raise invalid_choice("metric_for_best_model", name, known)
 
 
 def wants_dev_scores(run: TrainingArguments) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,21 @@ from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints, output_folder
-from dcpcse.training.arguments import DataArguments, TrainingArguments, default_of
+from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.dev_evaluation import OwnTask, load_dev_tasks, read_own_data, settle_metric
 from dcpcse.training.gain import measure_untouched, report_gains
 from dcpcse.training.progress_bar import print_no_log
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import resolve_arguments, take_push_target, wants_dev_scores
 from dcpcse.training.run_recorder import write_environment
-from dcpcse.training.setup import open_train_dataset, resolved, write_run
+from dcpcse.training.setup import open_train_dataset, write_run
 from dcpcse.training.summary import planned_steps, summary
 from dcpcse.training.trainer import Trainer
 from dcpcse.training.validate_arguments import require_encoder, require_file
 from dcpcse.training.validate_setup import require_dev_tasks
 from dcpcse.utils.console import notify, print_message
 from dcpcse.utils.distributed import is_lost_process
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.live_runs import explain_removal
 from dcpcse.utils.locks import exclusive_lock, is_locked
@@ -76,7 +76,7 @@ def run_training(
     with contextlib.ExitStack() as stack:
         stack.enter_context(atomic_save.explain_disk_errors(output, lambda: output_folder.resume_hint(output)))
         if run_args.process_index == 0:
-            stack.enter_context(exclusive_lock(output, f"--output_dir {output}"))
+            stack.enter_context(exclusive_lock(output, spell("output_dir", output)))
         return _train_with(options, given, inputs)
 
 
@@ -158,12 +158,7 @@ def build_trainer(
     data: TrainingData,
     dev: Suite | None,
 ) -> Trainer:
-    """Build the Trainer of a run from its options. data: its training data. dev: its dev evaluation, if there is one.
-
-    The options of the run are recorded as they were given, with the values that the method fills in.
-    """
-    elsewhere = ("model_name_or_path", "method", "preset", "plugin")
-    values = {one: getattr(model_args, one.name) for one in fields(model_args) if one.name not in elsewhere}
+    """Build the Trainer of a run. data: its training data. dev: its dev evaluation, if there is one."""
     trainer = inputs.trainer_class(
         model_args.model_name_or_path,
         inputs.method or model_args.method,
@@ -171,15 +166,8 @@ def build_trainer(
         data,
         dev,
         callbacks=inputs.callbacks,
-        max_seq_length=data_args.max_seq_length,
-        pad_to_max_length=data_args.pad_to_max_length,
-        eval_data_dir=data_args.eval_data_dir,
-        custom_eval_data=data_args.custom_eval_data,
-        **{one.name: value for one, value in values.items() if value != default_of(one)},
+        options=(model_args, data_args),
     )
-    model_args = replace(trainer.model_options, preset=model_args.preset, plugin=model_args.plugin)
-    trainer.run_options = resolved(model_args, data_args, trainer.args, trainer.args.given)
-    trainer.data_options.overwrite_cache = data_args.overwrite_cache
     trainer.is_prepared = True
     if not inputs.prints_log:
         print_no_log(trainer)
@@ -209,7 +197,8 @@ def _is_finished(trainer: Trainer) -> bool:
     if last_checkpoint(output) is None:
         raise UserError(
             f"{output} contains the result of {plural(result.step, 'step')} but no checkpoint to resume from for "
-            f"{plural(steps, 'step')}; give another folder, or --overwrite_output_dir without --resume"
+            f"{plural(steps, 'step')}; give another folder, or {spell('overwrite_output_dir', True)} without "
+            f"{spell('resume', True)}"
         )
     return False
 
@@ -222,7 +211,10 @@ def _prepare(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> Non
     atomic_save.remove_leftovers(output)
     remove_old_card(output)
     if not checkpoint and trainer.args.resume:
-        notify(f"--resume: there is no complete checkpoint in {output} yet; training starts from the beginning")
+        notify(
+            f"{spell('resume', True)}: there is no complete checkpoint in {output} yet; training starts from the "
+            "beginning"
+        )
         output_folder.clear_reports(output)  # broken checkpoints remain until complete ones replace them
     elif not checkpoint:
         output_folder.clear_run(output)

@@ -222,7 +222,7 @@ def require_run(folder: Path) -> Run:
     """Read the files of a run. Raises UserError if the folder contains no run, or if a file is damaged."""
     if not (folder / RUN_FILE).is_file():
         what = f"contains no {RUN_FILE}" if folder.is_dir() else "is not a folder"
-        raise UserError(f"{folder} {what}; give output folders of train.py")
+        raise UserError(f"{folder} {what}; give output folders of a training")
     run = read_run(folder)
     if run.problems:
         raise UserError(run.problems[0])
@@ -237,7 +237,7 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
     found: dict[Path, Path] = {}
     for root in roots:
         if not root.is_dir():
-            raise UserError(f"{root} is not a folder; give folders that contain runs of train.py")
+            raise UserError(f"{root} is not a folder; give folders that contain runs of dcpcse train")
         for folder in _runs_below(root, on_problem):
             found.setdefault(folder.resolve(), folder)
     return list(found.values())

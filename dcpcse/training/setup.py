@@ -1,6 +1,5 @@
 """Build what a run trains: the method on its encoder, and the collator and dataset that its batches come from."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Collection, Mapping
@@ -36,10 +35,17 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
 from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
-from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
+from dcpcse.methods import METHODS, Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
-from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
+from dcpcse.methods.registry import (
+    Builder,
+    find_method,
+    option_fields,
+    recipe_of,
+    require_complete,
+    require_own_options,
+)
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.fitting_options import (
     fill_precision,
@@ -60,9 +66,8 @@ from dcpcse.training.validate_setup import (
     warn_of_unknown_tokens,
 )
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import UserError, did_you_mean, spell
 from dcpcse.utils.files import write_atomic
-from dcpcse.utils.option_fields import require_kinds
 
 ALWAYS_RECORDED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs")
 ALWAYS_RECORDED += ("max_steps", "fp16", "bf16")
@@ -105,31 +110,41 @@ def model_options(model: Any, method: Any, given: Mapping[str, Any]) -> ModelArg
 
     Raises UserError for an encoder or a method of another type, and for an option that is unknown or has no effect.
     """
-    kind = arguments_class()
     if reason := next((f"{name} is not supported: {NOT_HERE[name]}" for name in given if name in NOT_HERE), None):
         raise UserError(reason)
-    known = {one.name for one in fields(kind)} - {"model_name_or_path", "method", *NOT_HERE}
+    known = option_fields().keys() - {"model_name_or_path", "method", *NOT_HERE}
     if unknown := next((name for name in given if name not in known), None):
         hint = did_you_mean(unknown, known)
         raise UserError(f"unknown option {unknown}{hint and f'; {hint}'}")
     if isinstance(method, Method):
-        return _options_of_built(model, method, given)
-    options = checked(kind(), **given, model_name_or_path=_name_of_encoder(model))
+        return options_of_built(model, method, given)
+    kind, name = require_own_options(method, given), find_method(method)[0]
+    options = kind(method=name, model_name_or_path=_name_of_encoder(model), **given)
     if isinstance(model, Backbone):
         if unread := next((name for name in _OF_LOADING if name in given), None):
             raise UserError(f"{unread} has no effect on an encoder that is loaded already; give its name or folder")
         if (options.do_mlm or options.org_mlp) and model.lm_head is None:
             raise UserError("do_mlm and org_mlp need a masked-LM head; give the name or folder of the encoder")
-    return replace(options, method=find_method(method)[0])
+    return options
 
 
-def _options_of_built(model: Any, method: Method, given: Mapping[str, Any]) -> ModelArguments:
-    """Return the options that a built method was made from."""
+def options_of_built(model: Any, method: Method, given: Collection[str]) -> ModelArguments:
+    """Return the options that a built method was made from.
+
+    Args:
+        model: The encoder that was given beside the method, which must be None.
+        method: The built method.
+        given: Names of the options of a model that were given.
+
+    Raises:
+        UserError: If an encoder or an option is given.
+    """
     if model is not None:
         raise UserError("a built method has its own encoder; leave model out")
     if given:
         raise UserError(f"{next(iter(given))} has no effect on a built method; leave it out, or build it so")
-    own, kind = method.model, arguments_class()
+    own = method.model
+    kind = arguments_class(own.method if own.method in METHODS else ModelArguments.method)
     known = {one.name for one in fields(kind)}
     made_from = {name: value for name, value in (own.arguments or {}).items() if name in known}
     return kind(**{**made_from, "method": own.method, "model_name_or_path": own.source.name_or_path})
@@ -146,18 +161,6 @@ def _name_of_encoder(model: Any) -> str:
             "dcpcse.encoders.backbones.load_backbone returns"
         )
     return fspath(model)
-
-
-def checked(options: Any, **given: Any) -> Any:
-    """Return options with the given values, converted to the types of their fields.
-
-    Raises UserError if a value is of another type or not allowed.
-    """
-    changed = copy.copy(options)
-    for name, value in given.items():
-        setattr(changed, name, value)
-    require_kinds(changed)
-    return replace(changed)  # checks the values
 
 
 def open_train_dataset(
@@ -287,15 +290,18 @@ def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingD
     if getattr(args, "corrupted_corpus", None) is None:
         return None
     if method.model.text_prefix:
-        raise UserError("--corrupted_corpus contains sentences without the encoder's prompt; give --prompt ''")
+        raise UserError(
+            f"{spell('corrupted_corpus')} contains sentences without the encoder's prompt; give {spell('prompt')} ''"
+        )
     if args.positive == "next":
         raise UserError(
-            "--corrupted_corpus contains copies of sentences, not following lines; leave out --positive next"
+            f"{spell('corrupted_corpus')} contains copies of sentences, not following lines; leave out "
+            f"{spell('positive', 'next')}"
         )
     if any(view.augmentation for view in method.views):
         raise UserError(
-            f"--corrupted_corpus: its tokens were replaced in unchanged sentences, but --method {args.method} changes "
-            "them in each epoch; leave out --corrupted_corpus"
+            f"{spell('corrupted_corpus')}: its tokens were replaced in unchanged sentences, but "
+            f"{spell('method', args.method)} changes them in each epoch; leave out {spell('corrupted_corpus')}"
         )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(

@@ -16,7 +16,7 @@ from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.distributed import world_size
-from dcpcse.utils.errors import plural
+from dcpcse.utils.errors import plural, spell
 
 
 def summary(trainer: Trainer) -> str:
@@ -66,7 +66,7 @@ def _batch(trainer: Trainer) -> str:
 def _sizes(trainer: Trainer) -> list[str]:
     widths = next((loss_fn.widths for loss_fn in trainer.method.losses if loss_fn.widths), ())
     sizes = ", ".join(str(width) for width, _ in reversed(widths))
-    return [f"embeddings are trained at the sizes {sizes} (--matryoshka_dims)"] if sizes else []
+    return [f"embeddings are trained at the sizes {sizes} ({spell('matryoshka_dims')})"] if sizes else []
 
 
 def _state(encoder: Encoder) -> str:

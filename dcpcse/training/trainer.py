@@ -5,6 +5,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,21 @@ from dcpcse.training.pace import PaceCallback
 from dcpcse.training.progress_bar import close_bars
 from dcpcse.training.resolve_arguments import resolve_arguments
 from dcpcse.training.run_recorder import MetricsFile
-from dcpcse.training.setup import build, checked, model_options, open_train_dataset, resolved, write_run
+from dcpcse.training.setup import (
+    build,
+    model_options,
+    open_train_dataset,
+    options_of_built,
+    resolved,
+    write_run,
+)
 from dcpcse.training.step import TrainingStep
 from dcpcse.training.summary import planned_steps
 from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import release_memory, uses_kernels
 from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
-from dcpcse.utils.errors import UserError, invalid_choice, plural
+from dcpcse.utils.errors import OptionError, UserError, invalid_choice, parameter_names, plural, same_call, spell
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.private.trainer import ExportableState, HookedTrainer
@@ -85,6 +93,7 @@ class Trainer(HookedTrainer):
     what else identifies the run when it is resumed, such as a digest of the training data.
     """
 
+    @parameter_names(model_name_or_path="model", train_file="train_dataset")
     def __init__(
         self,
         model: str | Path | Backbone | None = None,
@@ -101,6 +110,7 @@ class Trainer(HookedTrainer):
         pad_to_max_length: bool = False,
         eval_data_dir: str | Path = "SentEval/data",
         custom_eval_data: bool = False,
+        options: tuple[ModelArguments, DataArguments] | None = None,
         **method_options: Any,
     ) -> None:
         """Build the method on its encoder, and check that it fits the data and the options.
@@ -127,19 +137,25 @@ class Trainer(HookedTrainer):
         max_seq_length: maximum number of tokens of a training sentence. pad_to_max_length: pad every batch to this
         length. custom_eval_data: whether files in `eval_data_dir` may differ from the official sizes. method_options:
         options of the model and of the method, by the names that `train.py --help all` lists, such as `temp=0.05`.
+        options: all options of the model and of the data as objects, instead of the arguments before and these.
 
         Raises UserError for an argument that is not allowed, and for parts that do not fit together.
         """
         args, chosen = as_training_arguments(args), set() if method is None else {"method"}
         method = ModelArguments.method if method is None else method
-        options = model_options(model, method, method_options)
-        data_options = checked(
-            DataArguments(),
-            max_seq_length=max_seq_length,
-            pad_to_max_length=pad_to_max_length,
-            eval_data_dir=eval_data_dir,
-            custom_eval_data=custom_eval_data,
-        )
+        if options is None:
+            model_args = model_options(model, method, method_options)
+            data_args = DataArguments(
+                max_seq_length=max_seq_length,
+                pad_to_max_length=pad_to_max_length,
+                eval_data_dir=eval_data_dir,
+                custom_eval_data=custom_eval_data,
+            )
+        else:
+            model_args, data_args = options
+            if isinstance(method, Method):
+                built_from = options_of_built(model, method, model_args.given())
+                model_args = replace(built_from, preset=model_args.preset, plugin=model_args.plugin)
         self._require_supported(args, optimizers)
         require_callbacks(callbacks or ())
         if compute_metrics is not None and not callable(compute_metrics):
@@ -147,13 +163,13 @@ class Trainer(HookedTrainer):
         if not args.is_resolved:
             resolve_arguments(args, None, args.given | method_options.keys() | chosen)
             args.trains = train_dataset is not None
-        self._suites = open_eval_dataset(eval_dataset, data_options)
+        self._suites = open_eval_dataset(eval_dataset, data_args)
         if (args.eval_strategy != "no" or args.eval_on_start) and not self._suites:
-            raise UserError("eval_dataset is missing; give evaluation data, or leave --eval_strategy out")
-        data = open_train_dataset(train_dataset, options)
+            raise UserError(f"eval_dataset is missing; give evaluation data, or leave {spell('eval_strategy')} out")
+        data = open_train_dataset(train_dataset, model_args)
         if data:
-            data_options.train_file = data.name
-        built = build(model, method, options, data_options, args, data)
+            data_args.train_file = data.name
+        built = build(model, method, model_args, data_args, args, data)
         files = {name: suite.files for name, suite in self._suites.items()}
         require_same_in_all_processes({**built.made_of, "evaluation data": files})
         # Processes draw different dropout masks (see below), but must agree on the order of the examples.
@@ -179,8 +195,8 @@ class Trainer(HookedTrainer):
         )
         self.method = built.method
         self.model_options = built.options
-        self.data_options = data_options
-        self.run_options: Mapping[str, Any] = resolved(built.options, data_options, args, args.given)
+        self.data_options = data_args
+        self.run_options: Mapping[str, Any] = resolved(built.options, data_args, args, args.given)
         self.made_of = built.made_of
         self.step_module: TrainingStep = self.model
         kernels = uses_kernels(args.attention, args.device, args.packing, compiled=args.torch_compile)
@@ -210,11 +226,15 @@ class Trainer(HookedTrainer):
     def _require_supported(self, args: TrainingArguments, optimizers: Sequence[Any]) -> None:
         """Raise UserError for options that a call of the constructor cannot have."""
         if args.push_to_hub:
-            raise UserError("--push_to_hub pushes a finished run of train.py; push a folder with dcpcse hub push")
+            raise UserError(
+                f"{spell('push_to_hub', True)} pushes a finished run of a training; push a folder with dcpcse hub push"
+            )
         if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
-            raise UserError("--gradient_cache_chunk does not call a compute_loss of your own; leave it out")
+            raise UserError(f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave it out")
         if optimizers[0] is not None and not args.adam_bias_correction:
-            raise UserError("--adam_bias_correction has no effect on an optimizer of your own; leave it out")
+            raise OptionError(
+                "adam_bias_correction", reason="has no effect on an optimizer of your own", remedy="leave it out"
+            )
 
     @property
     def sentence_encoder(self) -> SentenceEncoder:
@@ -238,7 +258,7 @@ class Trainer(HookedTrainer):
             if not self.is_prepared:
                 stack.enter_context(atomic_save.explain_disk_errors(output, lambda: resume_hint(output)))
                 if self.args.process_index == 0:
-                    stack.enter_context(exclusive_lock(output, f"--output_dir {output}"))
+                    stack.enter_context(exclusive_lock(output, spell("output_dir", output)))
                 resume_from_checkpoint = self._prepare(resume_from_checkpoint)
             if (done := self._restore_if_done(resume_from_checkpoint)) is not None:
                 return done
@@ -258,8 +278,9 @@ class Trainer(HookedTrainer):
         ):
             if not self.args.overwrite_output_dir:
                 raise UserError(
-                    f"--output_dir {output} contains an earlier run; give another folder, --overwrite_output_dir to "
-                    "replace it, or resume_from_checkpoint=True to continue it"
+                    f"{spell('output_dir', output)} contains an earlier run; give another folder, "
+                    f"{spell('overwrite_output_dir', True)} to replace it, or resume_from_checkpoint=True to continue "
+                    "it"
                 )
             clear_run(output)
         return None
@@ -488,9 +509,11 @@ class Trainer(HookedTrainer):
         if asked == "loss" and "loss" not in scores:  # transformers' default, which no evaluation computes here
             self.args.metric_for_best_model, self.args.greater_is_better = next(iter(scores)), True
             if self.args.load_best_model_at_end:
-                warn(f"--metric_for_best_model {next(iter(scores))}: filled in; it selects the best checkpoint")
+                warn(
+                    f"{spell('metric_for_best_model', next(iter(scores)))}: filled in; it selects the best checkpoint"
+                )
         elif asked and asked.removeprefix("eval_") not in scores:
-            raise invalid_choice("--metric_for_best_model", asked, scores)
+            raise invalid_choice("metric_for_best_model", asked, scores)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Raise UserError: embeddings are computed by `sentence_encoder.encode(sentences)`."""
@@ -665,7 +688,7 @@ class Trainer(HookedTrainer):
         raise Interrupted(
             number,
             f"{Interrupted(number).name} after step {self.state.global_step} of {self.state.max_steps}: saved to "
-            f"{place}; add --resume to the same command to continue from there",
+            f"{place}; add {spell('resume', True)} to {same_call()} to continue from there",
         )
 
     def load_checkpoint(self, folder: Path) -> None:

@@ -7,7 +7,7 @@ from dcpcse.data.readers import reader_of
 from dcpcse.methods import fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import require_encoder_path
 
 
@@ -23,9 +23,9 @@ def require_valid(
     """
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output
-        raise UserError("--output_dir is missing; give a folder for the trained model")
+        raise OptionError("output_dir", reason="is missing", remedy="give a folder for the trained model")
     if Path(run.output_dir).is_file():
-        raise UserError(f"--output_dir {run.output_dir} is a file; give a folder")
+        raise UserError(f"{spell('output_dir', run.output_dir)} is a file; give a folder")
     has_encoder = "method" in objects and not model.model_name_or_path  # that of a built method
     if not has_encoder:
         require_encoder(model)
@@ -33,9 +33,12 @@ def require_valid(
         require_file(data)
         reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
     if not has_encoder:
-        require_encoder_path(model.model_name_or_path, "--model_name_or_path")
+        require_encoder_path(model.model_name_or_path, spell("model_name_or_path"))
     if not run.do_train and not run.do_eval and "do_train" in given:
-        raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
+        raise UserError(
+            f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "
+            f"{spell('do_eval', True)}"
+        )
     if "method" not in objects:
         fill_defaults(model, None)
 
@@ -49,10 +52,12 @@ def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None
 def require_encoder(model: ModelArguments) -> None:
     """Raise UserError if the option for the encoder is missing."""
     if not model.model_name_or_path:
-        raise UserError("--model_name_or_path is missing; give an encoder as a Hugging Face folder or hub id")
+        raise OptionError(
+            "model_name_or_path", reason="is missing", remedy="give an encoder as a Hugging Face folder or hub id"
+        )
 
 
 def require_file(data: DataArguments) -> None:
     """Raise UserError if the option for the training file is missing."""
     if not data.train_file:
-        raise UserError("--train_file is missing; give a txt, csv, tsv, json or jsonl file")
+        raise OptionError("train_file", reason="is missing", remedy="give a txt, csv, tsv, json or jsonl file")

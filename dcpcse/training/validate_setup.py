@@ -23,7 +23,7 @@ from dcpcse.training.gradient_cache import require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import step_sizes
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import OptionError, UserError, plural, spell
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def require_training_file(model: ModelArguments, data: DataArguments) -> None:
 def require_dev_tasks(data: DataArguments) -> None:
     """Raise UserError if a task of --eval_tasks has no dev scores."""
     if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
-        raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
+        raise UserError(f"{spell('eval_tasks', unknown[0])} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
 def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> None:
@@ -46,7 +46,7 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
     rows: number of examples, which differs from the number of rows of the data with --positive next.
     """
     batch = run.per_device_train_batch_size * run.world_size
-    named = data.name if data.unit == "row" else f"--train_file {data.name}"
+    named = data.name if data.unit == "row" else spell("train_file", data.name)
     if rows < 2:
         raise UserError(
             f"{named} has {plural(rows, 'training example')}; give at least 2, because losses compare examples"
@@ -58,8 +58,8 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
         )
     if rows < batch and run.dataloader_drop_last:
         raise UserError(
-            f"--dataloader_drop_last drops all {rows} training examples of {data.name}, which do not fill a batch of "
-            f"{batch}; use smaller batches, or leave it out"
+            f"{spell('dataloader_drop_last', True)} drops all {rows} training examples of {data.name}, which do not "
+            f"fill a batch of {batch}; use smaller batches, or leave it out"
         )
     labels, positives = describe_labels(data.classes, data.scores), len(data.roles.positives)
     if positives > 1:
@@ -78,9 +78,12 @@ def require_following(data: TrainingData, examples: int) -> None:
         found = f"no {unit} of {data.name}" if examples == 0 else f"only one {unit} of {data.name}"
         # The last line of each document is not followed by another one.
         documents = f"{plural(lines, unit)} in {plural(lines - examples, 'document')}"
-        raise UserError(
-            f"--positive next: {found} is followed by another {unit} of its document ({documents}), and at least 2 "
-            f"must be; write one sentence per {unit} and blank {unit}s only between documents, or leave --positive out"
+        raise OptionError(
+            "positive",
+            "next",
+            f"{found} is followed by another {unit} of its document ({documents}), and at least 2 must be",
+            f"write one sentence per {unit} and blank {unit}s only between documents, or leave "
+            f"{spell('positive')} out",
         )
 
 
@@ -104,7 +107,7 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
         counts = ["any two have the same anchor or the same positive"]
     most = "up to " if len(data.roles.positives) > 1 else ""  # not all of them are drawn
     share = f"; {most}{100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
-    share += f" (not with --batch_sampler {NO_DUPLICATES})"
+    share += f" (not with {spell('batch_sampler', NO_DUPLICATES)})"
     share = "" if data.roles.label or run.batch_sampler == NO_DUPLICATES else share
     if counts:
         logger.warning(
@@ -156,18 +159,22 @@ def require_classes(data: TrainingData) -> None:
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
     """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out."""
-    given = {"the column of classes": CLASS in columns, "--guide": FALSE_NEGATIVES in method.guides}
+    given = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
     for what in (name for name, known in given.items() if known):
         comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
         for name, loss_fn in comparing.items():
             if not loss_fn.leaves_out_false_negatives:
                 raise UserError(
-                    f"{what}: the loss {name} of --method {method.model.method} does not leave out false negatives; "
-                    f"leave out {what}, or use dcpcse.losses.false_negatives in the loss and set "
+                    f"{what}: the loss {name} of {spell('method', method.model.method)} does not leave out false "
+                    f"negatives; leave out {what}, or use dcpcse.losses.false_negatives in the loss and set "
                     "leaves_out_false_negatives"
                 )
         if FALSE_NEGATIVES in method.guides and not comparing:
-            raise UserError(f"--guide has no effect: --method {method.model.method} compares no rows; leave it out")
+            raise OptionError(
+                "guide",
+                reason=f"has no effect: {spell('method', method.model.method)} compares no rows",
+                remedy="leave it out",
+            )
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
@@ -176,11 +183,16 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
         return
     comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
     if not comparing:
-        raise UserError(f"--loss_chunk has no effect: --method {method.model.method} compares no rows; leave it out")
+        raise OptionError(
+            "loss_chunk",
+            reason=f"has no effect: {spell('method', method.model.method)} compares no rows",
+            remedy="leave it out",
+        )
     if whole := next((name for name, loss_fn in comparing.items() if not loss_fn.has_row_chunks), None):
         raise UserError(
-            f"--loss_chunk: the loss {whole} of --method {method.model.method} compares all rows at once; leave out "
-            "--loss_chunk, or use dcpcse.losses.row_chunks in the loss and set has_row_chunks"
+            f"{spell('loss_chunk')}: the loss {whole} of {spell('method', method.model.method)} compares all rows at "
+            f"once; leave out {spell('loss_chunk')}, or use dcpcse.losses.row_chunks in the loss and set "
+            "has_row_chunks"
         )
 
 
@@ -197,10 +209,13 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
     found = len(distinct_rows(dataset, largest))
     if found < largest:
         most = found // run.world_size
-        lower = f"lower --per_device_train_batch_size to at most {most}, or " if found > 1 and most else ""
-        raise UserError(
-            f"--batch_sampler no_duplicates: a batch needs {largest:,} rows of which no two have a common sentence or "
-            f"class, but the data have only {found:,}; {lower}leave --batch_sampler out"
+        lower = f"lower {spell('per_device_train_batch_size')} to at most {most}, or " if found > 1 and most else ""
+        raise OptionError(
+            "batch_sampler",
+            "no_duplicates",
+            f"a batch needs {largest:,} rows of which no two have a common sentence or class, but the data have "
+            f"only {found:,}",
+            f"{lower}leave {spell('batch_sampler')} out",
         )
 
 
@@ -219,10 +234,10 @@ def require_data(data: TrainingData, examples: int, model: ModelArguments, run: 
     warn_of_columns(data)
     require_classes(data)
     if model.gather_gradient == "published" and run.world_size == 1:
-        warn("--gather_gradient published has no effect with one process")
+        warn(f"{spell('gather_gradient', 'published')} has no effect with one process")
     if run.loss_chunk and run.loss_chunk >= run.per_device_train_batch_size:
         rows = run.per_device_train_batch_size
-        warn(f"--loss_chunk {run.loss_chunk} has no effect with --per_device_train_batch_size {rows}")
+        warn(f"{spell('loss_chunk', run.loss_chunk)} has no effect with {spell('per_device_train_batch_size', rows)}")
 
 
 def require_fitting(
@@ -242,7 +257,6 @@ def require_fitting(
     require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)
-    require_recomputable(method, run)
     require_warmups(method, run)
     if run.trains:
         require_negatives(method, run)
@@ -256,8 +270,8 @@ def require_room_after_prompt(method: Method, data: DataArguments) -> None:
     tokens = len(model.tokenizer(model.text_prefix)["input_ids"]) if model.text_prefix else 0
     if tokens >= data.max_seq_length:
         raise UserError(
-            f"--max_seq_length {data.max_seq_length} leaves no room for a sentence after the prompt "
-            f"{model.text_prefix!r:.80}, which has {tokens} tokens; raise it, or give --prompt ''"
+            f"{spell('max_seq_length', data.max_seq_length)} leaves no room for a sentence after the prompt "
+            f"{model.text_prefix!r:.80}, which has {tokens} tokens; raise it, or give {spell('prompt')} ''"
         )
 
 
@@ -266,32 +280,37 @@ def require_fits(method: Method, data: DataArguments) -> None:
     encoder, template = method.model.encoder, method.model.longest_template
     special = 0 if template else sum(map(len, frame(method.model.tokenizer)))
     more = max_added_tokens(method.views, data.max_seq_length - special)
-    longer = f" and up to {more} tokens that --method {method.model.method} adds" if more else ""
+    longer = f" and up to {more} tokens that {spell('method', method.model.method)} adds" if more else ""
     if data.max_seq_length + template + more > encoder.max_tokens:
         added = f" and {template} tokens of the longest template" if template else ""
         raise UserError(
-            f"--max_seq_length {data.max_seq_length}{added}{longer}: the encoder has {encoder.max_tokens} positions "
-            f"at position offset {encoder.position_offset}; lower --max_seq_length or --position_offset"
+            f"{spell('max_seq_length', data.max_seq_length)}{added}{longer}: the encoder has {encoder.max_tokens} "
+            f"positions at position offset {encoder.position_offset}; lower {spell('max_seq_length')} or "
+            f"{spell('position_offset')}"
         )
     for loss_fn in method.losses:
         room = loss_fn.max_tokens
         if room is not None and data.max_seq_length + more > room:
             raise UserError(
-                f"--max_seq_length {data.max_seq_length}{longer}: the generator has {room} positions; lower it"
+                f"{spell('max_seq_length', data.max_seq_length)}{longer}: the generator has {room} positions; lower it"
             )
 
 
 def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: TrainingArguments) -> None:
     """Raise UserError if persistent workers would repeat what is drawn in the first epoch."""
     drawn = {
-        f"--method {method.model.method} draws new augmentations": any(view.augmentation for view in method.views),
+        f"{spell('method', method.model.method)} draws new augmentations": any(
+            view.augmentation for view in method.views
+        ),
         "positives are drawn": dataset is not None and dataset.draws,
     }
     for what, applies in drawn.items():
         if run.dataloader_persistent_workers and applies:
-            raise UserError(
-                f"--dataloader_persistent_workers: {what} in each epoch, and persistent workers would repeat those of "
-                "the first; leave it out"
+            raise OptionError(
+                "dataloader_persistent_workers",
+                True,
+                f"{what} in each epoch, and persistent workers would repeat those of the first",
+                "leave it out",
             )
 
 
@@ -300,25 +319,18 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
     if method.adversary is None:
         return
     obstacles = {
-        "--torch_compile": (run.torch_compile, "which a compiled step does not provide; leave it out"),
-        "--fp16": (run.fp16, "which is not scaled and underflows in half precision; use --bf16"),
+        spell("torch_compile", True): (run.torch_compile, "which a compiled step does not provide; leave it out"),
+        spell("fp16", True): (
+            run.fp16,
+            f"which is not scaled and underflows in half precision; use {spell('bf16', True)}",
+        ),
     }
     for option, (given, reason) in obstacles.items():
         if given:
             raise UserError(
-                f"{option}: --method {method.model.method} needs the gradient of its adversarial views inside the "
-                f"forward pass, {reason}"
+                f"{option}: {spell('method', method.model.method)} needs the gradient of its adversarial views inside "
+                f"the forward pass, {reason}"
             )
-
-
-def require_recomputable(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if activations are to be recomputed and transformers cannot do so for this encoder."""
-    backbone = method.model.encoder.backbone
-    if run.gradient_checkpointing and not backbone.supports_gradient_checkpointing:
-        raise UserError(
-            f"--gradient_checkpointing: transformers cannot recompute the activations of {backbone.config.model_type} "
-            "encoders; leave it out"
-        )
 
 
 def require_warmups(method: Method, run: TrainingArguments) -> None:
@@ -326,7 +338,7 @@ def require_warmups(method: Method, run: TrainingArguments) -> None:
     for group in method.groups:
         if group.warmup_steps is not None and run.lr_scheduler_type in WITHOUT_WARMUP:
             raise UserError(
-                f"--lr_scheduler_type {run.lr_scheduler_type.value} has no warm-up, but one of "
+                f"{spell('lr_scheduler_type', run.lr_scheduler_type.value)} has no warm-up, but one of "
                 f"{group.warmup_steps:g} steps is given for the {group.name}; leave one of them out"
             )
 
@@ -336,6 +348,6 @@ def require_negatives(method: Method, run: TrainingArguments) -> None:
     batch = run.per_device_train_batch_size * run.world_size
     if method.negatives(batch) == 0:
         raise UserError(
-            f"--per_device_train_batch_size {run.per_device_train_batch_size} leaves an anchor without negatives; "
-            "give at least 2"
+            f"{spell('per_device_train_batch_size', run.per_device_train_batch_size)} leaves an anchor without "
+            "negatives; give at least 2"
         )

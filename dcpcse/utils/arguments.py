@@ -1,6 +1,7 @@
-"""Checks of the arguments that functions of the Python interface take; all raise UserError with one line.
+"""Checks of the arguments that functions of the Python interface take, where a wrong one would change the result.
 
-What a function takes, it takes exactly: "8" is no number, 1.0 and True are no whole numbers, and a table is no list.
+A string "no" would count as true, iterating over a table yields the names of its columns, and an empty path is the
+current folder. What Python, numpy or torch refuse themselves is left to them.
 """
 
 import functools
@@ -8,50 +9,36 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from dcpcse.utils.errors import SURROGATE, UserError, did_you_mean, first_line, shown
+from dcpcse.utils.errors import SURROGATE, OptionError, UserError, did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that unknown and missing arguments raise UserError instead of TypeError.
-
-    The message names the nearest parameter, or for too many positions those that must be named.
-    """
+    """Decorate a function so that the TypeError for an unknown argument names the most similar parameter."""
     parameters = inspect.signature(function).parameters
-    positions = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    others = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        name = function.__name__
-        if unknown := next((one for one in kwargs if one not in parameters), None):
-            hint = did_you_mean(unknown, parameters)
-            allowed = f"{hint} Choose" if hint else "choose"
-            raise UserError(f"{name}: {unknown} is no parameter; {allowed} from: {', '.join(parameters)}")
-        if len(args) > len(positions):
-            example = ", ".join(f"{one}=..." for one in others[:2])
-            raise UserError(
-                f"{name} takes {' and '.join(positions)} by position, and {len(args)} arguments were given; name the "
-                f"others, such as {example}"
-            )
-        if missing := [one for one in positions[len(args) :] if one not in kwargs and _is_required(parameters[one])]:
-            raise UserError(f"{name}: {missing[0]} is missing; call {name}({', '.join(positions)}, ...)")
+        if unknown := next((name for name in kwargs if name not in parameters), None):
+            raise unknown_argument(function.__name__, unknown, parameters)
         return function(*args, **kwargs)
 
     return call
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """Return Python's error for an unknown argument of a function, with the most similar known name."""
+    hint = did_you_mean(name, known)
+    return TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint and '; ' + hint}")
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -105,7 +92,8 @@ def string(name: str, value: Any) -> str:
 
 
 def list_of_strings(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of strings and paths as a list of strings."""
+    """Return a list or tuple of strings and paths as a list of strings; a single one is a list of one."""
+    value = [value] if isinstance(value, str | Path) else value
     if not isinstance(value, list | tuple) or not all(isinstance(one, str | Path) for one in value):
         raise _invalid(name, value, "a list of strings")
     return [str(one) for one in value]
@@ -128,8 +116,6 @@ def path(name: str, value: Any) -> str | Path:
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
         raise _invalid(name, value, "a path, as a string or pathlib.Path")
-    if "\0" in text:
-        raise _invalid(name, value, "a path without NUL")
     text = os.path.expanduser(text)  # unlike Path.expanduser, it keeps a `~USER` that does not exist
     return Path(text) if isinstance(value, Path) else text
 
@@ -149,24 +135,14 @@ def batch_size_or_default(value: Any) -> int | None:
 def encode_function(model: Any, batch_size: int | None, truncate_dim: int | None = None) -> Callable[[list[str]], Any]:
     """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none.
 
-    truncate_dim: given to `model.encode` as well, unless it is None. Raises UserError if the model does not take it.
+    truncate_dim: given to `model.encode` as well, unless it is None.
     """
     given = batch_size_or_default(batch_size)
     size = getattr(encoder(model), "default_batch_size", 128) if given is None else given
     if truncate_dim is None:
         return functools.partial(model.encode, batch_size=size)
     whole_number("truncate_dim", truncate_dim, 1)
-    if not _takes(model.encode, "truncate_dim"):
-        raise UserError(
-            f"truncate_dim {truncate_dim}: encode of {type(model).__name__} has no such parameter; leave it out, or "
-            "shorten the vectors yourself"
-        )
     return functools.partial(model.encode, batch_size=size, truncate_dim=truncate_dim)
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def strings(
@@ -222,16 +198,11 @@ def encode_arguments(
 def matrix(name: str, value: Any) -> np.ndarray:
     """Return vectors as an array of real numbers, without a copy where possible; the caller checks its shape.
 
-    Raises UserError for complex numbers, text, objects, masked values and rows of different lengths.
+    Raises UserError for complex numbers, text, objects and masked values.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise UserError(f"{name}: the array has masked values; fill them (array.filled(...)), or leave their rows out")
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged rows; a tensor on a GPU or with a gradient
-        raise UserError(
-            f"{name} cannot be read as an array ({first_line(error)}); give a numpy array (n, H)"
-        ) from error
+    array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise UserError(f"{name} of dtype {array.dtype}; give real numbers, such as float32")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -252,5 +223,5 @@ def _limits(least: float | None, most: float | None) -> str:
     return f"between {least} and {most}"
 
 
-def _invalid(name: str, value: Any, allowed: str) -> UserError:
-    return UserError(f"{name} {shown(value)}: must be {allowed}")
+def _invalid(name: str, value: Any, allowed: str) -> OptionError:
+    return OptionError(name, value, f"must be {allowed}{', not None' if value is None else ''}")

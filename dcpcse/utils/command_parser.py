@@ -2,20 +2,19 @@
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers.hf_argparser import string_to_bool
 
 from dcpcse.utils.console import notify, print_result
-from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
+from dcpcse.utils.errors import UserError, choose_from, did_you_mean
 from dcpcse.utils.option_fields import Whole, finite_number
 from dcpcse.utils.private.parser import DataclassParser
 from dcpcse.utils.removed_options import refuse_removed, without_removed_defaults
@@ -24,38 +23,9 @@ DEBUG_HELP = "--debug shows the traceback of an error."
 MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
 
 
-@dataclass(frozen=True)
-class Number:
-    """The type of an option that is a number; calling it parses a text. example: a value for the message."""
-
-    example: str
-
-    def __call__(self, text: str) -> float:
-        """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
-        try:
-            return finite_number(text)
-        except ValueError:
-            raise ValueError(f"a number in digits, such as {self.example}") from None
-
-
-def _true_or_false(text: str) -> bool:
-    try:
-        return string_to_bool(text)
-    except argparse.ArgumentTypeError:
-        raise ValueError("True or False") from None
-
-
 def as_text(word: str) -> str:
     """Return the word unchanged: the type of arguments that are texts, in which `~` is not the home folder."""
     return word
-
-
-STRICT_TYPES: Mapping[Any, Callable[[str], Any]] = {
-    int: Whole(),
-    float: finite_number,
-    string_to_bool: _true_or_false,
-}
-"""Type of an option → the parser of its values, which raises ValueError with a description of what is allowed."""
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -81,9 +51,9 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        kinds = {Whole: int, Number: float}
-        kind = kinds.get(type(action.type), action.type)
-        return {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}.get(kind, "VALUE")
+        kind = int if isinstance(action.type, Whole) else action.type
+        names = {int: "INT", float: "FLOAT", finite_number: "FLOAT", string_to_bool: "BOOL"}
+        return names.get(kind, "VALUE")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         names = [name for name in action.option_strings if "-" not in name[2:]]
@@ -119,7 +89,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise invalid_choice(_name(action), value, action.choices)
+            raise UserError(f"{_name(action)} {value}: unknown; {choose_from(value, action.choices)}")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.nargs == "+" and action.type in (int, float):  # numbers may be separated by blanks or commas
@@ -129,14 +99,15 @@ class CommandParser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         if action.type in (None, str, Path):  # a path, a name or one of the choices
             text = os.path.expanduser(text)
-        parse = STRICT_TYPES.get(action.type, action.type)
-        if action.type not in STRICT_TYPES and not isinstance(parse, Whole | Number):
-            return super()._get_value(action, text)
+        parse = finite_number if action.type is float else action.type
         try:
-            return parse(text)
+            if parse is finite_number or isinstance(parse, Whole):
+                return parse(text)
+            return super()._get_value(action, text)
         except ValueError as error:
-            shown = text if len(text) <= 40 else f"{text[:40]}…"
-            raise UserError(f"{_name(action)} {shown}: must be {error}") from None
+            raise UserError(f"{_name(action)} {text}: must be {error}") from None
+        except argparse.ArgumentError as error:  # argparse itself would name all spellings of the option
+            raise UserError(f"{_name(action)} {text}: {error.message}") from None
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """Parse as argparse does. Raises UserError for unknown arguments."""
@@ -331,16 +302,5 @@ class _HelpAction(argparse.Action):
 
 
 def build_dataclass(kind: type, given: Mapping[str, Any]) -> Any:
-    """Build a dataclass from those given options that are its fields. Raises UserError for values that it rejects."""
-    names = {f.name for f in fields(kind) if f.init}
-    for name in names & given.keys():
-        if isinstance(given[name], float) and not math.isfinite(given[name]):
-            raise UserError(f"--{name} {given[name]}: must be a finite number")
-        if isinstance(given[name], int) and abs(given[name]) >= 2**63:
-            raise UserError(f"--{name} {given[name]}: must be below 2^63")
-    try:
-        return kind(**{name: value for name, value in given.items() if name in names})
-    except UserError:
-        raise
-    except (ValueError, TypeError, ImportError) as error:
-        raise UserError(" ".join(str(error).split())) from error
+    """Build a dataclass from those given options that are its fields."""
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.init and field.name in given})

@@ -6,8 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from dcpcse.utils.errors import printable
@@ -25,29 +24,9 @@ def print_message(line: str) -> None:
     print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
 
 
-_translate: ContextVar[Callable[[str], str] | None] = ContextVar("translate", default=None)
-"""The translation of the lines of `notify` and `warn`; in a call from Python, it renames the options in them."""
-
-
-@contextlib.contextmanager
-def worded(translate: Callable[[str], str]) -> Iterator[Callable[[str], str]]:
-    """Translate the log lines for the user within this context; yield the translation, of the outermost context."""
-    outermost = _translate.get() or translate
-    token = _translate.set(outermost)
-    try:
-        yield outermost
-    finally:
-        _translate.reset(token)
-
-
-def _worded(line: str) -> str:
-    translate = _translate.get()
-    return translate(line) if translate else line
-
-
 def notify(line: str) -> None:
     """Log a line for the user, such as the progress of a run."""
-    logger.info(_worded(line))
+    logger.info(line)
 
 
 def warn(line: str) -> None:
@@ -55,7 +34,7 @@ def warn(line: str) -> None:
 
     Python shows warnings where no logging is set up, unlike the lines of `notify`.
     """
-    logger.warning(_worded(line))
+    logger.warning(line)
 
 
 @contextlib.contextmanager

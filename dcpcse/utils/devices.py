@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
@@ -108,9 +108,9 @@ def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, 
     elif torch.cuda.get_device_capability(device) < (8, 0):
         reasons.append("it needs a GPU of compute capability 8.0 or higher")
     if not packing:
-        reasons.append("it needs --packing True")
+        reasons.append(f"it needs {spell('packing', True)}")
     if attention == "triton" and reasons:
-        raise UserError(f"--attention triton: {reasons[0]}; leave it out")
+        raise OptionError("attention", "triton", reasons[0], "leave it out")
     kernels = attention != "torch" and not reasons
     if device.type == "cuda":
         notify(f"attention: {'Triton kernels in half precision, PyTorch in float32' if kernels else 'PyTorch'}")

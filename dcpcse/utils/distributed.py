@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, first_line, plural
+from dcpcse.utils.errors import UserError, first_line, plural, spell
 
 _TIMEOUT = timedelta(days=30)
 """Long, since a process that trains classifiers may not answer for hours; a dead one closes its connection."""
@@ -161,7 +161,9 @@ def local_device(asked: str | None) -> str | None:
     if launched() == 1 or asked == "cpu" or not torch.cuda.is_available():
         return asked
     if asked not in (None, "cuda"):
-        raise UserError(f"--device {asked} is one device for {launched()} processes; leave it out to use one each")
+        raise UserError(
+            f"{spell('device', asked)} is one device for {launched()} processes; leave it out to use one each"
+        )
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 EMBEDDED_ENCODER = Path(__file__).parents[2] / "data/encoder"
 """A BERT of 6 layers of 384, pretrained with a masked language model only; its card is the README.md in it."""
@@ -15,6 +15,6 @@ def embedded_encoder() -> Path:
     """
     if not EMBEDDED_ENCODER.is_dir():
         raise UserError(
-            f"{EMBEDDED_ENCODER} does not exist, since it is part of a clone only; give an encoder as --base"
+            f"{EMBEDDED_ENCODER} does not exist, since it is part of a clone only; give an encoder as {spell('base')}"
         )
     return EMBEDDED_ENCODER

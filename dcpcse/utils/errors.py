@@ -1,16 +1,139 @@
-"""The exception for user mistakes, and functions that write error messages."""
+"""The exceptions for user mistakes, and functions that write error messages."""
 
+import contextlib
 import difflib
+import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
 
 
 class UserError(ValueError):
     """A mistake in the user's input. The message says what was given, what is allowed and what to do.
 
-    The command-line tools print the message as one line and exit with code 2. Any other exception is a bug and keeps
-    its traceback.
+    The command-line tools print the message as one line and exit with code 2.
     """
+
+
+class OptionError(UserError):
+    """A mistake in the value of an option, which the message spells as the current interface does (`spell`).
+
+    The message is `OPTION VALUE: reason; remedy`, or `OPTION reason; remedy` without a value.
+
+    Args:
+        option: Name of the option, such as `temp`.
+        value: The given value; None if the message is not about it.
+        reason: Why it is refused, such as `must be above 0` or `has no effect without ...`.
+        remedy: What the user should do instead, if the reason does not say that.
+    """
+
+    def __init__(self, option: str, value: Any = None, reason: str = "", remedy: str = "") -> None:
+        self.option, self.value, self.reason, self.remedy = option, value, reason, remedy
+        named = f"{spell(option, value)}{'' if value is None else ':'} {reason}"
+        super().__init__(f"{named}; {remedy}" if remedy else named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker process does not know how the user called the first one: the message is written again there.
+        return type(self), (self.option, self.value, self.reason, self.remedy)
+
+
+def no_effect(option: str, why: str) -> OptionError:
+    """Return the error for an option that would be ignored. why: the rest of the sentence, such as `without ...`."""
+    return OptionError(option, reason=f"has no effect {why}", remedy="leave it out")
+
+
+_on_command_line = False
+"""Whether a command-line tool is running; unlike a context variable, it also holds in threads."""
+
+_parameters: ContextVar[Mapping[str, str] | None] = ContextVar("parameters", default=None)
+"""Option → parameter of the running function of the Python interface, where the names differ."""
+
+
+@contextlib.contextmanager
+def command_line(active: bool = True) -> Iterator[None]:
+    """Spell options in messages as on a command line within this context, instead of as in Python."""
+    global _on_command_line
+    before = _on_command_line
+    _on_command_line = active
+    try:
+        yield
+    finally:
+        _on_command_line = before
+
+
+def is_command_line() -> bool:
+    """Return whether messages spell options as on a command line."""
+    return _on_command_line
+
+
+@contextlib.contextmanager
+def parameter_names(**renamed: str) -> Iterator[None]:
+    """Spell options in messages as the parameters of a Python function; also usable as a decorator.
+
+    If such functions call each other, the names of the outermost one count. On a command line, they have no effect.
+
+    Args:
+        renamed: Option → parameter of the function where the names differ (`pooler_type="pooler"`), or a parameter
+            with the value that means the same (`custom_data="official=False"`).
+    """
+    token = _parameters.set(renamed) if _parameters.get() is None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _parameters.reset(token)
+
+
+def spell(option: str, value: Any = None) -> str:
+    """Return an option, with its value, as the user would write it in the current interface.
+
+    | call                        | on a command line | in Python       |
+    |-----------------------------|-------------------|-----------------|
+    | `spell("tuning")`           | `--tuning`        | `tuning`        |
+    | `spell("tuning", "deep")`   | `--tuning deep`   | `tuning="deep"` |
+    | `spell("resume", True)`     | `--resume`        | `resume=True`   |
+    | `spell("packing", False)`   | `--packing False` | `packing=False` |
+
+    Args:
+        option: Name of the option on the command line, without dashes; a positional argument has a name in capitals.
+        value: Its value; True for a flag, None for the name alone.
+    """
+    option = option.removeprefix("--")
+    if _on_command_line:
+        name = option if option.isupper() else f"--{option}"
+        return name if value is None or value is True else f"{name} {_word(value)}"
+    name = (_parameters.get() or {}).get(option, option.lower())
+    return name if value is None or "=" in name else f"{name}={_literal(value)}"
+
+
+def same_call() -> str:
+    """Return how messages call what the user has run: `the same command`, or in Python `the same call`."""
+    return "the same command" if _on_command_line else "the same call"
+
+
+def _word(value: Any) -> str:
+    """Return a value as the words of a command line."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(_word, value))
+    if isinstance(value, str | os.PathLike):
+        return os.fsdecode(value)
+    return f"{value:.0f}" if _is_whole(value) else shown(value)
+
+
+def _literal(value: Any) -> str:
+    """Return a value as it is written in Python, on one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, str | os.PathLike):
+        return json.dumps(os.fsdecode(value), ensure_ascii=False)
+    return shown(value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value is a floating-point number such as 64.0, for which the user wrote `64`."""
+    return isinstance(value, float) and value.is_integer() and abs(value) < 2**63
 
 
 def plural(number: int, noun: str) -> str:
@@ -47,11 +170,16 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str
     return f"did you mean {form.format(by_lower[near[0]])}?" if near else ""
 
 
-def invalid_choice(option: str, given: str, known: Iterable[str]) -> UserError:
-    """Return the error for a value of an option that is not one of the known values."""
+def choose_from(given: str, known: Iterable[str]) -> str:
+    """Return the remedy for an unknown value: `did you mean 'avg'? Choose from: avg, cls`."""
     known = list(map(str, known))
-    hint, allowed = did_you_mean(given, known), ", ".join(known)
-    return UserError(f"{option} {given} is unknown; {f'{hint} Choose' if hint else 'choose'} from: {allowed}")
+    hint = did_you_mean(given, known)
+    return f"{f'{hint} Choose' if hint else 'choose'} from: {', '.join(known)}"
+
+
+def invalid_choice(option: str, given: Any, known: Iterable[str]) -> OptionError:
+    """Return the error for a value of an option that is not one of the known values."""
+    return OptionError(option, given, "unknown", choose_from(given, known))
 
 
 def shown(value: object) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 
@@ -41,40 +41,50 @@ def existing_folder(folder: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-def require_writable(folder: Path, option: str) -> None:
-    """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files."""
+def require_writable(folder: Path, what: str) -> None:
+    """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files.
+
+    what: names the folder in the message, such as an option with its value.
+    """
     try:
         with _staged(folder / "check"):  # not a TemporaryFile, which a kill may leave behind
             pass
     except OSError as error:
-        raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); choose another folder") from error
+        raise UserError(f"{what}: cannot write into {folder} ({error.strerror}); choose another folder") from error
 
 
 def require_output(path: Path, option: str, overwrite: bool) -> None:
-    """Raise UserError unless a file can be written to this path. Without `overwrite` the path must not exist."""
+    """Raise UserError unless a file can be written to the path that an option names.
+
+    Without `overwrite` the path must not exist.
+    """
     require_file(path, option)
     if path.exists() and _MODEL_FILES.fullmatch(path.name):
-        raise UserError(f"{option} {path} is part of a model or a run, which is never overwritten; give another file")
+        raise UserError(
+            f"{spell(option, path)} is part of a model or a run, which is never overwritten; give another file"
+        )
     if os.path.lexists(path) and not overwrite:
-        raise UserError(f"{option} {path} exists; give another file, or add --overwrite to replace it")
-    require_writable(path.parent, f"{option} {path}")
+        raise UserError(
+            f"{spell(option, path)} exists; give another file, or add {spell('overwrite', True)} to replace it"
+        )
+    require_writable(path.parent, spell(option, path))
 
 
 def require_file(path: Path, option: str) -> None:
     """Raise UserError if there is something at this path that is not a file, such as a folder, a pipe or a device."""
     if path.is_dir():
-        raise UserError(f"{option} {path} is a folder; give a file")
+        raise UserError(f"{spell(option, path)} is a folder; give a file")
     if path.exists() and not path.is_file():
-        raise UserError(f"{option} {path} is a pipe or a device, which cannot be replaced; give a file")
+        raise UserError(f"{spell(option, path)} is a pipe or a device, which cannot be replaced; give a file")
 
 
 def require_encoder_path(name: str, option: str) -> None:
     """Raise UserError if the name of an encoder is a file, or a path that does not exist and cannot be a hub id."""
     path = Path(name)
     if path.is_file():
-        raise UserError(f"{option} {name} is a file; give the folder that contains it")
+        raise UserError(f"{spell(option, name)} is a file; give the folder that contains it")
     if not path.exists() and (path.is_absolute() or name.startswith((".", "~"))):
-        raise UserError(f"{option} {name} does not exist; check the path, or give a hub id")
+        raise UserError(f"{spell(option, name)} does not exist; check the path, or give a hub id")
 
 
 def require_plain_file(path: Path) -> None:
@@ -105,10 +115,10 @@ def open_append(path: Path) -> TextIO:
 def require_new_folder(folder: Path, option: str) -> None:
     """Raise UserError unless a folder can be created at this path. An existing empty folder is allowed."""
     if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{option} {folder} is not empty and is not overwritten; give a new or empty folder")
+        raise UserError(f"{spell(option, folder)} is not empty and is not overwritten; give a new or empty folder")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{option} {folder} is a file; give a new or empty folder")
-    require_writable(folder.parent, f"{option} {folder}")
+        raise UserError(f"{spell(option, folder)} is a file; give a new or empty folder")
+    require_writable(folder.parent, spell(option, folder))
 
 
 def require_inside(folder: Path, name: str) -> None:

@@ -1,10 +1,12 @@
 """Functions that declare and check the fields of option dataclasses, and values that several tools share."""
 
 import math
-import re
+import operator
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, Self, get_args
 
 from dcpcse.utils.arguments import (
     list_of_locations,
@@ -17,13 +19,11 @@ from dcpcse.utils.arguments import (
     whole_number,
     whole_numbers,
 )
-from dcpcse.utils.errors import UserError, invalid_choice
+from dcpcse.utils.errors import OptionError, invalid_choice, spell
+from dcpcse.utils.removed_options import refuse_removed
 
 BATCH_SIZE_HELP = "Maximum batch size in sentences. Default: 128 on a CPU; on a GPU, only tokens are limited."
 """Help of the options for the batch size of `encode`."""
-
-BASE = "--base (in Python: base=)"
-"""How messages name the option for the location of a frozen encoder."""
 
 POOLERS_WITH_HEAD = ("cls", "mask")
 """Poolers whose output methods pass through a head; the output of other poolers is used unchanged."""
@@ -36,83 +36,129 @@ GENERATE_AT_CHOICES = ("masked", "all")
 ALL_LINEAR = "all-linear"
 """Value of `--lora_target_modules` that stands for all linear layers, as in peft."""
 
-MAX_PROMPT_SIZE = 10_000
-"""Maximum of prompt lengths and sizes. Larger values are typing errors and would exhaust any memory."""
+SHARE: Mapping[str, float] = {"at_least": 0, "below": 1}
+"""Bounds of a rate or share that may be 0, as metadata of `option`."""
+
+COUNT: Mapping[str, int] = {"at_least": 1}
+"""Bounds of a length or size, as metadata of `option`."""
+
+SEEDS: Mapping[str, int] = {"at_least": 0, "at_most": 2**32 - 1}
+"""Bounds of seeds, as metadata of `option`: the numbers that numpy accepts."""
 
 
 @dataclass(frozen=True)
 class Need:
     """A condition on other options without which an option has no effect.
 
-    words: the condition, worded for messages. holds: a function that returns whether an object with the options as
-    attributes fulfils the condition. voids: the name of an option; if this option is given together with a preset and
-    the condition is not fulfilled, the options of the preset that need the condition are removed.
+    Args:
+        words: The condition, worded for messages; a function that returns it if it names options (`spell`).
+        holds: A function that returns whether an object with the options as attributes fulfils the condition.
+        voids: Name of an option. If this option is given together with a preset and the condition is not fulfilled,
+            the options of the preset that need the condition are removed.
     """
 
-    words: str
+    words: str | Callable[[], str]
     holds: Callable[[Any], Any]
     voids: str | None = None
 
+    def __str__(self) -> str:
+        return self.words if isinstance(self.words, str) else self.words()
 
-MAX_INT = 2**63 - 1
+
+def needs_value(option: str, value: Any, *, voids: bool = False) -> Need:
+    """Return the condition that an option has a value.
+
+    Args:
+        option: Name of the option.
+        value: The value that it must have. True: any value that counts as true, for a flag.
+        voids: Whether the condition voids options of a preset (`Need.voids`).
+    """
+
+    def holds(options: Any) -> bool:
+        given = getattr(options, option)
+        return bool(given) if value is True else given == value
+
+    return Need(lambda: spell(option, value), holds, option if voids else None)
+
+
+def needs_given(option: str) -> Need:
+    """Return the condition that an option without a default is given."""
+    return Need(lambda: spell(option), lambda options: getattr(options, option) is not None)
+
+
+def needs_above_zero(option: str) -> Need:
+    """Return the condition that an option, such as the weight of a term, is not zero; it voids options of a preset."""
+    return Need(lambda: f"{spell(option)} above 0", lambda options: getattr(options, option) != 0, option)
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The type of an option that is a whole number from `least` to `most`; calling it parses a text.
+    """The type of an option that is a whole number from `least` to `most`; calling it parses a text."""
 
-    Only digits and a sign are allowed: Python's int() would also parse `1_0`, ` 10 ` and the digits of other scripts.
-    """
-
-    least: int = -MAX_INT
-    most: int = MAX_INT
+    least: int
+    most: int | None = None
 
     @property
     def allowed(self) -> str:
         """The range in words."""
-        return f"at least {self.least}" if self.most == MAX_INT else f"a whole number from {self.least} to {self.most}"
+        return f"at least {self.least}" if self.most is None else f"a whole number from {self.least} to {self.most}"
+
+    def holds(self, number: int) -> bool:
+        """Return whether a number is in the range."""
+        return self.least <= number and (self.most is None or number <= self.most)
 
     def __call__(self, text: str) -> int:
         """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
-        if not re.fullmatch("[+-]?[0-9]+", text):
-            raise ValueError("a whole number in digits, such as 10")
-        if len(text) > 40 or abs(int(text)) > MAX_INT:  # Python refuses to parse thousands of digits
-            raise ValueError("below 2^63")
-        if not self.least <= int(text) <= self.most:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("a whole number, such as 10") from None
+        if not self.holds(number):
             raise ValueError(self.allowed)
-        return int(text)
+        return number
 
 
-SEED = Whole(0, 2**32 - 1)
-"""The type of seeds: the numbers that numpy accepts."""
+SEED = Whole(SEEDS["at_least"], SEEDS["at_most"])
+"""The type of seeds."""
 
 
 def finite_number(text: str) -> float:
     """Parse a number such as 0.05 or 1e-3, the type of options that are not whole numbers.
 
-    Raises ValueError, with a description of what is allowed, for any other text, such as `1_0`, `nan` or `inf`.
+    Raises ValueError, with a description of what is allowed, for any other text, and for `nan` and `inf`.
     """
     try:
-        # float() would also parse underscores, blanks and the digits of other scripts.
-        value = float(text if re.fullmatch("[a-zA-Z0-9.+-]+", text) else "")
+        value = float(text)
     except ValueError:
-        raise ValueError("a number in digits, such as 0.05") from None
+        raise ValueError("a number, such as 0.05") from None
     if not math.isfinite(value):
         raise ValueError("a finite number")
     return value
 
 
-OWN_METADATA = ("needs", "replaces", "column", "text")
+BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+}
+"""Metadata key of a bound of numbers → whether a value is within it."""
+
+OWN_METADATA = ("needs", "replaces", "column", "text", *BOUNDS)
 """Metadata keys of fields that only this package uses; others are arguments of `argparse.add_argument`."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field. help: the text that `--help` shows.
+    """Return a dataclass field that declares an option.
 
-    needs: a `Need`, or several. column: the column of the training data without which the option has no effect.
-    replaces: options of a preset that are removed if this option is given (for a flag: if it is given as False). text:
-    whether the value is a text; in all other values, `~` at the start is the home folder. Other metadata are passed to
-    argparse.
+    Args:
+        default: The default value; None for a value that depends on the method or on other options.
+        help: The text that `--help` shows.
+        metadata: `at_least`, `above`, `at_most` and `below` are bounds of a number, or of each number of a list, and
+            `choices` are the allowed values. `needs` is a `Need`, or several. `column` is the column of the training
+            data without which the option has no effect. `replaces` are options of a preset that are removed if this
+            option is given (for a flag: if it is given as False). `text` says whether the value is a text; in all
+            other values, `~` at the start is the home folder. Other metadata are passed to argparse.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
@@ -124,62 +170,86 @@ def flag(help: str, **metadata: Any) -> Any:
     return option(None, help, nargs="?", const=True, **metadata)
 
 
-def require(holds: bool, name: str, given: Any, allowed: str) -> None:
-    """Raise UserError, with the given and the allowed values, unless the condition `holds` is true."""
+def require(holds: bool, option: str, given: Any, allowed: str) -> None:
+    """Raise OptionError, with the given and the allowed values, unless the condition `holds` is true."""
     if not holds:
-        shown = int(given) if isinstance(given, float) and given.is_integer() and abs(given) < MAX_INT else given
-        raise UserError(f"{name} {shown}: must be {allowed}")
+        raise OptionError(option, given, f"must be {allowed}")
 
 
-def require_seed(name: str, given: int | None) -> None:
-    """Raise UserError if a seed is given and is not a number that numpy accepts."""
-    require(given is None or SEED.least <= given <= SEED.most, f"--{name}", given, SEED.allowed)
+class Options:
+    """Base class of dataclasses of options, which converts and checks the values when an object is made.
+
+    A class checks what is not declared in its fields by a method `check`; those of all base classes are called. To
+    name a removed option as a keyword raises UserError.
+    """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Raise UserError if a keyword is the name of a removed option."""
+        refuse_removed(options)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        for one in fields(self):
+            check_value(one.name, getattr(self, one.name), one.metadata)
+        for kind in reversed(type(self).__mro__):
+            if "check" in vars(kind):
+                kind.check(self)
 
 
-def require_choices(arguments: Any) -> None:
-    """Raise UserError if the value of an option is not one of the choices that its dataclass field declares."""
-    for one in fields(arguments):
-        given, known = getattr(arguments, one.name), one.metadata.get("choices")
-        for value in given if isinstance(given, list) else [given]:
-            if known is not None and value is not None and value not in known:
-                raise invalid_choice(f"--{one.name}", value, known)
+def check_value(option: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    """Raise OptionError if a value is not one of the choices of its option, not within its bounds, or not finite.
+
+    Args:
+        option: Name of the option.
+        value: Its value, or a list of values; None is always allowed.
+        metadata: Metadata of its field, as `option` describes them.
+    """
+    choices = metadata.get("choices")
+    bounds = {name: metadata[name] for name in BOUNDS if name in metadata}
+    for one in value if isinstance(value, list) else [value]:
+        if one is None:
+            continue
+        if choices is not None and one not in choices:
+            raise invalid_choice(option, one, choices)
+        if isinstance(one, float) and not math.isfinite(one):
+            raise OptionError(option, value, "must be finite")
+        if not all(BOUNDS[name](one, bound) for name, bound in bounds.items()):
+            allowed = " and ".join(f"{name.replace('_', ' ')} {_number(bound)}" for name, bound in bounds.items())
+            raise OptionError(option, value, f"must be {allowed}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def require_kinds(arguments: Any) -> None:
-    """Convert options to the types of their fields, such as numpy's integers; raise UserError for other types.
+    """Convert options to the types of their fields, such as numpy's integers; raise OptionError for other types.
 
-    In paths, the home folder replaces `~`.
+    In paths, the home folder replaces `~`. Of fields with several types, only paths are changed.
     """
-    # Lists come first, since their type argument is a type as well.
     checks = {
-        list[str]: list_of_locations,
-        list[int]: whole_numbers,
-        list[float]: numbers,
-        bool: truth_value,
-        int: whole_number,
-        float: number,
-        str: location,
+        **{list[str]: list_of_locations, list[int]: whole_numbers, list[float]: numbers},
+        **{bool: truth_value, int: whole_number, float: number, str: location},
     }
     of_texts = {location: string, list_of_locations: list_of_strings}
     for one in fields(arguments):
-        value, kinds = getattr(arguments, one.name), (one.type, *get_args(one.type))
-        if value is not None or type(None) not in kinds:
-            check = next(check for kind, check in checks.items() if kind in kinds)
+        value = getattr(arguments, one.name)
+        kinds = {one.type} if one.type in checks else {*get_args(one.type)} - {NoneType}
+        check = checks.get(kinds.pop()) if len(kinds) == 1 else None
+        if check and (value is not None or one.type in checks):
             check = of_texts.get(check, check) if one.metadata.get("text") else check
-            setattr(arguments, one.name, check(f"--{one.name}", value))
-
-
-def require_count(name: str, value: int | None) -> None:
-    """Raise UserError if a prompt length or size is out of range."""
-    require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"from 1 to {MAX_PROMPT_SIZE:,}")
+            setattr(arguments, one.name, check(one.name, value))
+        elif isinstance(value, str):
+            setattr(arguments, one.name, os.path.expanduser(value))
 
 
 _COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a third column of"}
-"""Column without which an option has no effect → how messages describe it, followed by --train_file."""
+"""Column without which an option has no effect → how messages describe it, followed by the option train_file."""
 
 
 def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
-    """Raise UserError for an option that differs from its default and has no effect.
+    """Raise OptionError for an option that differs from its default and has no effect.
 
     columns: the columns of the training data; None if they are not known yet.
     """
@@ -187,12 +257,12 @@ def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
         value, column = getattr(arguments, one.name), one.metadata.get("column")
         if value in (None, False, one.default):
             continue
-        missing = [need.words for need in needs_of(one.metadata) if not need.holds(arguments)]
+        missing = [str(need) for need in needs_of(one.metadata) if not need.holds(arguments)]
         if column and columns is not None and column not in columns:
-            missing.append(f"{_COLUMNS.get(column, f'a column {column} in')} --train_file")
+            missing.append(f"{_COLUMNS.get(column, f'a column {column} in')} {spell('train_file')}")
         if missing:
-            off = f" (--{one.name} False turns it off)" if value is True else ""
-            raise UserError(f"--{one.name} has no effect without {missing[0]}; leave it out{off}")
+            off = f" ({spell(one.name, False)} turns it off)" if value is True else ""
+            raise OptionError(one.name, reason=f"has no effect without {missing[0]}", remedy=f"leave it out{off}")
 
 
 def needs_of(metadata: Mapping[str, Any]) -> tuple[Need, ...]:

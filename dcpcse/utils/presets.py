@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dcpcse.utils.errors import invalid_choice
+from dcpcse.utils.errors import invalid_choice, spell
 from dcpcse.utils.option_fields import needs_of
 from dcpcse.utils.parsing import read_text
 
@@ -59,14 +59,14 @@ def drop_unused(
         for other in sorted(set(kept) - set(given)):
             void = any(need.voids == name and not need.holds(options) for need in needs_of(metadata[other]))
             if void or other in replaced:
-                warn(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
+                warn(f"{spell(name, given[name])}: the preset's {spell(other, kept.pop(other))} is left out")
     return kept
 
 
 def load_preset(name: str) -> Preset:
     """Load a preset. Raises UserError, with a suggestion and all names, if the preset does not exist."""
     if name not in names():
-        raise invalid_choice("--preset", name, names())
+        raise invalid_choice("preset", name, names())
     content = yaml.safe_load(read_text(_ROOT / f"{name}.yaml"))
     return Preset(
         name, content["source"], content["published"], tuple(content.get("notes", ())), dict(content["options"])

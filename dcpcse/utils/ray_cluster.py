@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, spell
 from dcpcse.utils.packages import not_installed
 from dcpcse.utils.parsing import read_text
 
@@ -23,9 +23,9 @@ def connected(address: str) -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError as error:
-        raise not_installed("--ray", "Ray", "ray") from error
+        raise not_installed(spell("ray"), "Ray", "ray") from error
     if address.startswith("ray://"):
-        raise UserError(f"--ray {address} is not supported; use --ray auto on a machine of the cluster")
+        raise OptionError("ray", address, "not supported", f"use {spell('ray', 'auto')} on a machine of the cluster")
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address)
@@ -46,7 +46,7 @@ def _connect(ray: ModuleType, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--ray {address}: cannot connect to a cluster ({reason:.120}); start one first") from error
+        raise OptionError("ray", address, f"cannot connect to a cluster ({reason:.120})", "start one first") from error
 
 
 def _require_answer(address: str) -> None:

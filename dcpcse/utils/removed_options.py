@@ -1,9 +1,9 @@
 """Options that earlier versions had: the error for naming one of them, and records of earlier versions."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Self
+from typing import Any
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError
 
 REMOVED: Mapping[str, tuple[str, str]] = {
     "compile_layers": ("0.2.0", "training was slower with it on a CPU and on an H100"),
@@ -15,7 +15,7 @@ REMOVED: Mapping[str, tuple[str, str]] = {
 
 
 def refuse_removed(names: Iterable[str]) -> None:
-    """Raise UserError for the first of these names that is a removed option.
+    """Raise OptionError for the first of these names that is a removed option.
 
     Args:
         names: Names of options that do not exist, with underscores and without dashes in front.
@@ -23,7 +23,7 @@ def refuse_removed(names: Iterable[str]) -> None:
     for name in names:
         if name in REMOVED:
             version, reason = REMOVED[name]
-            raise UserError(f"--{name} was removed in {version}: {reason}; leave it out")
+            raise OptionError(name, reason=f"was removed in {version}: {reason}", remedy="leave it out")
 
 
 def without_removed_defaults(options: Mapping[str, Any], existing: Collection[str] = ()) -> dict[str, Any]:
@@ -35,11 +35,3 @@ def without_removed_defaults(options: Mapping[str, Any], existing: Collection[st
     """
     removed = REMOVED.keys() - set(existing)
     return {name: value for name, value in options.items() if name not in removed or value not in (False, None)}
-
-
-class RefusesRemoved:
-    """Base class of dataclasses of options: naming a removed option as a keyword raises UserError."""
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        refuse_removed(options)
-        return super().__new__(cls)

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 
 from dcpcse.utils import schema
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
 RUN_FILE = "run.yaml"
@@ -224,14 +224,14 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 def require_scores(path: Path) -> dict[str, Any]:
     """Return the content of a file of scores that an option names. Raises UserError for any other file."""
-    needed = "give a file written by evaluation.py --output_file"
+    needed = "give a file of scores that dcpcse evaluate wrote"
     try:
         scores = read_scores(path)
     except UserError as error:
         problem = "not a JSON file" if isinstance(error.__cause__, JSONDecodeError | UnicodeDecodeError) else error
-        raise UserError(f"--scores {path}: {problem}; {needed}") from error
+        raise OptionError("scores", path, str(problem), needed) from error
     if scores is None:
-        raise UserError(f"--scores {path}: the file contains no scores; {needed}")
+        raise OptionError("scores", path, "the file contains no scores", needed)
     return scores
 
 

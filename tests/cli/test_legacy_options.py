@@ -178,6 +178,6 @@ def test_the_public_conpvp_command_line_has_the_full_stop_of_its_code():
     )
     assert parsed("--prompt_len", "4", "--method", "conpvp").template is None
     assert parsed("--preset", "conpvp/unsup-bert-base", "--prompt_len", "4").template is None
-    for length in ("0", "-1", "1000000000"):
-        with pytest.raises(UserError, match=f"^--prompt_len {length}: must be from 1 to 10,000"):
+    for length in ("0", "-1"):
+        with pytest.raises(UserError, match=f"^prompt_len={length}: must be at least 1"):
             parsed("--prompt_len", length)

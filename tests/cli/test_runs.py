@@ -226,7 +226,7 @@ REFUSED = {
     "no such run": (["--compare", "{}/result/first", "{}/none"], "is not a folder"),
     "sort": (["--compare", "{}/result/first", "{}/result/second", "--sort", "seed"], "--sort and --reverse"),
     "both": (["{}/result", "--compare", "{}/result/first", "{}/result/second"], "--compare takes its own runs; omit"),
-    "key": (["{}/result", "--sort", "weight"], "--sort weight is unknown; choose from: "),
+    "key": (["{}/result", "--sort", "weight"], "--sort weight: unknown; choose from: "),
     "place": (["{}/result", "--csv", "{}/empty"], "is a folder; give a file"),
 }
 

@@ -184,6 +184,7 @@ def test_every_hard_negative_is_a_view_of_its_own():
     assert Columns(SEVERAL).kinds == {"anchor", "positive", "negative"}
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_a_weight_of_hard_negatives_needs_a_column_of_them():
     args = model_arguments(hard_negative_weight=0.5)
     fill_defaults(args, SEVERAL)

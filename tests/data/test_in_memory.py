@@ -322,12 +322,12 @@ def test_decimal_numbers_are_scores(load):
         ),
         (
             [("a", "b", 1.0), ("a", "b", float("inf"))],
-            "row 2: the score 'inf' is not a number in digits; write a number such as 3.5 (1 and 0 for "
+            "row 2: the score 'inf' is not a number; write a number such as 3.5 (1 and 0 for "
             "true and false), or remove the row, or rename a column of hard negatives",
         ),
         (
             [("a", "b", 1.0), ("a", "b", True)],
-            "row 2: the score 'true' is not a number in digits; write a number such as 3.5 (1 and 0 for "
+            "row 2: the score 'true' is not a number; write a number such as 3.5 (1 and 0 for "
             "true and false), or remove the row, or rename a column of hard negatives",
         ),
         (

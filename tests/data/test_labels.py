@@ -240,10 +240,10 @@ def test_an_unknown_label_suggests_the_column_of_scores(load, label):
 
 @pytest.mark.parametrize(
     ("score", "remedy"),
-    [("Neutral", "rename the column to label"), ("good", "1 and 0 for true and false"), ("３", "3.5")],
+    [("Neutral", "rename the column to label"), ("good", "1 and 0 for true and false"), ("3_5", "3.5")],
 )
 def test_a_score_that_is_a_word_suggests_what_to_write(load, score, remedy):
-    with pytest.raises(UserError, match=f"the score '{score}' is not a number in digits; .*{remedy}"):
+    with pytest.raises(UserError, match=f"the score '{score}' is not a number; .*{remedy}"):
         load("a.csv", [("x", "y", score)], ("a", "b", "score"))
 
 

@@ -194,6 +194,7 @@ def test_a_file_that_has_changed_is_not_read_for_its_documents(tmp_path):
         make_examples(data, 1, "next")
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize("positive", ["crop", "next"])
 def test_only_single_sentences_get_other_positives(positive, load):
     for rows in ([("a", "b")], [("a", 1), ("b", 1)], {"a": ["x"], "positive_1": ["y"], "positive_2": ["z"]}):

@@ -189,6 +189,7 @@ def KINDS(sizes):
     return (CompactRandomSampler, ()), (NoDuplicatesSampler, (sizes,))
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize(("share", "lost"), [(0.3, 6), (0.9, 0)])
 def test_of_a_frequent_class_a_batch_has_one_row_and_the_others_are_left_out(share, lost, caplog):
     random.seed(1)

@@ -752,6 +752,7 @@ def test_a_cut_off_cache_file_is_written_anew(write, cache, kept):
     assert cached.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_a_cache_folder_that_cannot_be_made_is_named_with_its_flag(write, tmp_path):
     folder = write("file", "") / "cache"
     with pytest.raises(UserError, match=r"cache folder .*file.cache.*--cache_dir") as caught:
@@ -760,6 +761,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named_with_its_flag(write, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "file"]
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_a_full_disk_is_an_error_that_names_the_cache_folder(write, cache, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

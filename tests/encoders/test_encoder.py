@@ -255,6 +255,7 @@ def test_a_prompt_of_another_size_is_refused(tiny, change):
         Encoder(model, DeepPrompt(shape))
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize(("kind", "offset"), [("bert", 94), ("roberta", 94), ("bert", 500)])
 def test_an_offset_that_leaves_no_room_for_a_text_is_refused(tiny, kind, offset):
     prompted(tiny(kind), 93)
@@ -590,6 +591,7 @@ def test_dropout_that_is_set_is_that_of_an_encoder_configured_so(kind, rate, tin
     assert torch.allclose(found[1], found[2], atol=1e-6) is (rate == 0)
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_a_layer_of_dropout_that_was_left_out_is_told(tiny):
     model = load_backbone(tiny("modernbert")).model
     set_dropout(model, 0.0)

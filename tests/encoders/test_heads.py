@@ -38,6 +38,7 @@ def test_a_head_is_built_again_from_its_record(tiny):
     assert torch.equal(head(hidden), again(hidden))
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize("kind", ["electra", "modernbert"])
 def test_heads_that_are_built_otherwise_are_refused(kind, tiny):
     with pytest.raises(UserError, match="--org_mlp: the masked-LM head of"):
@@ -60,6 +61,7 @@ def test_org_mlp_stands_before_the_subtraction_and_the_mlp_after_it(tiny):
         torch.testing.assert_close(torch.tensor(vector), expected[0], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_org_mlp_needs_a_masked_lm_head(tiny):
     with pytest.raises(UserError, match=r"--org_mlp.*--lm_head PATH.*--lm_head new"):
         load_backbone(tiny("bert", masked_lm=False), lm_head="checkpoint")

@@ -145,11 +145,13 @@ def test_top_k_is_the_weighted_sum_over_the_most_probable_tokens(kind, denoise, 
         np.testing.assert_allclose(vector, expected, atol=1e-4)
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_a_checkpoint_without_a_head_is_refused_and_named(tiny):
     with pytest.raises(UserError, match="--lm_head"):
         load_backbone(tiny("bert", masked_lm=False), lm_head="checkpoint")
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize(
     ("name", "choice", "option"),
     [

@@ -79,7 +79,7 @@ def test_a_wrong_size_is_refused(size, model):
         lambda: dcpcse.SentenceIndex.build(model, ["Rain", "Fog"], truncate_dim=size),
         lambda: dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=size),
     ):
-        with pytest.raises(UserError, match=r"^truncate_dim .*: must be "):
+        with pytest.raises(UserError, match=r"^truncate_dim=.*: must be "):
             call()
 
 
@@ -118,7 +118,7 @@ def test_given_vectors_have_the_size(model, sentences):
 
 def test_an_encoder_of_other_code_must_take_the_size(model, sentences):
     other = SimpleNamespace(encode=lambda texts, batch_size: model.encode(texts))
-    with pytest.raises(UserError, match="truncate_dim 8: encode of SimpleNamespace has no such parameter"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'truncate_dim'"):
         dcpcse.similarity(other, "Rain", "Fog", truncate_dim=8)
     taking = SimpleNamespace(encode=lambda texts, **options: model.encode(texts, **options))
     expected = dcpcse.similarity(model, sentences[0], sentences, truncate_dim=8)

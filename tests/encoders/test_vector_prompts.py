@@ -195,6 +195,7 @@ def test_a_folder_of_keys_and_values_does_not_start_vectors(tiny, tmp_path):
         method(tiny("bert"), init_from=str(tmp_path))
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_encoders_whose_projections_are_unknown_are_refused():
     with torch.device("meta"):
         unknown = CamembertModel(CamembertConfig(num_hidden_layers=1))

@@ -66,7 +66,7 @@ def test_mteb_gets_shortened_vectors_and_keeps_their_results_apart(tiny):
     load_data(tasks := MtebTasks({"mteb/TinySTS": TinySTS()}))
     (found,) = evaluate_mteb_tasks(model, tasks, truncate_dim=4)[0].values()
     assert found.points == pytest.approx(100 * expected)
-    with pytest.raises(UserError, match="truncate_dim 33: must be between 1 and 32"):
+    with pytest.raises(UserError, match="truncate_dim=33: must be between 1 and 32"):
         MTEBEncoder(model, truncate_dim=33)
 
 

@@ -132,11 +132,11 @@ def test_wrong_input_is_refused():
         fit_flow(anisotropic(1, 16))
     with pytest.raises(UserError, match="too small"):
         Flow(7)
-    with pytest.raises(UserError, match="lower --flow_learning_rate"):
+    with pytest.raises(UserError, match="lower flow_learning_rate"):
         fit_flow(anisotropic(300, 16), learning_rate=1e6, epochs=3)
 
 
 def test_embeddings_that_are_not_finite_are_named_by_their_file():
     fitting = Fitting(WhiteningFitter(), ("a", "b"), "nli.csv")
-    with pytest.raises(UserError, match=r"--fit_on nli\.csv: some embeddings are not finite"):
+    with pytest.raises(UserError, match=r'fit_on="nli\.csv": some embeddings are not finite'):
         fitting.finish(lambda sentences: np.full((len(sentences), 4), np.nan))

@@ -118,12 +118,12 @@ def test_what_needs_the_inside_of_the_encoder_is_shortened_too(model, evaluate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"truncate_dim": 0}, "truncate_dim 0: must be at least 1"),
+        ({"truncate_dim": 0}, "truncate_dim=0: must be at least 1"),
         ({"truncate_dim": [8, 8]}, "truncate_dim: 8 is given twice"),
-        ({"truncate_dim": []}, r"truncate_dim \[\]: must be a whole number"),
-        ({"truncate_dim": 33}, "truncate_dim 33: must be between 1 and 32"),
-        ({"truncate_dim": "8"}, "truncate_dim '8': must be a whole number"),
-        ({"truncate_dim": [8, 4.0]}, "truncate_dim 4.0: must be a whole number"),
+        ({"truncate_dim": []}, r"truncate_dim=\[\]: must be a whole number"),
+        ({"truncate_dim": 33}, "truncate_dim=33: must be between 1 and 32"),
+        ({"truncate_dim": "8"}, 'truncate_dim="8": must be a whole number'),
+        ({"truncate_dim": [8, 4.0]}, "truncate_dim=4.0: must be a whole number"),
         ({"truncate_dim": 8, "postprocess": "whitening"}, "whitening. does not apply to truncate_dim"),
         ({"truncate_dim": [8, 4], "tasks": "geometry"}, "STSBenchmark-geometry is evaluated for one size at a time"),
         ({"truncate_dim": [8, 4], "mteb": "STSBenchmark"}, "mteb is evaluated for one size at a time"),
@@ -135,5 +135,5 @@ def test_sizes_that_cannot_be_evaluated_are_refused(options, message, model, eva
 
 
 def test_the_embeddings_of_other_code_must_be_large_enough(evaluate):
-    with pytest.raises(UserError, match="truncate_dim 99: must be between 1 and"):
+    with pytest.raises(UserError, match="truncate_dim=99: must be between 1 and"):
         evaluate(hashed_encode, pairs=PAIRS, truncate_dim=99)

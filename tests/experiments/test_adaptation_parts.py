@@ -314,6 +314,7 @@ def test_a_column_that_is_not_what_it_is_taken_for_is_reported(read, tmp_path, c
     assert "the first row looks like a sentence" in caplog.text
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize("name", REFUSED)
 def test_data_on_which_nothing_can_be_said_are_refused(name, read):
     given, message = REFUSED[name]

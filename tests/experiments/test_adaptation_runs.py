@@ -145,11 +145,11 @@ def test_a_gain_is_claimed_only_if_dev_and_test_agree_and_the_test_is_large_enou
 FEW = {
     "data": (
         {"data": 120},
-        "24 queries; .*give at least about 250 rows, or --test; with --keep the adapted encoder is kept",
+        "24 queries; .*give at least about 250 rows, or test; with keep=True the adapted encoder is kept",
     ),
-    "kept": ({"data": 120, "keep": True}, "24 queries; .*give at least about 250 rows, or --test$"),
-    "half of dev": ({"data": 60, "dev": 60}, "30 queries; .*give at least about 100 rows in --dev, or --test"),
-    "test": ({"data": 60, "test": 30}, "30 queries; .*give more rows in --test"),
+    "kept": ({"data": 120, "keep": True}, "24 queries; .*give at least about 250 rows, or test$"),
+    "half of dev": ({"data": 60, "dev": 60}, "30 queries; .*give at least about 100 rows in dev, or test"),
+    "test": ({"data": 60, "test": 30}, "30 queries; .*give more rows in test"),
     "enough": ({"data": 250}, None),
 }
 
@@ -178,10 +178,10 @@ def test_too_few_items_for_a_gain_are_reported_before_anything_is_measured(name,
 CLASSES = [f"{word} {i}" for i, word in enumerate(WORDS * 5)]
 MISTAKES = {
     "one class": ({"text": CLASSES, "class": ["x"] * 80}, {}, "^all texts of the dev part of data have the class 'x'"),
-    "no rank": (pairs(60), {"tuning": "lora", "lora_r": 0}, "lora_r 0: must be"),
+    "no rank": (pairs(60), {"tuning": "lora", "lora_r": 0}, "lora_r=0: must be"),
     "no such guide": (pairs(60), {"guide": "./nowhere"}, "guide: .*'./nowhere'"),
     "no such layer": (pairs(60), {"lora_target_modules": ["nowhere"]}, "nowhere"),
-    "a negative temperature": (pairs(60), {"temp": -1.0}, "temp -1"),
+    "a negative temperature": (pairs(60), {"temp": -1.0}, "temp=-1"),
 }
 
 
@@ -224,7 +224,7 @@ def test_a_tuning_that_does_not_fit_the_encoder_is_left_out(refused, adapt, few,
 def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, few, monkeypatch, tmp_path):
     scores = [{20: 61.0}, {20: 55.0}, {20: 60.0}]
     planted = Planted(monkeypatch, scores, gain=0.1, interrupted=2)
-    with pytest.raises(KeyboardInterrupt, match="interrupted after 2 settings; repeat the call to resume"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted after 2 settings; repeat the same call to resume"):
         adapt(pairs(300))
     record = json.loads((tmp_path / "out/adapt.json").read_text())
     assert (record["state"], record["tried"], record["result"]) == ("interrupted", 2, None)
@@ -292,7 +292,7 @@ def test_an_option_that_is_given_is_not_varied_and_settings_on_which_it_has_no_e
     monkeypatch.setattr(tried.importlib.util, "find_spec", lambda name: None)
     caplog.set_level(logging.INFO, "dcpcse")
     assert tunings() == {"deep": 12}
-    assert "settings are left out: --tuning lora requires peft" in caplog.text
+    assert 'settings are left out: tuning="lora" requires peft' in caplog.text
 
 
 # Time
@@ -455,7 +455,7 @@ def test_every_kind_of_data_is_trained_on_and_measured(name, adapt, few):
 
 
 CHOSEN = {
-    "method": ({"method": "sbert"}, "two negatives", r"temp has no effect: .*\(dcpcse adapt itself sets temp 0\.1\)"),
+    "method": ({"method": "sbert"}, "two negatives", r"temp has no effect: .*\(dcpcse adapt itself sets temp=0\.1\)"),
     "temperature": ({"temp": 0.1}, "0 and 1", r'temp has no effect: .*\(dcpcse adapt itself sets method="sbert"\)'),
 }
 

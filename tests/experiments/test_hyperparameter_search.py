@@ -181,6 +181,7 @@ def test_processes_share_one_study_and_no_try_is_made_twice(tmp_path):
     assert len(made) == len(set(made)) == 12
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize(
     ("words", "message"),
     [

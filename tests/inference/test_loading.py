@@ -105,8 +105,8 @@ def test_the_recorded_value_gives_the_same_identity_and_the_other_one_a_differen
 def test_denoising_needs_a_template_and_its_mask(tiny, tmp_path, supervised):
     plain = promptbert_folder(tiny, tmp_path / "mean", ("anchor",), pooler_type="avg")
     for folder, options, named in (
-        (plain, {}, "--denoise: .* is used with the pooler avg"),
-        (supervised, {"pooler_type": "avg"}, "add --pooler mask"),
+        (plain, {}, "denoise=True: .* is used with the pooler avg"),
+        (supervised, {"pooler_type": "avg"}, 'add pooler="mask"'),
     ):
         with pytest.raises(UserError, match=named):
             load_model(folder, EncoderArguments(denoise=True, **options))

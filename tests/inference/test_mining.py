@@ -226,7 +226,7 @@ def test_an_index_folder_is_a_corpus(backend, tiny, sentences, mined, tmp_path, 
     with pytest.raises(UserError, match="was built with a different model"):
         mined(pairs, dcpcse.load(tiny("bert"), pooler="max"), corpus=tmp_path / "index")
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match=r"corpus .*other is a folder without an index"):
+    with pytest.raises(UserError, match=r'corpus=.*other" is a folder without an index'):
         mined(pairs, model, corpus=tmp_path / "other")
 
 
@@ -281,7 +281,7 @@ def test_an_existing_file_is_replaced_on_request_only_and_a_failure_leaves_it(tm
     def fails(texts):
         raise RuntimeError("of the encoder")
 
-    with pytest.raises(UserError, match=r"out\.csv exists; .*overwrite=True"):
+    with pytest.raises(UserError, match=r'out\.csv" exists; .*overwrite=True'):
         run(Lookup(), pairs)
     with pytest.raises(RuntimeError, match="of the encoder"):
         run(fails, pairs, overwrite=True)
@@ -299,11 +299,11 @@ def test_a_file_that_is_read_is_never_replaced(tmp_path):
     corpus.write_text("\n".join(TEXTS))
     before = pairs.read_text()
     run = functools.partial(dcpcse.mine, Lookup(), str(pairs), overwrite=True, cache_dir=tmp_path / "cache")
-    with pytest.raises(UserError, match=r"pairs\.csv is also read, and would be overwritten"):
+    with pytest.raises(UserError, match=r'pairs\.csv" is also read, and would be overwritten'):
         run(output=tmp_path / "." / "pairs.csv")
     other = tmp_path / "link.csv"
     other.hardlink_to(pairs)
-    with pytest.raises(UserError, match=r"link\.csv is also read"):
+    with pytest.raises(UserError, match=r'link\.csv" is also read'):
         run(output=other, corpus=str(corpus))
     assert pairs.read_text() == before
 

@@ -71,18 +71,18 @@ def test_the_options_of_an_evaluation_are_the_choices_of_import(written, sentenc
     averaged = load_model(str(folder), EncoderArguments(device="cpu", pooler_type="avg"))
     assert not averaged.head_at_inference
     for option, message in (
-        ({"lm_head": made.base}, "--lm_head applies only to plain encoders, but .* is a checkpoint of other code"),
-        ({"pooler_type": "static"}, "--pooler static applies only to plain encoders"),
-        ({"base": made.base}, "leave --base out"),
-        ({"final_period": False}, "--final_period has no effect on this SimCSE checkpoint"),
+        ({"lm_head": made.base}, "lm_head applies only to plain encoders, but .* is a checkpoint of other code"),
+        ({"pooler_type": "static"}, 'pooler="static" applies only to plain encoders'),
+        ({"base": made.base}, "leave base out"),
+        ({"final_period": False}, "final_period has no effect on this SimCSE checkpoint"),
     ):
         with pytest.raises(UserError, match=message):
             load_model(str(folder), EncoderArguments(device="cpu", **option))
     _, prompted = written("promcse")
-    with pytest.raises(UserError, match=r"give that encoder with --base; config.json names 'bert-base-uncased'"):
+    with pytest.raises(UserError, match=r"give that encoder with base; config.json names 'bert-base-uncased'"):
         load_model(str(prompted), EncoderArguments(device="cpu"))
     agreeing = PublishedEvaluationArguments(pre_seq_len=99)
-    with pytest.raises(UserError, match="--pre_seq_len 99: the folder has 3"):
+    with pytest.raises(UserError, match="pre_seq_len=99: the folder has 3"):
         load_model(str(prompted), EncoderArguments(device="cpu", base=made.base), agreeing)
 
 
@@ -120,7 +120,7 @@ def test_training_starts_from_its_encoder_and_says_what_is_not_used(code, pickle
 
 def test_adapting_it_needs_a_pooler(written, sentences):
     made, folder = written("promcse")
-    with pytest.raises(UserError, match=r"is a DCPCSE or PromCSE checkpoint .* give --pooler_type"):
+    with pytest.raises(UserError, match=r"is a DCPCSE or PromCSE checkpoint .* give pooler_type"):
         load_untouched(str(folder), {})
     model = load_untouched(str(folder), {"pooler_type": "cls_before_pooler"})
     np.testing.assert_allclose(model.encode(sentences), made.firsts(sentences).numpy(), atol=1e-5)

@@ -167,7 +167,7 @@ def test_a_damaged_corpus_is_one_line(damage, corpus, train, tool, tmp_path):
         ({"masking_ratio": 1.5}, "--masking_ratio 1.5: must be above 0 and below 1"),
         ({"batch_size": 0}, "--batch_size 0"),
         ({"max_seq_length": 600}, "exceeds the 96 positions of the generator"),
-        ({"generation": "guess"}, "--generation guess is unknown; choose from: "),
+        ({"generation": "guess"}, "--generation guess: unknown; choose from: "),
         ({"generator_name": "nowhere"}, "nowhere"),
         ({"train_file": "nowhere.txt"}, "nowhere.txt"),
     ],

@@ -390,7 +390,7 @@ def test_a_full_disk_ends_with_one_line_and_the_run_resumes(write, tiny, text, t
     argv = command(tiny("bert"), text, output)
     with monkeypatch.context() as patch:
         patch.setattr(shards, "fsync", full)
-        refused(tool, encode_command, argv, "No space left on device", "run the same command again")
+        refused(tool, encode_command, argv, "No space left on device", "repeat the same command")
     assert not output.exists()
     assert tool(encode_command, argv).code == 0
     assert output.read_bytes() == reference
@@ -511,7 +511,7 @@ def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_wo
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
     with meanwhile(kill):
-        refused(tool, encode_command, argv, "a worker process ended with exit code -9", "run the same command again")
+        refused(tool, encode_command, argv, "a worker process ended with exit code -9", "repeat the same command")
     assert not multiprocessing.active_children()
     assert DONE <= len(shards_of(left)) < LINES // CHUNK
     assert tool(encode_command, argv).code == 0
@@ -534,7 +534,7 @@ MISTAKE = r"is a different model on one of the workers \(trained differ\)"
 def test_a_worker_returns_the_mistakes_of_the_user(mistaken, text, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its Ctrl-C
     ours, theirs = multiprocessing.Pipe()
-    _serve(theirs, mistaken, TextFile.read(text, CHUNK), "cpu", 1)
+    _serve(theirs, mistaken, TextFile.read(text, CHUNK), "cpu", 1, on_command_line=False)
     with pytest.raises(UserError, match=MISTAKE):
         raise ours.recv()
 

@@ -271,7 +271,7 @@ def test_lengths_are_drawn_from_an_answer(tool, tmp_path):
 STS = ["--data_dir", "{data}", "--custom_data"]
 MISTAKES = {
     "no kind": ([], ["required: KIND"]),
-    "unknown kind": (["curve"], ["KIND curve is unknown", "did you mean 'curves'?"]),
+    "unknown kind": (["curve"], ["KIND curve: unknown", "did you mean 'curves'?"]),
     "unknown option": (["curves", "x", "--outptu", "y"], ["--outptu", "did you mean --output?"]),
     "run without metrics": (["curves", "{tmp}"], ["metrics.jsonl is missing", "output folder of a run"]),
     "no scores": (["frequent", "{tmp}/none.json"], ["cannot read", "No such file"]),

@@ -213,6 +213,7 @@ def test_promptbert_with_its_published_template(kind, supervision, checkpoint, t
     assert (model.method, model.pooling) == ("promptbert", "mask")
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_promptbert_on_roberta_denoises_from_position_0_as_its_code_does_if_asked(checkpoint, tmp_path, sentences):
     made = checkpoint("roberta", trained=True)
     made.with_pooler()
@@ -478,6 +479,7 @@ def refused(folder: Path, tmp_path: Path, message: str, **options) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
     made = checkpoint(trained=True)
     made.with_mlp()
@@ -499,6 +501,7 @@ def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
             Choices(**options)
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_a_frozen_encoder_must_be_given_and_the_right_one(checkpoint, tiny, tmp_path):
     made = checkpoint()
     made.with_prefix(False)
@@ -559,6 +562,7 @@ def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, t
     refused(folder, tmp_path, "has no config.json", tokenizer=made.base)
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_other_adapters_of_peft_are_refused(tmp_path, tiny):
     folder = tmp_path / "adapter"
     folder.mkdir()
@@ -585,6 +589,7 @@ def test_a_folder_of_sentence_transformers_is_no_simcse_checkpoint_unless_said_s
     assert import_checkpoint(folder, tmp_path / "out", layout="simcse").layout == "simcse"
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
     made = checkpoint(trained=True)
     made.with_mlp()
@@ -638,7 +643,7 @@ def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tm
     ("words", "message"),
     [
         (["x"], "--output"),
-        (["x", "--output", "y", "--layout", "z"], "--layout z is unknown; choose from: "),
+        (["x", "--output", "y", "--layout", "z"], "--layout z: unknown; choose from: "),
         (["x", "--output", "y", "--bas", "z"], "did you mean --base?"),
         (["x", "--output", "y", "--template", "no slot"], "0 slots for the sentence"),
         (["x", "--output", "y", "--position_offset", "-1"], "must be 0 or more"),

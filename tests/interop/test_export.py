@@ -377,7 +377,7 @@ def assert_the_rest_of_the_encoder(found: OnnxEncoder, model, texts: list[str], 
     np.testing.assert_allclose(unit, model.encode(texts, normalize=True), atol=1e-5)
     np.testing.assert_allclose(cut, model.encode(texts, max_length=30), atol=1e-5)
     assert found.encode([]).shape == (0, 32)
-    for wrong, message in ({"max_length": 3}, "max_length 3 is not"), ({"batch_size": 0}, "batch_size 0"):
+    for wrong, message in ({"max_length": 3}, "max_length 3 is not"), ({"batch_size": 0}, "batch_size=0"):
         with pytest.raises(UserError, match=message):
             found.encode(texts, **wrong)
     for size in (0, 33, "8"):
@@ -430,6 +430,7 @@ def test_sentence_transformers_opens_a_folder_of_shortened_embeddings(name, save
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts)[:, :8], atol=1e-5)
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_what_cannot_be_shortened_is_refused(saved, tmp_path):
     folder, _ = saved(**PEFT["avg"])
     for to in ("peft", "huggingface"):
@@ -461,6 +462,7 @@ def test_a_folder_with_different_embeddings_is_not_saved(wrong, saved, tmp_path,
     assert not list(tmp_path.glob("place*"))
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_nothing_is_overwritten(saved, tmp_path):
     folder, _ = saved(**PEFT["cls"])
     (tmp_path / "file").write_text("mine")

@@ -14,6 +14,8 @@ from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 MARGIN = 0.3
 VIEWS = {"pairs": ("anchor", "positive"), "triplets": ("anchor", "positive", "negative")}
 VIEWS["several hard negatives"] = ("anchor", "positive", "negative_1", "negative_2")

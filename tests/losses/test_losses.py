@@ -16,6 +16,8 @@ from dcpcse.methods import METHODS, build_method, model_arguments, register
 from dcpcse.models import DeepPrompt, Encoder, LMHead, PromptShape, SentenceEncoder
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 LENGTH = 4
 WITH_LM = ["bert", "roberta", "xlm-roberta", "electra", "modernbert"]
 
@@ -474,7 +476,7 @@ def test_a_dropout_that_cannot_be_is_refused(rate):
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones(tiny):
-    with pytest.raises(UserError, match=r"--method simcse2 is unknown; did you mean 'simcse'\? Choose from: .*dcpcse"):
+    with pytest.raises(UserError, match=r"--method simcse2: unknown; did you mean 'simcse'\? Choose from: .*dcpcse"):
         build_method(load_backbone(tiny("bert")), model_arguments(method="simcse2"), ["anchor"])
 
 

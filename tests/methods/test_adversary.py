@@ -19,6 +19,8 @@ from dcpcse.training.step import TrainingStep
 from dcpcse.training.validate_setup import require_inner_gradient
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 ROLES = ("anchor", "positive", "negative")
 VIEWS = (*(View(role, role) for role in ROLES), View("steep", "anchor"), View("steep too", "positive"))
 EPSILON = 0.7

@@ -16,6 +16,8 @@ from dcpcse.methods.consert import KINDS
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 TRIPLES = ("anchor", "positive", "negative")
 LABELLED = Columns(("anchor", "positive", "label"), ("contradiction", "entailment", "neutral"))
 MADE = {

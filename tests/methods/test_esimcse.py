@@ -16,6 +16,8 @@ from dcpcse.training.gradient_cache import run_in_chunks
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 MASKED = {"pooler_type": "mask", "template": 'This sentence : "{sentence}" means [MASK] .', "denoise": True}
 KINDS = {
     "full": {},
@@ -259,7 +261,7 @@ def test_defaults_are_the_papers_for_bert_base():
     [
         ({"dup_rate": 1.0}, "--dup_rate 1: must be at least 0 and below 1"),
         ({"dup_rate": -0.1}, "--dup_rate -0.1"),
-        ({"neg_size": -1}, "--neg_size -1: must be from 0"),
+        ({"neg_size": -1}, "--neg_size -1: must be at least 0"),
         ({"neg_size": 10**9}, "--neg_size 1000000000"),
         ({"momentum": 1.0}, "--momentum 1: must be at least 0 and below 1"),
         ({"momentum": float("nan")}, "--momentum nan"),

@@ -33,7 +33,7 @@ def mine(backbone, args, columns):
 NEEDED = ["--model_name_or_path", "x", "--train_file", "y.txt", "--output_dir", "z"]
 
 
-pytestmark = pytest.mark.usefixtures("methods_of_this_test")
+pytestmark = [pytest.mark.usefixtures("methods_of_this_test"), pytest.mark.usefixtures("on_command_line")]
 
 
 @pytest.fixture

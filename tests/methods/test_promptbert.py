@@ -10,6 +10,8 @@ from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ONE, TWO = 'This sentence of "{sentence}" means [MASK].', 'This sentence : "{sentence}" means [MASK].'
 THREE, FOUR = 'The "{sentence}" was said of [MASK] .', '[MASK] is what "{sentence}" means in the village .'

@@ -23,6 +23,8 @@ from dcpcse.models import Encoder
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 PAIR = ["anchor", "positive"]
 COLUMNS = {"sentences": ["anchor"], "triplets": [*PAIR, "negative"]}

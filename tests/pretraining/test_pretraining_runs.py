@@ -235,7 +235,7 @@ def test_python_gives_the_weights_of_the_command_and_leaves_the_process_as_it_wa
     assert result.figures.keys() == {"loss", "masked_accuracy", "bits_per_character"}
     assert result.curve[-1]["step"] == 9
     assert [axes.get_title() for axes in result.plot().axes] == ["bits per character", "masked accuracy, %"]
-    with pytest.raises(UserError, match=r"unknown option max_step; did you mean max_steps\?"):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'max_step'; did you mean 'max_steps'\?"):
         dcpcse.pretrain(text, output_dir=tmp_path / "other", max_step=5)
     with pytest.raises(UserError, match="or add resume=True to continue"):
         dcpcse.pretrain(text, output_dir=result.folder, **OPTIONS)

@@ -218,7 +218,7 @@ def test_blocks_of_lines_are_held_out(tmp_path):
     assert held(10_050, "0.02") == [*range(4900, 5000), *range(9900, 10_000)]
     assert held(100, "0.02") == [98, 99]
     assert len(held(3000, "0.3")) == 900
-    with pytest.raises(UserError, match=r"--validation_share 0.02 cannot be held out"):
+    with pytest.raises(UserError, match=r"validation_share=0.02 cannot be held out"):
         held(49, "0.02")
 
 

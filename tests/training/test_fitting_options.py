@@ -274,5 +274,5 @@ def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(
     with caplog.at_level("INFO", logger="dcpcse"):
         fitting_options.fill_workers(run)
     assert run.dataloader_num_workers == expected
-    line = "--dataloader_num_workers 2: filled in, as the default on a GPU"
+    line = "dataloader_num_workers=2: filled in, as the default on a GPU"
     assert [text for text in caplog.messages if "filled in" in text] == [line] * (expected > 0)

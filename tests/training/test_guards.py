@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from dcpcse.training.guards.finite import FiniteCheck, Pass
 from dcpcse.training.guards.frozen_weights import frozen_digests
 from dcpcse.training.guards.gradient_flow import PATIENCE, GradientFlowCheck
 from dcpcse.training.guards.nothing_to_learn import NOISE, SOLVED, STEPS, NothingToLearnCheck
-from dcpcse.utils.console import worded
 from dcpcse.utils.errors import UserError
 
 # The effective rank
@@ -176,7 +176,7 @@ def steps_seen(losses, gradient: float = 1.0, candidates: int | None = 64, first
     weight, said = nn.Parameter(torch.zeros(100)), []
     method = SimpleNamespace(negatives=lambda batch: None if candidates is None else candidates * batch // 64 - 1)
     check = NothingToLearnCheck(method, {"weight": weight})
-    with worded(lambda line: said.append(line) or line):
+    with patch("dcpcse.training.guards.nothing_to_learn.warn", said.append):
         for number, loss in enumerate(losses, start=first):
             weight.grad = torch.full_like(weight, gradient)
             for terms in loss if isinstance(loss, list) else [loss]:

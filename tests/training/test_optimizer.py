@@ -173,6 +173,7 @@ def test_a_schedule_without_warm_up_is_refused(tiny, tmp_path):
         require_warmups(made.method, run)
 
 
+@pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize("options", [{"discriminator_learning_rate": 0.1}, {"discriminator_warmup_steps": 5}], ids=str)
 def test_a_discriminator_that_is_not_trained_has_no_rate(options, tiny):
     args = model_arguments(method="d2cse", generator_name=tiny("bert"), **options)

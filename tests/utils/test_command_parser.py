@@ -9,11 +9,17 @@ import pytest
 from dcpcse.cli import parse
 from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.main import COMMANDS
-from dcpcse.cli.parse import MAIN_EVALUATION_OPTIONS, MAIN_TRAINING_OPTIONS, evaluation_parser, training_parser
+from dcpcse.cli.parse import (
+    MAIN_EVALUATION_OPTIONS,
+    MAIN_TRAINING_OPTIONS,
+    evaluation_parser,
+    parse_training,
+    training_parser,
+)
 from dcpcse.experiments.reproduction.units import parse_seeds
-from dcpcse.utils.command_parser import STRICT_TYPES, build_dataclass
+from dcpcse.utils.command_parser import build_dataclass
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
-from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.option_fields import Whole, finite_number
 
 TRAINING = {
     "--pre_seq_length 10": "unknown argument --pre_seq_length; did you mean --pre_seq_len?",
@@ -22,12 +28,12 @@ TRAINING = {
     "pre_seq_len 10": "unknown argument pre_seq_len; did you mean --pre_seq_len? (--help lists the options)",
     "run.yaml": "run.yaml is not an option; a file of options must be the first argument",
     "--temp": "argument --temp: expected one argument",
-    "--temp warm": "--temp warm: must be a number in digits, such as 0.05",
-    "--do_mlm maybe": "--do_mlm maybe: must be True or False",
-    "--pooler_type mean": "--pooler_type mean is unknown; did you mean 'avg'? Choose from: cls, cls_before_pooler,",
+    "--temp warm": "--temp warm: must be a number, such as 0.05",
+    "--do_mlm maybe": "--do_mlm maybe: Truthy value expected: got maybe",
+    "--pooler_type mean": "--pooler_type mean: unknown; did you mean 'avg'? Choose from: cls, cls_before_pooler,",
     "--pooler_type CLS": "did you mean 'cls'?",
-    "--pooler_type sum": "--pooler_type sum is unknown; choose from: cls,",
-    "--tuning prefix": "--tuning prefix is unknown; did you mean 'deep'? Choose from: full, deep, shallow",
+    "--pooler_type sum": "--pooler_type sum: unknown; choose from: cls,",
+    "--tuning prefix": "--tuning prefix: unknown; did you mean 'deep'? Choose from: full, deep, shallow",
     "--encoder_dtype bf16": "did you mean 'bfloat16'?",
     "--lr_scheduler_type linaer": "did you mean 'linear'?",
     "--eval_strategy step": "did you mean 'steps'? Choose from: no, steps, epoch",
@@ -35,9 +41,9 @@ TRAINING = {
     "--temp=": "the value of --temp is empty",
 }
 OTHERS = {
-    "--mode validation": "--mode validation is unknown; did you mean 'dev'?",
-    "--remove subwords": "--remove subwords is unknown; did you mean 'subword'?",
-    "--seed 1 --generation sampled": "--generation sampled is unknown; did you mean 'sample'?",
+    "--mode validation": "--mode validation: unknown; did you mean 'dev'?",
+    "--remove subwords": "--remove subwords: unknown; did you mean 'subword'?",
+    "--seed 1 --generation sampled": "--generation sampled: unknown; did you mean 'sample'?",
     "--seed 1": "the following arguments are required: ENCODER, ",
 }
 
@@ -103,8 +109,8 @@ def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning()
     found = [did_you_mean(name, known) for name in names]
     assert found == [f"did you mean '{known[i]}'?" for i in (0, 0, 2, 1)] + ["", "did you mean 'avg'?"]
     assert did_you_mean("mean", ["cls"]) == ""
-    assert str(invalid_choice("--x", "agv", known)).endswith("did you mean 'avg'? Choose from: " + ", ".join(known))
-    assert str(invalid_choice("--x", "max", ["a"])) == "--x max is unknown; choose from: a"
+    assert str(invalid_choice("x", "agv", known)).endswith("did you mean 'avg'? Choose from: " + ", ".join(known))
+    assert str(invalid_choice("x", "max", ["a"])) == 'x="max": unknown; choose from: a'
 
 
 def every_parser():
@@ -117,30 +123,29 @@ def every_parser():
         yield from kinds or [parser]
 
 
-def test_every_option_that_is_a_number_accepts_plain_digits_only():
-    kinds = {float: ["nan", "-inf", "1e400", "1_0", "１", " 1", "0x1"], int: ["nan", "1.5", "1_0", "１", " 1", "1e3"]}
-    kinds[int] += ["9" * 5000, "-1_0", "0x1", ""]
+def test_every_option_that_is_a_number_accepts_finite_numbers_only():
+    kinds = {float: ["nan", "-inf", "1e400", "0x1", ""], int: ["nan", "1.5", "1e3", "0x1", ""]}
     tried = 0
     for parser in every_parser():
         for action in parser._actions:
-            kind = int if isinstance(action.type, Whole) else action.type
+            kind = int if isinstance(action.type, Whole) else float if action.type is finite_number else action.type
             name = next(iter(action.option_strings), "")
             if kind not in kinds or name[2:] in getattr(parser, "unsupported", ()):
                 continue
             for text in kinds[kind]:
                 with pytest.raises(UserError) as error:
                     parser.parse_known_args([name, text])
-                assert re.match(rf"{name} .{{,41}}: must be |the value of {name} is empty", str(error.value)), (
-                    parser.prog
-                )
+                refused = rf"{name} {text}: (must be |invalid int value: )|the value of {name} is empty"
+                assert re.match(refused, str(error.value)), parser.prog
                 tried += 1
-    assert tried > 800
+    assert tried > 500
 
 
 BELOW_ZERO = {"max_steps", "local_rank"}
 """Options for which -1 has a meaning."""
 
 
+@pytest.mark.usefixtures("on_command_line")
 def test_every_whole_number_has_a_lower_bound():
     enough = {"model_name_or_path": "x", "output": "x.npy", "sentences": "x.txt", "output_dir": "x"}
     unbounded = set()
@@ -152,7 +157,7 @@ def test_every_whole_number_has_a_lower_bound():
             if not is_whole or action.dest in getattr(parser, "unsupported", ()):
                 continue
             try:
-                STRICT_TYPES.get(action.type, action.type)("-1")
+                action.type("-1")
                 value = [-1] if action.nargs == "+" else -1
                 build_dataclass(of_kind[action.dest], {**enough, action.dest: value})
             except ValueError as error:
@@ -168,7 +173,7 @@ def test_a_negative_number_is_a_value_in_any_notation(parsers):
         assert parsers[0].parse_known_args(["--hard_negative_weight", text])[0].hard_negative_weight == float(text)
 
 
-@pytest.mark.parametrize("text", ["-1", "4294967296", "1_0"])
+@pytest.mark.parametrize("text", ["-1", "4294967296"])
 def test_a_seed_is_a_number_that_numpy_accepts(text):
     for parser in every_parser():
         for action in parser._actions:
@@ -177,3 +182,10 @@ def test_a_seed_is_a_number_that_numpy_accepts(text):
                     parser.parse_known_args(["--seed", text])
     with pytest.raises(UserError, match="--seeds"):
         parse_seeds(text)
+
+
+def test_help_of_a_method_shows_its_own_options(capsys):
+    with pytest.raises(SystemExit):
+        parse_training(["--method", "conpvp", "--help"])
+    shown = capsys.readouterr().out
+    assert "method conpvp:" in shown and "--prompt_len" in shown and "--dup_rate" not in shown

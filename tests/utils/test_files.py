@@ -187,5 +187,5 @@ def test_an_output_is_never_a_device_and_a_link_to_nowhere_is_not_replaced_unask
         with pytest.raises(UserError, match="is a pipe or a device"):
             require_file(path, "--output")
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
-    with pytest.raises(UserError, match="nowhere exists"):
+    with pytest.raises(UserError, match='nowhere" exists'):
         require_output(tmp_path / "nowhere", "--output", False)

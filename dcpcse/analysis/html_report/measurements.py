@@ -68,9 +68,9 @@ def load_inputs(args: argparse.Namespace) -> ReportInputs:
     default data cannot be read, the pairs are left out.
     """
     pairs, no_pairs = _load_pairs(args)
-    queries = read_sentences(Path(args.queries), "--queries") if args.queries else DEFAULT_QUERIES
+    queries = read_sentences(Path(args.queries), "queries") if args.queries else DEFAULT_QUERIES
     if args.corpus:
-        corpus, name = read_sentences(Path(args.corpus), "--corpus"), args.corpus
+        corpus, name = read_sentences(Path(args.corpus), "corpus"), args.corpus
     elif pairs is not None:
         corpus, name = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{STS_TASK} {args.split}"
     elif args.queries:
@@ -83,6 +83,8 @@ def load_inputs(args: argparse.Namespace) -> ReportInputs:
 def _load_pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, str]":
     from senteval import DataError, load_pairs
 
+    from dcpcse.evaluation.advice import as_user_error
+
     if args.data_dir is None and not Path(DATA_DIR).is_dir():
         return None, f"there is no data in {DATA_DIR}, and no --data_dir was given"
     try:
@@ -90,7 +92,7 @@ def _load_pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, str]":
     except DataError as error:
         if args.data_dir is not None:
             raise
-        return None, str(error)
+        return None, str(as_user_error(error))
     return pairs, ""
 
 

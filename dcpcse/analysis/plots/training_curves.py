@@ -37,7 +37,7 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """
     names = metric_names(runs)
     if not names:
-        raise UserError("the runs have logged no values that can be drawn; lower --logging_steps")
+        raise UserError("the runs have logged no values that can be drawn; log more often")
     figure, axes = style.panel_grid(len(names), 1.5, sharex=True)
     handles: dict[str, Any] = {}
     for i, (panel, name) in enumerate(zip(axes[0], names, strict=True)):

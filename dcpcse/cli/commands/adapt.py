@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcpcse.experiments.adaptation.budget import require_minutes
-from dcpcse.utils.command_parser import CommandParser, Number
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
-from dcpcse.utils.option_fields import SEED
+from dcpcse.utils.option_fields import SEED, finite_number
 
 DESCRIPTION = """Adapt a sentence encoder to data of your own: the encoder is measured as it is, prompts are trained on
 it with several settings, one setting is chosen on a dev part, and both encoders are compared on a test part by which
@@ -48,7 +48,7 @@ def adapt_parser() -> CommandParser:
     add("--output_dir", required=True, help="Folder for the record and the adapted encoder; it must be new or empty.")
     add("--dev", metavar="FILE", help="File to choose the setting on, in place of a part of DATA.")
     add("--test", metavar="FILE", help="File to test on. Default: a part of DATA, or half of --dev if it is given.")
-    add("--minutes", type=Number(example="10"), default=10.0, help="Time that the command may take.")
+    add("--minutes", type=finite_number, default=10.0, help="Time that the command may take.")
     add("--seed", type=SEED, default=42, help="Seed of the parts, the trainings and the resamples.")
     add("--keep", action="store_true", help="Keep the adapted encoder also if it is not a gain.")
     return parser

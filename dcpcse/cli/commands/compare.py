@@ -31,7 +31,7 @@ def compare_command(argv: Sequence[str]) -> None:
     names, models = _models(args)
     for name in ("output_file", "plot"):
         if getattr(args, name):
-            require_output(Path(getattr(args, name)), f"--{name}", args.overwrite)
+            require_output(Path(getattr(args, name)), name, args.overwrite)
     if args.overwrite and not (args.output_file or args.plot):
         raise UserError("--overwrite has no effect without --output_file or --plot; leave it out")
     if args.plot and Path(args.plot).suffix not in (".png", ".svg"):

@@ -25,7 +25,7 @@ def corrupt_command(argv: Sequence[str]) -> None:
     args = corrupt_parser().parse_args(list(argv))
     if not 0 < args.masking_ratio < 1:
         raise UserError(f"--masking_ratio {args.masking_ratio}: must be above 0 and below 1, such as 0.3")
-    require_new_folder(Path(args.output_dir), "--output_dir")
+    require_new_folder(Path(args.output_dir), "output_dir")
     _corrupt(args)
 
 

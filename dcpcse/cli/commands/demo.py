@@ -27,7 +27,7 @@ def demo_command(argv: Sequence[str]) -> None:
     args = demo_parser().parse_args(list(argv))
     places = labelled(args.models)
     _check_options(args, places.values())
-    sentences = read_sentences(Path(args.sentences), "--sentences")
+    sentences = read_sentences(Path(args.sentences), "sentences")
     _require_free_port(args.host, args.port)
     if args.cache_dir:
         require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")

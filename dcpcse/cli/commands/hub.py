@@ -38,7 +38,7 @@ def card_command(argv: Sequence[str]) -> None:
     from dcpcse.training.model_card import CARD, write_card
 
     output = Path(args.output) if args.output else Path(args.folder) / CARD
-    require_output(output, "--output", args.overwrite)
+    require_output(output, "output", args.overwrite)
     write_atomic(output, read_beside_training(args.folder, lambda: write_card(args.folder, args.name, args.scores)))
     notify(f"saved the model card to {output}")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def mine_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for wrong input."""
     encoder, args, places = mine_parser().parse(argv)
-    require_output(Path(args.output), "--output", args.overwrite)
+    require_output(Path(args.output), "output", args.overwrite)
     # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -42,7 +42,7 @@ def mine_command(argv: Sequence[str]) -> None:
         result = mine_negatives(
             args,
             load_training_file(places.pairs, cache),
-            open_corpus(args.corpus, cache, "--corpus"),
+            open_corpus(args.corpus, cache, "corpus"),
             lambda: load_model(places.model, encoder),
             None if args.guide is None else guide,
             batch_size=encoder.batch_size,

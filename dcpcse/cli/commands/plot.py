@@ -62,7 +62,7 @@ def _output_stem(output: str, overwrite: bool) -> Path:
     if path.is_dir() and stem == path:
         raise UserError(f"--output {output} is a folder; give a file name in it, such as {path / 'plot'}")
     for suffix in WRITTEN_SUFFIXES:
-        require_output(stem.with_name(f"{stem.name}{suffix}"), "--output", overwrite)
+        require_output(stem.with_name(f"{stem.name}{suffix}"), "output", overwrite)
     return stem
 
 

@@ -134,7 +134,7 @@ def _find_inputs(args: Namespace) -> None:
                 f"--data {args.data} does not contain {name}; give a folder with the layout of data/sample"
             )
     args.base = args.base or os.path.relpath(embedded_encoder())
-    require_encoder_path(args.base, "--base")
+    require_encoder_path(args.base, "base")
 
 
 def _train(args: Namespace, row: str, folder: Path) -> "SentenceEncoder":

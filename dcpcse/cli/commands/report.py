@@ -27,7 +27,7 @@ def report_command(argv: Sequence[str]) -> None:
     for name in MODEL_OPTIONS:
         if args.no_models and getattr(args, name) != parser.get_default(name):
             raise UserError(f"--{name} has no effect with --no_models; omit one of them")
-    require_output(Path(args.output), "--output", args.overwrite)
+    require_output(Path(args.output), "output", args.overwrite)
     runs = _read_runs([Path(folder) for folder in args.runs])
     evaluations, problems = _read_scores(runs, [Path(path) for path in args.scores])
     why = "--no_models was given"

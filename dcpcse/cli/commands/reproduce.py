@@ -18,6 +18,7 @@ from prettytable import PrettyTable
 
 from dcpcse.cli import miniature
 from dcpcse.cli.parse import parse_evaluation, parse_training
+from dcpcse.evaluation.advice import as_user_error
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
 from dcpcse.experiments.reproduction.units import (
     REPLACEABLE_FILES,
@@ -259,7 +260,7 @@ def _data_problems(rows: Sequence[PublishedRow], config: ReproductionConfig) -> 
         try:
             _require_senteval_data(using, config)
         except DataError as error:
-            problems.append(str(error))
+            problems.append(str(as_user_error(error)))
     if any(row.is_multilingual for row in rows) and (no_mteb := _no_mteb_data(config)):
         problems.append(no_mteb)
     return problems

@@ -126,7 +126,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UserError("--sort and --reverse have no effect with --compare; omit them")
     for name in ("json", "csv"):
         if getattr(args, name):
-            require_output(Path(getattr(args, name)), f"--{name}", args.overwrite)
+            require_output(Path(getattr(args, name)), name, args.overwrite)
 
 
 def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFacts]:

@@ -13,7 +13,6 @@ from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
-from dcpcse.utils.refusals import require_text
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -65,9 +64,9 @@ class SearchArguments:
     def __post_init__(self) -> None:
         for name in ("top_k", "num_cells", "num_cells_in_search", "truncate_dim"):
             given = getattr(self, name)
-            require(given is None or given >= 1, f"--{name}", given, "at least 1")
+            require(given is None or given >= 1, name, given, "at least 1")
         cosine = self.threshold is None or -1 <= self.threshold <= 1
-        require(cosine, "--threshold", self.threshold, "between -1 and 1, as cosines are")
+        require(cosine, "threshold", self.threshold, "between -1 and 1, as cosines are")
         if not (self.sentences or self.index):
             raise UserError("--sentences FILE is missing; give it, or --index FOLDER of an earlier search")
         if self.vectors and not self.sentences:
@@ -86,7 +85,6 @@ def search_command(argv: Sequence[str]) -> None:
         raise UserError("there is no query; give one, or --queries FILE")
     if not all(query.strip() for query in places.query):
         raise UserError("a query is blank; give a sentence")
-    require_text(places.query, "the query")
     # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 

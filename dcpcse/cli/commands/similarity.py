@@ -12,7 +12,6 @@ from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
-from dcpcse.utils.refusals import require_text
 from dcpcse.utils.text_lines import line_error
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class SimilarityArguments:
     json: bool = option(False, "Print a line of JSON for each pair.")
 
     def __post_init__(self) -> None:
-        require(self.truncate_dim is None or self.truncate_dim >= 1, "--truncate_dim", self.truncate_dim, "at least 1")
+        require(self.truncate_dim is None or self.truncate_dim >= 1, "truncate_dim", self.truncate_dim, "at least 1")
 
 
 def similarity_command(argv: Sequence[str]) -> None:
@@ -45,7 +44,6 @@ def similarity_command(argv: Sequence[str]) -> None:
         raise UserError("give at least two sentences (the first is compared with the others), or --pairs FILE")
     if not all(sentence.strip() for sentence in places.sentence):
         raise UserError("a sentence is blank; give at least one word")
-    require_text(places.sentence, "the sentence")
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.inference.loading import load_model
 

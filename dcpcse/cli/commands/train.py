@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 from dcpcse.cli.parse import parse_training
-from dcpcse.utils.refusals import require_text
 
 
 def train_command(argv: Sequence[str]) -> None:
     """Run train.py. Raises UserError or DataError for a user mistake."""
-    require_text(argv)
     options, given = parse_training(argv)
     from dcpcse.training.validate_arguments import require_valid
 

@@ -38,7 +38,7 @@ def verify_command(argv: Sequence[str]) -> int:
     folder = args.output_dir or Path("result/verify") / row.name
     require_report_room(folder, subject, row, args.overwrite)
     if args.keep:
-        require_new_folder(args.keep, "--keep")
+        require_new_folder(args.keep, "keep")
     _require_data(row, args)
     facts: dict[str, Any] = {"assumed": {}, "custom_data": args.custom_data}
     facts["command"] = shlex.join(["dcpcse", "reproduce", "verify", *argv])

@@ -70,8 +70,8 @@ def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple
     folder = find_model_folder(str(name), options)
     if folder is None:
         raise UserError(
-            f"{name} on the Hub has no {MODEL_FOLDER_FILE}, so it is not an output folder of train.py; evaluation.py "
-            "and encode accept plain encoders"
+            f"{name} on the Hub has no {MODEL_FOLDER_FILE}, so it is not an output folder of a training; dcpcse "
+            "evaluate and encode accept plain encoders"
         )
     return folder, replace(options, revision=None)
 

@@ -258,7 +258,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     path = folder / MODEL_FOLDER_FILE
     if not path.is_file():
         problem = "is not a folder" if not folder.is_dir() else f"contains no {MODEL_FOLDER_FILE}"
-        raise UserError(f"{folder} {problem}; give the output folder of train.py")
+        raise UserError(f"{folder} {problem}; give the output folder of a training")
     record = read_object(path)
     found = record.get("format")
     if type(found) is not int or found not in (1, FOLDER_FORMAT):

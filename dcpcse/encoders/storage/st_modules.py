@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.storage.manifest import CONFIG, DAMAGED, MODEL_CONFIG, MODULES, SENTENCE_CONFIG, read_object
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_inside
 from dcpcse.utils.parsing import read_json
 
@@ -206,5 +206,5 @@ def _default_prompt(path: Path) -> str:
 def _foreign(path: Path, what: str) -> UserError:
     return UserError(
         f"{path} has {what}, which is not supported here; load the folder with SentenceTransformer and give that "
-        "object to dcpcse.evaluate, or use the encoder without its modules by --pooler"
+        f"object to dcpcse.evaluate, or use the encoder without its modules by {spell('pooler')}"
     )

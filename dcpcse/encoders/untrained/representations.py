@@ -9,7 +9,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.static import static_encoder
 from dcpcse.encoders.untrained.top_k import TopKAverage
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, no_effect, spell
 
 
 @dataclass(frozen=True)
@@ -74,5 +74,5 @@ def build_representation(name: str, backbone: Backbone, choice: Choice) -> Sente
     representation, unset = REPRESENTATIONS[name], Choice()
     for option in vars(choice):
         if option not in representation.takes and getattr(choice, option) != getattr(unset, option):
-            raise UserError(f"--{option} has no effect on --pooler {name}; leave it out")
+            raise no_effect(option, f"on {spell('pooler', name)}")
     return representation.build(backbone, choice)

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from dcpcse.evaluation.postprocessing.flow import fit_flow
 from dcpcse.evaluation.postprocessing.whitening import Whitening
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError
 
 Map = Callable[[np.ndarray], np.ndarray]
 """A function from embeddings (n, H) to mapped embeddings (n, K) in float32."""
@@ -98,9 +98,11 @@ class Fitting:
             return lambda vectors: self.postprocessor.fit(vectors, show_progress)(vectors)
         vectors = encode(list(self.sentences))
         if not np.isfinite(vectors).all():
-            raise UserError(
-                f"--fit_on {self.source}: some embeddings are not finite (NaN or infinite); check whether training "
-                "diverged"
+            raise OptionError(
+                "fit_on",
+                self.source,
+                "some embeddings are not finite (NaN or infinite)",
+                "check whether training diverged",
             )
         return self.postprocessor.fit(vectors, show_progress)
 

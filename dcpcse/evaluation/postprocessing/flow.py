@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 
 LOG_SCALE = 3.0
 """Scales are stored as logarithms divided by this constant, which makes Adam's steps larger (as in Glow)."""
@@ -200,7 +200,8 @@ def fit_flow(
             likelihood = flow.log_likelihood(data[rows]).mean() / flow.dimension
             if not likelihood.isfinite():
                 raise UserError(
-                    f"the likelihood of the flow is {likelihood.item()} at step {step}; lower --flow_learning_rate"
+                    f"the likelihood of the flow is {likelihood.item()} at step {step}; lower "
+                    f"{spell('flow_learning_rate')}"
                 )
             optimizer.zero_grad()
             (-likelihood).backward()

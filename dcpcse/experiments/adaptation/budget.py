@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError
 
 
 @dataclass
@@ -32,4 +32,4 @@ class Budget:
 def require_minutes(minutes: float) -> None:
     """Raise UserError unless a number of minutes is above 0."""
     if not minutes > 0:
-        raise UserError(f"--minutes {minutes:g}: must be above 0")
+        raise OptionError("minutes", minutes, "must be above 0")

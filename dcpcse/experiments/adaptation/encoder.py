@@ -12,7 +12,7 @@ from dcpcse.inference.loading import OWN_POOLER, is_trained, load_plain
 from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
 from dcpcse.inference.st_folder import modules_folder
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_encoder_path
 
 
@@ -34,23 +34,27 @@ def load_untouched(name: str, given: Options) -> SentenceEncoder:
     places = {one: given[one] for one in ("cache_dir", "model_revision", "use_auth_token") if one in given}
     args = EncoderArguments(device="cpu" if given.get("use_cpu") else None, **places)
     if is_trained(name, args):
-        raise UserError(f"ENCODER {name} is an output folder of train.py; give the encoder that it was trained on")
+        raise UserError(
+            f"{spell('ENCODER', name)} is an output folder of a training; give the encoder that it was trained on"
+        )
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(name, options)
     args.pooler_type = given.get("pooler_type")
     if args.pooler_type is None and (checkpoint := find_checkpoint(name, options)):
         raise UserError(
-            f"ENCODER {checkpoint}, of which an adapted encoder keeps the encoder alone; give --pooler_type, such as "
-            f"{OWN_POOLER}, to use the encoder"
+            f"{spell('ENCODER')} {checkpoint}, of which an adapted encoder keeps the encoder alone; give "
+            f"{spell('pooler_type')}, such as {OWN_POOLER}, to use the encoder"
         )
     if args.pooler_type is None and modules_folder(name, options) is None:
-        notify(f"{name} has no pooling of its own: its token vectors are averaged; --pooler_type changes this")
+        notify(
+            f"{name} has no pooling of its own: its token vectors are averaged; {spell('pooler_type')} changes this"
+        )
         args.pooler_type = OWN_POOLER
     model = load_plain(name, args, options)
     if model.head is not None:
         raise UserError(
-            f"ENCODER {name} has a layer after pooling, which an adapted encoder cannot keep; give --pooler_type to "
-            "use the encoder without it"
+            f"{spell('ENCODER', name)} has a layer after pooling, which an adapted encoder cannot keep; give "
+            f"{spell('pooler_type')} to use the encoder without it"
         )
     return model
 

@@ -14,7 +14,7 @@ from dcpcse.experiments.adaptation.kinds import SENTENCES, DataKind, kind_of
 from dcpcse.experiments.adaptation.measures import LEAST_ITEMS, Columns, Measure
 from dcpcse.experiments.adaptation.split import TRAIN, divide, groups_of, text_key
 from dcpcse.training.validate_setup import warn_of_columns
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, spell
 
 DEV, TEST = "dev", "test"
 
@@ -84,7 +84,7 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
 
 def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
     """Read one of the given data, whose name in messages is that of its file, or of the argument."""
-    option = name if name == "data" else f"--{name}"
+    option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
     read = load_training_data(data, cache_dir, name=option, documents=documents)
     return replace(read, name=str(data) if is_file else option)
@@ -96,8 +96,8 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
     kind = kinds["data"]
     if kind is SENTENCES and DEV not in kinds:
         raise UserError(
-            f"{read['data'].name} has sentences without labels, on which nothing can be measured; give --dev with "
-            "pairs, pairs with scores, or sentences with classes"
+            f"{read['data'].name} has sentences without labels, on which nothing can be measured; give {spell('dev')} "
+            "with pairs, pairs with scores, or sentences with classes"
         )
     first = DEV if kind is SENTENCES else "data"
     measured = kinds[first]
@@ -119,8 +119,10 @@ def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
     """Raise UserError if two of the given data are the same, or if a text is in two of them."""
     for (first, one), (name, other) in combinations(read.items(), 2):
         if one.sha256 == other.sha256:
-            same = "DATA" if first == "data" else f"--{first}"
-            raise UserError(f"--{name} has the same content as {same}; give other rows, or leave --{name} out")
+            same = "DATA" if first == "data" else spell(first)
+            raise UserError(
+                f"{spell(name)} has the same content as {same}; give other rows, or leave {spell(name)} out"
+            )
     shared: dict[str, tuple[str, str, int, str, int]] = {}
     known: dict[str, tuple[str, int]] = {}
     for name in (DEV, TEST, "data"):  # only the texts of the smaller ones are kept
@@ -185,7 +187,7 @@ def _divide(
         raise UserError(
             f"{data.name} has {plural(len(groups), 'row')}, which leaves {len(rows)} for the "
             f"{DEV if source == DEV and part == TRAIN else part} part{together}, but {LEAST_ITEMS} are needed; give "
-            "more rows, or --dev and --test"
+            f"more rows, or {spell('dev')} and {spell('test')}"
         )
     return parts
 

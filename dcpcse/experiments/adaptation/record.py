@@ -10,7 +10,7 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, STOPPED, FinishedTrial
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_json_atomic
 
 RECORD = "adapt.json"
@@ -80,12 +80,12 @@ class Record:
             return False
         found = schema.read(AdaptationRecord, self.path)
         if found["state"] == DONE:
-            raise UserError(f"--output_dir {self.folder} contains a finished adaptation; give another folder")
+            raise UserError(f"{spell('output_dir', self.folder)} contains a finished adaptation; give another folder")
         names = [*self.made_of, *found["made_of"]]
         if changed := [name for name in names if self.made_of.get(name) != found["made_of"].get(name)]:
             raise UserError(
-                f"--output_dir {self.folder} contains an interrupted adaptation with another {changed[0]}; give the "
-                "same, or another folder"
+                f"{spell('output_dir', self.folder)} contains an interrupted adaptation with another {changed[0]}; "
+                "give the same, or another folder"
             )
         for one in found["trials"]:
             scores = {int(step): score for step, score in one["scores"].items()}

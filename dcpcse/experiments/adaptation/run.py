@@ -44,7 +44,7 @@ from dcpcse.training.publish import own_files
 from dcpcse.training.setup import write_run
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, same_call, spell
 from dcpcse.utils.files import remove, require_writable
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_yaml
@@ -95,7 +95,7 @@ def adapt_encoder(request: Request) -> Adaptation:
     require_encoder_first(request.encoder)
     folder = request.output_dir
     require_room(folder)
-    with exclusive_lock(folder, f"--output_dir {folder}"):
+    with exclusive_lock(folder, spell("output_dir", folder)):
         given = request.given
         documents = given.get("positive") == "next"
         parts = read_parts(
@@ -114,13 +114,14 @@ def adapt_encoder(request: Request) -> Adaptation:
 def require_room(folder: Path) -> None:
     """Raise UserError unless a folder is new or empty, or has an adaptation."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output_dir {folder} is a file; give a folder")
-    require_writable(folder, f"--output_dir {folder}")
+        raise UserError(f"{spell('output_dir', folder)} is a file; give a folder")
+    require_writable(folder, spell("output_dir", folder))
     if not folder.is_dir() or (folder / RECORD).is_file():
         return
     if any(not atomic_save.is_temporary(path) and path.name != TRIALS for path in folder.iterdir()):
         raise UserError(
-            f"--output_dir {folder} is not empty; give a new or empty folder, or that of an interrupted adaptation"
+            f"{spell('output_dir', folder)} is not empty; give a new or empty folder, or that of an interrupted "
+            "adaptation"
         )
 
 
@@ -148,7 +149,9 @@ def _facts(request: Request, parts: Parts) -> dict[str, Any]:
 
 def _require_model(record: Record) -> None:
     if record.best is not None and not _place(record, record.best).is_dir():
-        raise UserError(f"--output_dir {record.folder} lacks the model of its best setting; give another folder")
+        raise UserError(
+            f"{spell('output_dir', record.folder)} lacks the model of its best setting; give another folder"
+        )
 
 
 def _place(record: Record, trial: FinishedTrial) -> Path:
@@ -190,7 +193,7 @@ class _Search:
             self.record.write(INTERRUPTED)
             tried = plural(len(self.record.trials), "setting")
             number = getattr(error, "number", signal.SIGINT)
-            raise Interrupted(number, f"interrupted after {tried}; run the same command again to resume") from error
+            raise Interrupted(number, f"interrupted after {tried}; repeat {same_call()} to resume") from error
         except BaseException:
             self._clean_up()
             raise
@@ -220,11 +223,11 @@ class _Search:
         test, request = self.parts.test, self.request
         if test.size >= LEAST_TO_TELL:
             return
-        share, option = (0.5, " in --dev") if request.dev is not None else (HELD_OUT_SHARE, "")
-        remedy = f"give at least about {LEAST_TO_TELL / share:.0f} rows{option}, or --test"
+        share, option = (0.5, f" in {spell('dev')}") if request.dev is not None else (HELD_OUT_SHARE, "")
+        remedy = f"give at least about {LEAST_TO_TELL / share:.0f} rows{option}, or {spell('test')}"
         if request.test is not None:
-            remedy = "give more rows in --test"
-        keep = "" if request.keep else "; with --keep the adapted encoder is kept in any case"
+            remedy = f"give more rows in {spell('test')}"
+        keep = "" if request.keep else f"; with {spell('keep', True)} the adapted encoder is kept in any case"
         warn(
             f"the test part has {test.size} {test.items}; with fewer than {LEAST_TO_TELL} the verdict is always "
             f'"{TOO_FEW}": {remedy}{keep}'

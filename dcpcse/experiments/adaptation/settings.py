@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +11,11 @@ from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.adaptation.kinds import DataKind
-from dcpcse.methods import arguments_class
+from dcpcse.methods.registry import option_fields
 from dcpcse.methods.tunings import TUNINGS
 from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, needs_of
 from dcpcse.utils.packages import not_installed
 
@@ -80,13 +79,15 @@ DECIDED = (
 def require_free(given: Options) -> None:
     """Raise UserError if one of the given options of train.py cannot be chosen."""
     if taken := next((name for name in given if name in DECIDED), None):
-        raise UserError(f"--{taken}: dcpcse adapt sets this option of train.py itself; leave it out")
+        raise OptionError(
+            taken, reason="is an option of training that dcpcse adapt sets itself", remedy="leave it out"
+        )
     pooler = given.get("pooler_type")
     if pooler in POOLERS_WITH_HEAD:
         allowed = ", ".join(name for name in POOLERS if name not in POOLERS_WITH_HEAD)
         raise UserError(
-            f"--pooler_type {pooler} trains a new head, but adapt keeps the representation of the encoder; choose "
-            f"from: {allowed}"
+            f"{spell('pooler_type', pooler)} trains a new head, but adapt keeps the representation of the encoder; "
+            f"choose from: {allowed}"
         )
 
 
@@ -109,19 +110,22 @@ def _tunings(given: Options) -> list[str]:
     known = list(dict.fromkeys(setting["tuning"] for setting in SETTINGS))
     if "tuning" in given:
         if given["tuning"] not in known:
-            raise UserError(
-                f"--tuning {given['tuning']}: dcpcse adapt tries {' and '.join(known)}; leave it out, or use train.py"
+            raise OptionError(
+                "tuning",
+                given["tuning"],
+                f"dcpcse adapt tries {' and '.join(known)}",
+                "leave it out, or use dcpcse train",
             )
         return [given["tuning"]]
-    needs = {one.name: needs_of(one.metadata) for one in fields(arguments_class()) if one.name in given}
+    needs = {name: needs_of(one.metadata) for name, one in option_fields().items() if name in given}
     bound = {name: [need for need in own if need.voids == "tuning"] for name, own in needs.items()}
     taken = [one for one in known if all(_holds(need, one) for own in bound.values() for need in own)]
     if not taken:
-        names = ", ".join(f"--{name}" for name, own in bound.items() if own)
+        names = ", ".join(spell(name) for name, own in bound.items() if own)
         raise UserError(f"{names}: no tuning takes all of these options; leave out those of one tuning")
     for tuning in taken:
         if not _is_installed(tuning):
-            error = not_installed(f"--tuning {tuning}", TUNINGS[tuning].package, TUNINGS[tuning].package)
+            error = not_installed(spell("tuning", tuning), TUNINGS[tuning].package, TUNINGS[tuning].package)
             notify(f"settings are left out: {error}")
     return [tuning for tuning in taken if _is_installed(tuning)]
 

@@ -26,7 +26,7 @@ from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.setup import write_run
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import UserError, first_line, spell
 from dcpcse.utils.files import remove
 from dcpcse.utils.run_files import RUN_FILE, checkpoints_in
 
@@ -169,7 +169,7 @@ def trainable(
                 gc.collect()
         except UserError as error:
             # A new error, since the traceback of this one would keep the trainer.
-            errors[kind] = UserError(first_line(error) + _chosen(first_line(error), {**shared, **setting}, given))
+            errors[kind] = UserError(first_line(error) + _chosen(error, {**shared, **setting}, given))
     if len(errors) == len(kinds):
         raise next(iter(errors.values()))
     for message in dict.fromkeys(map(first_line, errors.values())):
@@ -177,10 +177,11 @@ def trainable(
     return [setting for setting in settings if _kind(setting) not in errors]
 
 
-def _chosen(message: str, options: Options, given: Options) -> str:
-    """Return which of the options in a message adapt has chosen, in parentheses; empty if there are none."""
-    named = [name for name in re.findall(r"--(\w+)", message) if name in options and name not in given]
-    chosen = ", ".join(f"--{name} {options[name]}" for name in dict.fromkeys(named))
+def _chosen(error: UserError, options: Options, given: Options) -> str:
+    """Return which of the options in an error adapt has chosen, in parentheses; empty if there are none."""
+    named = {*re.findall(r"--(\w+)|(\w+)=", str(error))}
+    named = {one or other for one, other in named} | {getattr(error, "option", "")}
+    chosen = ", ".join(spell(name, value) for name, value in options.items() if name in named and name not in given)
     return f" (dcpcse adapt itself sets {chosen})" if chosen else ""
 
 

@@ -162,7 +162,7 @@ def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overw
                 "--overwrite to replace it"
             )
     for name in (REPORT_JSON, REPORT_PAGE):
-        require_output(folder / name, "--output_dir:", overwrite or path.is_file())
+        require_output(folder / name, "output_dir", overwrite or path.is_file())
 
 
 def write_report(folder: Path, verification: Verification) -> None:

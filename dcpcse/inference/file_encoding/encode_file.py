@@ -21,7 +21,7 @@ from dcpcse.inference.file_encoding.ray_workers import RayWorkers, ray_workers
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.inference.file_encoding.workers import InProcess, WorkerProcesses
 from dcpcse.utils.arguments import path
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_file, require_writable
 from dcpcse.utils.locks import exclusive_lock
 
@@ -63,9 +63,9 @@ def encode_file(
         raise UserError(f"args of type {type(args).__name__}: must be EncodingArguments(output=...)")
     encoder, output = encoder or EncoderArguments(), Path(args.output)
     write = writer_for(output, args.with_sentences)
-    require_file(output, "--output")
+    require_file(output, "output")
     for folder in (output.parent, parts_folder(output)):
-        require_writable(folder, f"--output {output}")
+        require_writable(folder, spell("output", output))
     text = TextFile.read(file, args.chunk_size)
     warn_of_format(text.path, as_text=True)
     job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, truncate_dim=args.truncate_dim)
@@ -83,7 +83,7 @@ def encode_file(
             write(file, vectors, sentences, (text.lines, dimension), args.dtype)
             text.require_unchanged()
 
-        with exclusive_lock(shards.folder, f"--output {output}"):
+        with exclusive_lock(shards.folder, spell("output", output)):
             record = shards.finished()
             if record is None:
                 missing = shards.start(args.overwrite)
@@ -139,7 +139,9 @@ def _encode(
             text.require_unchanged()  # lines of a changed file must not be saved
             if len(bad := np.flatnonzero(~np.isfinite(chunk.vectors).all(axis=1))):
                 line = text.first_line(number) + int(bad[0])
-                remedy = "use --dtype float32" if job.dtype == "float16" else "check the weights of the model"
+                remedy = (
+                    f"use {spell('dtype', 'float32')}" if job.dtype == "float16" else "check the weights of the model"
+                )
                 raise UserError(f"{text.path}, line {line}: its vector is not finite in {job.dtype}; {remedy}")
             shards.save(number, chunk)
             bar.update(text.size(number))

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 
 Vectors = Iterator[np.ndarray]
 Sentences = Iterator[list[str]] | None
@@ -50,7 +50,12 @@ def writer_for(output: Path, with_sentences: bool) -> Writer:
     """
     if output.suffix not in WRITERS:
         found = f"the extension {output.suffix!r}" if output.suffix else "no extension"
-        raise UserError(f"--output {output} has {found}; choose one of {', '.join(WRITERS)}")
+        raise UserError(f"{spell('output', output)} has {found}; choose one of {', '.join(WRITERS)}")
     if with_sentences and output.suffix == ".npy":
-        raise UserError("--with_sentences: a .npy file contains only vectors; write --output OUT.arrow instead")
+        raise OptionError(
+            "with_sentences",
+            True,
+            "a .npy file contains only vectors",
+            f"write {spell('output', 'OUT.arrow')} instead",
+        )
     return WRITERS[output.suffix]

@@ -13,9 +13,9 @@ from types import ModuleType
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, same_call
 from dcpcse.utils.ray_cluster import connected, machines
-from dcpcse.utils.refusals import as_user_error, describe_refusal
+from dcpcse.utils.refusals import as_user_error, describe_error
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ class RayWorkers:
         room = gpus if self.type == "cuda" else int(sum(node["CPU"] for node in nodes))
         self.count = count or (gpus if self.type == "cuda" else len(nodes))
         if not 1 <= self.count <= room:
-            raise UserError(f"--num_processes {self.count}: the cluster has room for {room} workers on {self.type}")
+            raise OptionError("num_processes", self.count, f"the cluster has room for {room} workers on {self.type}")
         # An actor must fit on one machine, even on the machine with the fewest cores.
         least = int(min(node["CPU"] for node in nodes))
         self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.count / len(nodes)))
@@ -66,11 +66,11 @@ class RayWorkers:
                 del worker  # ends a worker without a chunk, whose cores a restarted worker may need
                 yield ray.get(result)
         except ray.exceptions.RayError as error:
-            if isinstance(cause := getattr(error, "cause", None), UserError) or describe_refusal(cause):
+            if isinstance(cause := getattr(error, "cause", None), Exception) and describe_error(cause):
                 raise as_user_error(cause) from error
             reason = str(error).strip().splitlines()[-1]
             raise UserError(
-                f"the work on Ray failed ({reason:.200}); finished chunks are kept: run the same command to resume"
+                f"the work on Ray failed ({reason:.200}); finished chunks are kept: repeat {same_call()} to resume"
             ) from error
 
 

@@ -23,7 +23,7 @@ from huggingface_hub.dataclasses import strict
 
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk
 from dcpcse.utils import schema
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, same_call, spell
 from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic, write_json_atomic
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.npy import BROKEN_HEADERS
@@ -124,10 +124,13 @@ class Shards:
             remove_leftovers(self.folder)
             if not self._is_started():
                 if not overwrite and (conflict := self._conflict()):
-                    raise UserError(f"{conflict}; choose a different --output, or add --overwrite")
+                    raise UserError(
+                        f"{conflict}; choose a different {spell('output')}, or add {spell('overwrite', True)}"
+                    )
                 if unknown := self._unknown():
                     raise UserError(
-                        f"{unknown} exists and was not written by dcpcse encode; move it, or choose another --output"
+                        f"{unknown} exists and was not written by dcpcse encode; move it, or choose another "
+                        f"{spell('output')}"
                     )
                 self._clear()
                 write_json_atomic(self._job, {"made_of": self._made_of, "chunks": self._count})
@@ -179,7 +182,7 @@ class Shards:
                 raise ValueError(f"its number of truncated texts is {truncated!r:.60}")
             return EncodedChunk(vectors, int(truncated))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, *BROKEN_HEADERS) as error:
-            raise UserError(f"{path} is damaged ({error}); remove it and run the same command again") from error
+            raise UserError(f"{path} is damaged ({error}); remove it and repeat {same_call()}") from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}.npz"
@@ -225,7 +228,7 @@ class Shards:
             yield
         except OSError as error:
             raise UserError(
-                f"cannot write {self.output}: {error.strerror}; fix this and run the same command again to resume"
+                f"cannot write {self.output}: {error.strerror}; fix this and repeat {same_call()} to resume"
             ) from error
 
 

@@ -19,7 +19,7 @@ from dcpcse.data.text_file import TextFile
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
 from dcpcse.utils.console import printable_output
 from dcpcse.utils.devices import pick_device
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, command_line, is_command_line, same_call
 from dcpcse.utils.refusals import as_user_error
 
 
@@ -64,7 +64,8 @@ class WorkerProcesses:
             for device, number in zip(self._devices, waiting, strict=False):
                 connection, theirs = context.Pipe()
                 connection.send(number)
-                process = context.Process(target=_serve, args=(theirs, job, text, device, self._threads), daemon=True)
+                arguments = (theirs, job, text, device, self._threads, is_command_line())
+                process = context.Process(target=_serve, args=arguments, daemon=True)
                 process.start()
                 theirs.close()  # so that the connection closes when the worker ends
                 processes.append(process)
@@ -93,18 +94,20 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[int, Encoded
         process.join()
         raise UserError(
             f"a worker process ended with exit code {process.exitcode} (it was killed, ran out of memory, or failed "
-            "with the error above); finished chunks are kept: run the same command again to resume"
+            f"with the error above); finished chunks are kept: repeat {same_call()} to resume"
         ) from error
     if isinstance(answer, UserError):
         raise answer
     return answer
 
 
-def _serve(connection: Connection, job: EncodeJob, text: TextFile, device: str, threads: int) -> None:
+def _serve(
+    connection: Connection, job: EncodeJob, text: TextFile, device: str, threads: int, on_command_line: bool
+) -> None:
     """Run a worker process: encode the chunks whose numbers arrive, until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main one terminates the workers
     tqdm.set_lock(threading.RLock())  # Python would warn that a terminated process leaks tqdm's own lock, a semaphore
-    with printable_output(), contextlib.suppress(EOFError, ConnectionError):
+    with printable_output(), command_line(on_command_line), contextlib.suppress(EOFError, ConnectionError):
         try:
             model = job.load_in_worker(device, threads)
             while True:

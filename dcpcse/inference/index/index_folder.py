@@ -22,7 +22,7 @@ import numpy as np
 from huggingface_hub.dataclasses import strict
 
 from dcpcse.utils import schema
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import (
     atomic_folder,
     file_sha256,
@@ -104,7 +104,10 @@ def require_place(folder: Path, overwrite: bool) -> None:
         remove_leftovers(folder, RECORD, finish=_complete)
     if is_index_folder(folder):
         if not overwrite:
-            raise UserError(f"{folder} already contains an index; give another folder, or overwrite it (--overwrite)")
+            raise UserError(
+                f"{folder} already contains an index; give another folder, or overwrite it "
+                f"({spell('overwrite', True)})"
+            )
         names = _files_of(folder)
         for path in (folder / name for name in _FILES):
             if path.is_dir() or (path.exists() and path.name not in names):
@@ -245,4 +248,4 @@ def _rows(path: Path, record: Mapping[str, Any]) -> np.ndarray:
 
 
 def _unusable(folder: Path, problem: object) -> UserError:
-    return UserError(f"the index {folder} cannot be used: {problem}; build it again with --overwrite")
+    return UserError(f"the index {folder} cannot be used: {problem}; build it again with {spell('overwrite', True)}")

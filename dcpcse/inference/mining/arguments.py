@@ -5,22 +5,14 @@ from dataclasses import dataclass
 from dcpcse.data.columns import ROLES
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.inference.index.backends import BACKENDS
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import (
-    Need,
-    option,
-    require,
-    require_choices,
-    require_effect,
-    require_kinds,
-    require_seed,
-)
+from dcpcse.utils.errors import OptionError, spell
+from dcpcse.utils.option_fields import SEEDS, Options, needs_given, needs_value, option, require, require_effect
 
-_GUIDE = Need("--guide", lambda args: args.guide is not None)
+_GUIDE = needs_given("guide")
 
 
 @dataclass
-class MiningArguments:
+class MiningArguments(Options):
     """Options of `dcpcse mine`: which texts of a corpus are hard negatives, and the file of the mined rows."""
 
     _argument_group_name = "mining"
@@ -31,22 +23,30 @@ class MiningArguments:
         "Texts from which negatives are chosen: a text file, a training file (all its columns of sentences), or an "
         "index folder of dcpcse search. Default: the positives of the pairs.",
     )
-    num_negatives: int = option(1, "Number of negatives of each pair.")
+    num_negatives: int = option(1, "Number of negatives of each pair.", at_least=1)
     output_format: str = option(
         "n-tuple",
         "n-tuple: a row for each pair with all its negatives; pairs with fewer negatives are left out. triplet: a row "
         "for each negative; pairs with fewer negatives have fewer rows.",
         choices=["n-tuple", "triplet"],
     )
-    range_min: int = option(0, "Number of the most similar candidates that are skipped.")
+    range_min: int = option(0, "Number of the most similar candidates that are skipped.", at_least=0)
     range_max: int = option(100, "Rank at which the search stops; candidates that --range_min skips count.")
     absolute_margin: float | None = option(
-        None, "Least difference between the cosine of the anchor to its positive and that to a negative."
+        None,
+        "Least difference between the cosine of the anchor to its positive and that to a negative.",
+        at_least=-2,
+        at_most=2,
     )
     relative_margin: float | None = option(
-        None, "Least difference between the two cosines, as a share of the cosine to the positive."
+        None,
+        "Least difference between the two cosines, as a share of the cosine to the positive.",
+        at_least=-1,
+        at_most=1,
     )
-    max_similarity: float | None = option(None, "Largest cosine of an anchor and its negatives.")
+    max_similarity: float | None = option(
+        None, "Largest cosine of an anchor and its negatives.", at_least=-1, at_most=1
+    )
     guide: str | None = option(
         None,
         "Second encoder: leave out candidates that it finds more similar to the anchor than the positives. Output "
@@ -62,6 +62,8 @@ class MiningArguments:
         0.0,
         "Least difference between the cosine of the anchor to its positive and that to a negative, by the guide.",
         needs=_GUIDE,
+        at_least=-2,
+        at_most=2,
     )
     sampling: str = option(
         "top",
@@ -69,9 +71,7 @@ class MiningArguments:
         choices=["top", "random"],
     )
     seed: int | None = option(
-        None,
-        "With random sampling: seed (default: 42).",
-        needs=Need("--sampling random", lambda args: args.sampling == "random"),
+        None, "With random sampling: seed (default: 42).", needs=needs_value("sampling", "random"), **SEEDS
     )
     backend: str = option(
         "auto",
@@ -80,25 +80,18 @@ class MiningArguments:
     )
     overwrite: bool = option(False, "Replace an existing output.")
 
-    def __post_init__(self) -> None:
-        require_kinds(self)
-        require_choices(self)
-        require_seed("seed", self.seed)
-        require(self.num_negatives >= 1, "--num_negatives", self.num_negatives, "at least 1")
-        require(self.range_min >= 0, "--range_min", self.range_min, "at least 0")
-        low, high = f"--range_min {self.range_min}", f"--range_max {self.range_max}"
-        require(self.range_max > self.range_min, "--range_max", self.range_max, f"above {low}")
+    def check(self) -> None:
+        """Raise OptionError for options that exclude each other or have no effect."""
+        low, high = spell("range_min", self.range_min), spell("range_max", self.range_max)
+        require(self.range_max > self.range_min, "range_max", self.range_max, f"above {low}")
         ranks = self.range_max - self.range_min
-        bound = f"at most {ranks}, the number of ranks from {low} to {high}; give a larger --range_max"
-        require(self.num_negatives <= ranks, "--num_negatives", self.num_negatives, bound)
-        for name, most in (("absolute_margin", 2), ("relative_margin", 1), ("guide_margin", 2), ("max_similarity", 1)):
-            given = getattr(self, name)
-            require(given is None or -most <= given <= most, f"--{name}", given, f"between {-most} and {most}")
+        bound = f"at most {ranks}, the number of ranks from {low} to {high}; give a larger {spell('range_max')}"
+        require(self.num_negatives <= ranks, "num_negatives", self.num_negatives, bound)
         require_effect(self, None)
         if not self.output:
-            raise UserError("--output is missing; give OUT.csv or OUT.tsv")
+            raise OptionError("output", reason="is missing", remedy="give OUT.csv or OUT.tsv")
         if not self.output.lower().endswith((".csv", ".tsv")):
-            raise UserError(f"--output {self.output}: must end in .csv or .tsv")
+            raise OptionError("output", self.output, "must end in .csv or .tsv")
 
     @property
     def columns(self) -> list[str]:

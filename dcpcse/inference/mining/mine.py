@@ -22,7 +22,7 @@ from dcpcse.inference.mining.result import MiningResult, Negatives, OutputRows
 from dcpcse.inference.mining.similarities import Encoding, Similarities, StoredVectors
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.files import require_output, staging_folder
 
 ANCHORS = 256
@@ -45,7 +45,9 @@ def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> Trainin
     corpus = location(name, corpus) if isinstance(corpus, str | PathLike) else corpus
     if isinstance(corpus, str) and os.path.isdir(corpus):
         if not is_index_folder(corpus):
-            raise UserError(f"{name} {corpus} is a folder without an index; give a file, or an index of dcpcse search")
+            raise UserError(
+                f"{spell(name, corpus)} is a folder without an index; give a file, or an index of dcpcse search"
+            )
         return Path(corpus)
     return load_training_data(corpus, cache_dir, name=name)
 
@@ -68,11 +70,11 @@ def mine_negatives(
     exists, is also read or cannot be written, and if no pair gets enough negatives.
     """
     output = Path(args.output)
-    require_output(output, "--output", args.overwrite)
+    require_output(output, "output", args.overwrite)
     for source in (pairs, corpus):
         is_file = isinstance(source, TrainingData) and output.exists() and os.path.exists(source.name)
         if is_file and output.samefile(source.name):
-            raise UserError(f"--output {output} is also read, and would be overwritten; give another file")
+            raise UserError(f"{spell('output', output)} is also read, and would be overwritten; give another file")
     numbered = Pairs.of(pairs)
     encode = Encoding(load_model(), batch_size)
     guide_encode = load_guide and Encoding(load_guide(), batch_size)
@@ -82,7 +84,7 @@ def mine_negatives(
         with tqdm(total=len(numbered.anchors), desc="mine", mininterval=1, disable=not show_progress) as bar:
             negatives = miner.mine(bar.update)
         rows = _rows_of_output(args, numbered, negatives)
-        require_output(output, "--output", args.overwrite)  # it may have been written in the meantime
+        require_output(output, "output", args.overwrite)  # it may have been written in the meantime
         write_table(output, args.columns, _texts(numbered, rows, negatives, index))
     result = MiningResult.of(args, numbered, negatives, rows, index.described)
     for line in result.lines:
@@ -235,7 +237,7 @@ def _rows_of_output(args: MiningArguments, pairs: Pairs, negatives: Negatives) -
         needed = plural(rows.places.shape[1], "negative")
         raise UserError(
             f"no pair of {pairs.data.name} has {needed} in the corpus that the options allow; give a larger corpus, "
-            "fewer --num_negatives, smaller margins or a larger --max_similarity"
+            f"fewer {spell('num_negatives')}, smaller margins or a larger {spell('max_similarity')}"
         )
     return rows
 

@@ -21,7 +21,7 @@ from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
 from dcpcse.inference.public_checkpoints.recognise import is_sentence_transformer
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 from dcpcse.utils.safetensors_io import listed, require_same_tensors
 
@@ -66,8 +66,8 @@ def load_checkpoint(
     kind = LAYOUTS[name]
     if kind.ambiguous and layout is None and is_sentence_transformer(checkpoint.folder):
         raise UserError(
-            f"{checkpoint.folder} is a sentence-transformers folder, whose encoder evaluation.py loads as it is; if "
-            f"it is a {kind.title} checkpoint nevertheless, give --layout {name}"
+            f"{checkpoint.folder} is a sentence-transformers folder, whose encoder dcpcse evaluate loads as it is; if "
+            f"it is a {kind.title} checkpoint nevertheless, give {spell('layout', name)}"
         )
     try:
         used, left_out = kind.sort(checkpoint.tensors)
@@ -83,7 +83,7 @@ def load_checkpoint(
     for why in dict.fromkeys(left_out.values()):
         notify(f"left out ({why}): {listed([name for name, reason in left_out.items() if reason == why])}")
     for option, value in resolved.assumed.items():
-        notify(f"--{option} {value}: not in the checkpoint; taken from {resolved.source[option]}")
+        notify(f"{spell(option, value)}: not in the checkpoint; taken from {resolved.source[option]}")
     return model, Imported(name, checkpoint.file, used, left_out, resolved.assumed)
 
 
@@ -101,7 +101,9 @@ def _trained(
     """Build the trained encoder that a checkpoint contains."""
     folder = str(checkpoint.folder)
     if place.base is not None:
-        raise UserError(f"--base: {folder} is a {layout.title} checkpoint with its own encoder; leave --base out")
+        raise UserError(
+            f"{spell('base')}: {folder} is a {layout.title} checkpoint with its own encoder; leave {spell('base')} out"
+        )
     if not checkpoint.config:
         raise UserError(f"{folder} has no config.json, which describes the encoder; copy it there")
     if place.tokenizer is None and not checkpoint.has_tokenizer:
@@ -140,7 +142,7 @@ def _frozen(
         named = f"; config.json names {hint!r}" if hint else ""
         raise UserError(
             f"{checkpoint.folder} contains prompts for a frozen encoder ({layout.title}); give that encoder with "
-            f"--base{named}"
+            f"{spell('base')}{named}"
         )
     tokenizer = place.tokenizer or (str(checkpoint.folder) if checkpoint.has_tokenizer else None)
 
@@ -183,7 +185,7 @@ def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: 
     if theirs is not None and theirs != ours:
         raise UserError(
             f"{checkpoint.folder} was trained on an encoder with {name} {theirs}, but {where} has {ours}; give the "
-            "encoder that it was trained on with --base"
+            f"encoder that it was trained on with {spell('base')}"
         )
 
 
@@ -199,7 +201,7 @@ def _require_same_encoder(
         if difference:
             raise UserError(
                 f"the encoder inside {checkpoint.file} is not {where}: '{name}' differs by up to {difference:.2g}; "
-                "give the encoder that the prompts were trained on with --base"
+                f"give the encoder that the prompts were trained on with {spell('base')}"
             )
 
 
@@ -264,7 +266,7 @@ def _deep_prompt(
         raise UserError(
             f"{file}: each prompt has {len(last)} values, but {backbone.source.name_or_path} requires {shape.width} "
             f"({shape.layers} layers, keys and values of {shape.heads} heads of {shape.head_dim}); give the encoder "
-            "that the prompts were trained on with --base"
+            f"that the prompts were trained on with {spell('base')}"
         )
     rate = getattr(config, "hidden_dropout_prob", 0.0) if dropout is None else dropout
     prompt = DeepPrompt(shape, dropout=rate, projection=inner)
@@ -288,7 +290,7 @@ def _shallow_prompt(
         raise UserError(
             f"{checkpoint.file}: p_mbv has shape {tuple(vectors.shape)}, but the template {str(template)!r} has "
             f"{len(ids)} tokens and the encoder {embeddings.shape[1]} dimensions; give the trained template with "
-            "--template"
+            f"{spell('template')}"
         )
     unused = [place for place, token in enumerate(ids) if token in ids[place + 1 :]]
     if unused:

@@ -9,7 +9,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.templates import Template
 from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout
 from dcpcse.utils import presets
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import no_effect, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require
 
 
@@ -58,9 +58,9 @@ class Choices:
     )
 
     def __post_init__(self) -> None:
-        require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
+        require((self.position_offset or 0) >= 0, "position_offset", self.position_offset, "0 or more")
         if self.pooler_type is not None:
-            require(self.pooler_type in POOLERS, "--pooler_type", self.pooler_type, f"one of {sorted(POOLERS)}")
+            require(self.pooler_type in POOLERS, "pooler_type", self.pooler_type, f"one of {sorted(POOLERS)}")
         if self.template is not None:
             Template.parse(self.template)
 
@@ -119,7 +119,7 @@ def resolve_choices(
     for name, obstacle in open_to.items():
         given = getattr(choices, name)
         if obstacle and given is not None:
-            raise UserError(f"--{name} has no effect on this {layout.title} checkpoint: {obstacle}; leave it out")
+            raise no_effect(name, f"on this {layout.title} checkpoint: {obstacle}")
         if obstacle:
             continue
         values[name] = (settings | {"position_offset": prompt_length})[name] if given is None else given
@@ -156,20 +156,24 @@ def _published(layout: Layout, path: str, model_type: str) -> PublishedSettings:
 def _no_head(head: bool, pooling: str) -> str | None:
     if not head:
         return "it has no head"
-    return None if pooling in POOLERS_WITH_HEAD else f"a head requires --pooler_type cls or mask, not {pooling}"
+    return (
+        None
+        if pooling in POOLERS_WITH_HEAD
+        else f"a head requires {spell('pooler_type', 'cls')} or mask, not {pooling}"
+    )
 
 
 def _not_templated(layout: Layout) -> str:
-    return f"{layout.title} has no template; for a PromptBERT checkpoint, give --layout promptbert"
+    return f"{layout.title} has no template; for a PromptBERT checkpoint, give {spell('layout', 'promptbert')}"
 
 
 def _not_denoised(layout: Layout, pooling: str) -> str | None:
     if not layout.templated:
         return _not_templated(layout)
-    return None if POOLERS[pooling].needs_template else f"--pooler_type {pooling} has no [MASK] vector"
+    return None if POOLERS[pooling].needs_template else f"{spell('pooler_type', pooling)} has no [MASK] vector"
 
 
 def _not_from_zero(denoised: bool, model_type: str) -> str | None:
     if not denoised:
-        return "it needs --denoise_at_inference"
+        return f"it needs {spell('denoise_at_inference', True)}"
     return None if "roberta" in model_type else f"the positions of {model_type} begin at 0 anyway"

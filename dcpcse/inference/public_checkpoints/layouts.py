@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, invalid_choice
 
 PARTS = {"encoder": "encoder", "prompt": "prompts", "shallow": "vectors of the template's tokens", "head": "head"}
 """Part of a model → what messages call it."""
@@ -205,7 +205,7 @@ LAYOUTS: Mapping[str, Layout] = {
 def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
     """Return the requested format, or else the recognised one; raise UserError if there is none."""
     if asked is not None and asked not in LAYOUTS:
-        raise UserError(f"--layout {asked!r:.60} is unknown; choose from: {', '.join(LAYOUTS)}")
+        raise invalid_choice("layout", asked, LAYOUTS)
     found = asked or recognise_layout(names, adapter=adapter)
     if found is None or LAYOUTS[found].adapter != adapter:
         known = ", ".join(name for name, layout in LAYOUTS.items() if layout.adapter == adapter)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcpcse.utils.arguments import path
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import atomic_folder, require_new_folder
 from dcpcse.utils.packages import require_packages
 
@@ -96,9 +96,11 @@ def export(
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
     target, output = EXPORT_FORMATS[to], Path(path("output", output))
     if truncate_dim is not None and not target.shortens:
-        others = " or ".join(f"--to {name}" for name, one in EXPORT_FORMATS.items() if one.shortens)
-        raise UserError(f"--truncate_dim: --to {to} cannot contain a size; leave it out, or use {others}")
-    require_new_folder(output, "--output")
+        others = " or ".join(spell("to", name) for name, one in EXPORT_FORMATS.items() if one.shortens)
+        raise UserError(
+            f"{spell('truncate_dim')}: {spell('to', to)} cannot contain a size; leave it out, or use {others}"
+        )
+    require_new_folder(output, "output")
     target.require_packages()
     # Imported after the checks, because these imports take seconds.
     from dcpcse.encoders.backbones import quiet
@@ -109,7 +111,7 @@ def export(
     module = importlib.import_module(f".{target.module}", __package__)
     exported = target.subject(model)
     if reasons := module.obstacles(exported):
-        raise UserError(f"--to {to} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
+        raise UserError(f"{spell('to', to)} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
     expected = model.encode(sentences, max_length=model.max_tokens, truncate_dim=truncate_dim)
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
@@ -139,7 +141,7 @@ def _others(model: "SentenceEncoder", refused: str) -> str:
         if name != refused
         and not importlib.import_module(f".{target.module}", __package__).obstacles(target.subject(model))
     ]
-    return f"use --to {' or '.join(fitting)}"
+    return f"use {spell('to', ' or '.join(fitting))}"
 
 
 def _difference(found: "np.ndarray", expected: "np.ndarray") -> float:

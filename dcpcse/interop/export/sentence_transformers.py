@@ -8,7 +8,7 @@ import numpy as np
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.backbone_folder import PROMPT_NAMES
 from dcpcse.encoders.storage.manifest import MODEL_CONFIG, read_object
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
 README_PAGE = """---
@@ -44,9 +44,9 @@ def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = No
     """
     if truncate_dim is not None and model.normalize:
         raise UserError(
-            "--truncate_dim: the model scales embeddings to unit length, and sentence-transformers would shorten them "
-            f"afterwards; leave it out, and use SentenceTransformer(..., truncate_dim={truncate_dim}) and "
-            "encode(..., normalize_embeddings=True)"
+            f"{spell('truncate_dim')}: the model scales embeddings to unit length, and sentence-transformers would "
+            f"shorten them afterwards; leave it out, and use SentenceTransformer(..., truncate_dim={truncate_dim}) "
+            "and encode(..., normalize_embeddings=True)"
         )
     plain = _is_plain(model)
     if plain:

@@ -4,7 +4,7 @@ from typing import Any
 
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import DEFAULTS
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, spell
 
 CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide")
 
@@ -16,7 +16,9 @@ def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "")
     """
     for name in CONTRASTIVE_OPTIONS:
         if name not in used and getattr(args, name) != DEFAULTS[name]:
-            raise UserError(
-                f"--{name} has no effect: --method {args.method} has no contrastive loss{data}; leave it out"
+            raise OptionError(
+                name,
+                reason=f"has no effect: {spell('method', args.method)} has no contrastive loss{data}",
+                remedy="leave it out",
             )
     return {}

@@ -1,6 +1,5 @@
 """The loss of labelled and of scored sentence pairs (SBERT, section 3), which several methods use for such data."""
 
-import math
 from dataclasses import dataclass
 
 from dcpcse.data.columns import LABEL, SCORE, Columns
@@ -8,15 +7,15 @@ from dcpcse.losses import Classification, PerRowLoss
 from dcpcse.losses.cosine_regression import CosineRegression
 from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.option_fields import Options, option
 
 LABELS = (LABEL, SCORE)
 """The columns that the loss uses besides the sentences."""
 
 
 @dataclass
-class LabelledPairsOptions:
+class LabelledPairsOptions(Options):
     """Options of the loss of labelled and scored pairs."""
 
     _argument_group_name = "labelled and scored pairs (SBERT, D2CSE, DiffCSE)"
@@ -26,11 +25,8 @@ class LabelledPairsOptions:
         "With scored pairs: the score that corresponds to a cosine of 1. Default: the largest score of the training "
         "file.",
         column=SCORE,
+        above=0,
     )
-
-    def __post_init__(self) -> None:
-        largest = self.largest_score
-        require(largest is None or 0 < largest < math.inf, "--largest_score", largest, "above 0, and finite")
 
 
 def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
@@ -53,10 +49,10 @@ def _largest_score(args: ModelArguments, columns: Columns) -> float:
     if lowest < 0 or highest > largest or lowest == highest:
         remedy = "add rows with other scores" if lowest == highest else "rescale them"
         if lowest >= 0 and highest > largest:
-            remedy = "give a larger --largest_score, or leave it out"
-        allowed = f"between 0 and --largest_score {largest:g}" if args.largest_score else "0 or more"
+            remedy = f"give a larger {spell('largest_score')}, or leave it out"
+        allowed = f"between 0 and {spell('largest_score')} {largest:g}" if args.largest_score else "0 or more"
         raise UserError(
-            f"the scores of --train_file range from {lowest:g} to {highest:g}; they must differ and be {allowed}; "
-            f"{remedy}"
+            f"the scores of {spell('train_file')} range from {lowest:g} to {highest:g}; they must differ and be "
+            f"{allowed}; {remedy}"
         )
     return largest

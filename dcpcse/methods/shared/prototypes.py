@@ -1,6 +1,5 @@
 """Prompt-derived prototypes (ConPVP; Zeng et al. 2022), which several methods can use as positives."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from dcpcse.losses import Term
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import EMPTY_PART, Part, contrastive, instance_wise
 from dcpcse.methods.registry import Method
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Need, option, require
+from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.option_fields import Need, Options, option
 from dcpcse.utils.parsing import parse_yaml, read_text
 
 PAPER = {
@@ -75,12 +74,14 @@ exactly one token follows [MASK] before the end, because the code finds [MASK] b
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
 
 PROTOTYPES = Need(
-    "--prototypes both or positive", lambda args: args.prototypes not in (None, "none"), voids="prototypes"
+    lambda: f"{spell('prototypes', 'both')} or positive",
+    lambda args: args.prototypes not in (None, "none"),
+    voids="prototypes",
 )
 
 
 @dataclass
-class PrototypeOptions:
+class PrototypeOptions(Options):
     """Options of prototypes, shared by all methods that support them."""
 
     _argument_group_name = "prototypes (ConPVP)"
@@ -98,11 +99,9 @@ class PrototypeOptions:
         "the lists positive and negative.",
         needs=PROTOTYPES,
     )
-    prototype_weight: float | None = option(None, "Weight of the prototypical loss. Default: 1.", needs=PROTOTYPES)
-
-    def __post_init__(self) -> None:
-        weight = self.prototype_weight
-        require(weight is None or 0 < weight < math.inf, "--prototype_weight", weight, "above 0, and finite")
+    prototype_weight: float | None = option(
+        None, "Weight of the prototypical loss. Default: 1.", needs=PROTOTYPES, above=0
+    )
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
         """Return values for options that were left out. Raises UserError if the anchor is not a [MASK] vector."""
@@ -110,9 +109,9 @@ class PrototypeOptions:
             return {}
         if self.pooler_type != "mask" or self.template is None:
             raise UserError(
-                f"--prototypes {self.prototypes} needs the [MASK] vector of a template as the anchor; give "
-                "--pooler_type mask and a --template, such as 'This sentence : \"{sentence}\" means [MASK].', or "
-                "--prototypes none"
+                f"{spell('prototypes', self.prototypes)} needs the [MASK] vector of a template as the anchor; give "
+                f'{spell("pooler_type", "mask")} and a {spell("template")}, such as \'This sentence : "{{sentence}}" '
+                f"means [MASK].', or {spell('prototypes', 'none')}"
             )
         return {"prototype_templates": "paper"}
 
@@ -151,16 +150,18 @@ def _read_sets(path: Path) -> Mapping[str, Sequence[str]]:
     try:
         content = parse_yaml(read_text(path))
     except OSError as error:
-        raise UserError(f"--prototype_templates {path}: {error.strerror}; give {allowed}") from error
+        raise OptionError("prototype_templates", path, f"{error.strerror}", f"give {allowed}") from error
     except ValueError as error:
-        raise UserError(f"--prototype_templates {path}: not valid YAML; give {allowed}") from error
+        raise OptionError("prototype_templates", path, "not valid YAML", f"give {allowed}") from error
     lists = content if isinstance(content, dict) else {}
     if set(lists) != {"positive", "negative"} or not all(lists.values()):
-        raise UserError(f"--prototype_templates {path}: expected the keys positive and negative; give {allowed}")
+        raise OptionError("prototype_templates", path, "expected the keys positive and negative", f"give {allowed}")
     for text in (*lists["positive"], *lists["negative"]):
         if Template.parse(str(text)).prompts:
-            raise UserError(
-                f"--prototype_templates {path}: the template {text!r} has {PROMPT} slots, which only the anchor's "
-                "template can have; remove them"
+            raise OptionError(
+                "prototype_templates",
+                path,
+                f"the template {text!r} has {PROMPT} slots, which only the anchor's template can have",
+                "remove them",
             )
     return {kind: tuple(map(str, texts)) for kind, texts in lists.items()}

@@ -1,7 +1,6 @@
 """Conditional replaced-token detection (CRTD): the options and loss term that D2CSE and DiffCSE share."""
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,15 +21,17 @@ from dcpcse.methods.registry import Method, ParameterGroup
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.hinge import with_hinge
 from dcpcse.methods.shared.labelled_pairs import LABELS, labelled_pairs_loss
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import (
     GENERATE_AT_CHOICES,
     GENERATION_CHOICES,
     POOLERS_WITH_HEAD,
     Need,
+    Options,
     flag,
+    needs_above_zero,
+    needs_value,
     option,
-    require,
 )
 
 DETECTED_VIEWS = ("all", "anchor")
@@ -39,14 +40,14 @@ DISCRIMINATORS = ("self", "frozen", "trained")
 GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
 """Options of the generator, which have no effect with --corrupted_corpus."""
 
-TRAINED = Need("--discriminator trained", lambda args: args.discriminator == "trained", voids="discriminator")
-WEIGHT = Need("--lambda_weight above 0", lambda args: args.lambda_weight != 0, voids="lambda_weight")
-DECAY = Need("--lambda_decay_rate below 1", lambda args: args.lambda_decay_rate not in (None, 1))
-CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
+TRAINED = needs_value("discriminator", "trained", voids=True)
+WEIGHT = needs_above_zero("lambda_weight")
+DECAY = Need(lambda: f"{spell('lambda_decay_rate')} below 1", lambda args: args.lambda_decay_rate not in (None, 1))
+CONDITION = needs_value("crtd_condition", True)
 
 
 @dataclass
-class CrtdOptions:
+class CrtdOptions(Options):
     """Options of replaced-token detection."""
 
     _argument_group_name = "replaced-token detection (D2CSE, DiffCSE)"
@@ -57,7 +58,7 @@ class CrtdOptions:
         "for BERT, distilroberta-base for RoBERTa.",
     )
     masking_ratio: float | None = option(
-        None, "CRTD: share of the tokens that are masked for the generator. Default: 0.3."
+        None, "CRTD: share of the tokens that are masked for the generator. Default: 0.3.", above=0, below=1
     )
     generation: str | None = option(
         None,
@@ -75,14 +76,16 @@ class CrtdOptions:
         "CRTD: output folder of dcpcse pretrain corrupt with corrupted sentences; no generator is loaded then.",
         replaces=GENERATOR_OPTIONS,
     )
-    lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.")
+    lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.", at_least=0)
     lambda_decay_rate: float | None = option(
         None,
         "CRTD: factor by which the weight falls every --lambda_decay_steps steps. Default: 1, no decay.",
         needs=WEIGHT,
+        above=0,
+        at_most=1,
     )
     lambda_decay_steps: float | None = option(
-        None, "CRTD: steps in which the weight falls by --lambda_decay_rate. Default: 100.", needs=DECAY
+        None, "CRTD: steps in which the weight falls by --lambda_decay_rate. Default: 100.", needs=DECAY, above=0
     )
     crtd_views: str | None = option(
         None,
@@ -107,12 +110,14 @@ class CrtdOptions:
         None,
         "CRTD: learning rate of a trained discriminator and its detection head. Default: --learning_rate.",
         needs=(TRAINED, WEIGHT),
+        above=0,
     )
     discriminator_warmup_steps: float | None = option(
         None,
         "CRTD: steps of the linear warm-up of a trained discriminator (below 1: their share of the run), after which "
         "it follows the schedule of the run. Default: --warmup_steps.",
         needs=(TRAINED, WEIGHT),
+        at_least=0,
     )
     crtd_condition: bool | None = flag(
         "CRTD: give the discriminator the sentence embedding in place of [CLS]. False: D2CSE, Table 6, c."
@@ -120,20 +125,6 @@ class CrtdOptions:
     before_mlp: bool | None = flag(
         "CRTD: use the vector before the head as the condition.", needs=(CONDITION, HAS_HEAD)
     )
-
-    def __post_init__(self) -> None:
-        ratio, weight = self.masking_ratio, self.lambda_weight
-        require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "above 0 and below 1, such as 0.3")
-        require((weight or 0) >= 0, "--lambda_weight", weight, "0 or more")
-        decay, steps = self.lambda_decay_rate, self.lambda_decay_steps
-        allowed = "above 0 and at most 1, such as 0.9"
-        require(decay is None or 0 < decay <= 1, "--lambda_decay_rate", decay, allowed)
-        require(steps is None or 0 < steps < math.inf, "--lambda_decay_steps", steps, "above 0, and finite")
-        rate, warmup = self.discriminator_learning_rate, self.discriminator_warmup_steps
-        require(rate is None or 0 < rate < math.inf, "--discriminator_learning_rate", rate, "above 0, and finite")
-        require(
-            warmup is None or 0 <= warmup < math.inf, "--discriminator_warmup_steps", warmup, "0 or more, and finite"
-        )
 
 
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
@@ -147,11 +138,11 @@ def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any
     of the contrastive loss are given for data with another loss.
     """
     if (label := Columns.of(columns).label) in LABELS:
-        refuse_contrastive_options(args, data=f" with a column {label} in --train_file")
+        refuse_contrastive_options(args, data=f" with a column {label} in {spell('train_file')}")
     if args.tuning == "shallow" or args.template is not None:
-        option_name = "--tuning shallow" if args.template is None else "--template"
+        option_name = spell("tuning", "shallow") if args.template is None else spell("template")
         raise UserError(
-            f"{option_name}: --method {args.method} takes no template, because its discriminator is given the "
+            f"{option_name}: {spell('method', args.method)} takes no template, because its discriminator is given the "
             "sentence embedding as [CLS]; leave it out"
         )
     has_head = args.pooler_type in (None, *POOLERS_WITH_HEAD)
@@ -162,8 +153,10 @@ def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any
         return {**defaults, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
     for name in GENERATOR_OPTIONS:
         if getattr(args, name) is not None:
-            raise UserError(
-                f"--{name} has no effect with --corrupted_corpus, which is already corrupted; leave it out"
+            raise OptionError(
+                name,
+                reason=f"has no effect with {spell('corrupted_corpus')}, which is already corrupted",
+                remedy="leave it out",
             )
     return defaults
 
@@ -218,9 +211,10 @@ def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) 
 def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
     name = args.generator_name or GENERATORS.get(backbone.source.model_type)
     if name is None:
-        raise UserError(
-            f"--generator_name is missing: there is no default for {backbone.source.model_type} encoders; give a "
-            "masked language model with the encoder's vocabulary"
+        raise OptionError(
+            "generator_name",
+            reason=f"is missing: there is no default for {backbone.source.model_type} encoders",
+            remedy="give a masked language model with the encoder's vocabulary",
         )
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
     generator = load_generator(name, backbone.tokenizer, options, train_mode=bool(args.generator_train_mode))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from dcpcse.utils.errors import spell
 from dcpcse.utils.run_files import is_number
 
 logger = logging.getLogger(__name__)
@@ -134,8 +135,8 @@ class CollapseMonitor(TrainerCallback):
         return (
             f"step {figures.step}: {found}: the mean cosine is {figures.others:.3f} for random pairs "
             f"({self.first.others:.3f} at step {self.first.step}) and {figures.own:.3f} for positives; the effective "
-            f"rank is {figures.rank:.1f} ({self.best:.1f} at its best); stop, and try a lower --learning_rate, or "
-            "--warmup_steps"
+            f"rank is {figures.rank:.1f} ({self.best:.1f} at its best); stop, and try a lower "
+            f"{spell('learning_rate')}, or {spell('warmup_steps')}"
         )
 
     def _remember(self, figures: _LoggedFigures) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dcpcse.utils.devices import Returning
 from dcpcse.utils.distributed import cpu_group, world_size
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_atomic, write_json_atomic
 from dcpcse.utils.private.models import norms as norms_of
 from dcpcse.utils.run_files import last_checkpoint
@@ -141,7 +141,7 @@ class FiniteCheck:
         what = f"the loss {', '.join(bad)}" if bad else f"the gradient of {listed(step.bad_gradients())}"
         last = last_checkpoint(self.folder)
         before = f"the last checkpoint before it is {last.name}" if last else "there is no checkpoint before it"
-        return f"{what} is not finite at step {step.number}; {saved}; {before}; try a lower --learning_rate"
+        return f"{what} is not finite at step {step.number}; {saved}; {before}; try a lower {spell('learning_rate')}"
 
     def _save(self, step: _Step) -> str:
         """Save the step to the folder of the run, and return a phrase with its location for the error message."""
@@ -192,5 +192,5 @@ def require_finite_weights(tensors: Mapping[str, Tensor], step: int) -> None:
     if bad := _not_finite(tensors):
         raise UserError(
             f"the trained weights {listed(bad)} are not finite after step {step} and are not saved; try a lower "
-            "--learning_rate"
+            f"{spell('learning_rate')}"
         )

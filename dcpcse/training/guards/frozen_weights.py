@@ -9,7 +9,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from dcpcse.encoders.backbones import weight_digest
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.safetensors_io import listed
 
 
@@ -33,7 +33,7 @@ class FrozenWeightsCheck(TrainerCallback):
         if changed:
             raise UserError(
                 f"training has changed the frozen weights {listed(changed)}, so no result is written; train again, "
-                "and use another --optim or another machine if it happens again"
+                f"and use another {spell('optim')} or another machine if it happens again"
             )
 
 

@@ -12,6 +12,7 @@ from torch.nn.utils import get_total_norm
 from dcpcse.methods import Method
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import world_size
+from dcpcse.utils.errors import spell
 
 STEPS = 5
 """Number of first steps whose median is compared with the limits."""
@@ -73,7 +74,7 @@ class NothingToLearnCheck:
         self._steps.append(self._step(passes, weights, has_gradient))
         self._is_over = number >= STEPS
         if number == STEPS == len(self._steps) and (problem := self._problem()):
-            warn(f"there is nothing to learn: {problem}, or lower --learning_rate")
+            warn(f"there is nothing to learn: {problem}, or lower {spell('learning_rate')}")
 
     def _step(self, passes: Sequence[tuple[int, Terms]], weights: Mapping[str, float], has_gradient: bool) -> _Step:
         losses = [sum(weights.get(name, 1.0) * term.float() for name, term in terms.items()) for _, terms in passes]
@@ -96,8 +97,8 @@ class NothingToLearnCheck:
         if chance and abs(loss) <= SOLVED * chance:
             return (
                 f"the loss of the first {STEPS} steps is {loss:.1e}, where that of guessing is {chance:.2f}; the "
-                "encoder solves the task, and the optimiser makes full steps of the noise that is left; raise --temp, "
-                "give harder data or hard negatives"
+                "encoder solves the task, and the optimiser makes full steps of the noise that is left; raise "
+                f"{spell('temp')}, give harder data or hard negatives"
             )
         if norm <= NOISE * math.sqrt(size):
             return (

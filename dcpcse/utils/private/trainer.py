@@ -5,7 +5,6 @@ from typing import Any
 
 import transformers
 from torch import nn
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import safe_globals
@@ -14,7 +13,6 @@ from dcpcse.utils.private import require_names
 
 __all__ = [
     "DEFAULT_PROGRESS_CALLBACK",
-    "INTEGRATION_TO_CALLBACK",
     "ExportableState",
     "HookedTrainer",
     "safe_globals",

@@ -1,0 +1,141 @@
+"""Messages spell options as the interface does by which the user called: a command line, or Python."""
+
+import ast
+import pickle
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+import dcpcse
+from dcpcse.cli.runner import run
+from dcpcse.utils.errors import OptionError, UserError, command_line, parameter_names, same_call, spell
+from dcpcse.utils.option_fields import needs_above_zero, needs_given, needs_value
+
+SPELLED = {
+    "a name": (("temp",), "--temp", "temp"),
+    "a number": (("temp", 0.05), "--temp 0.05", "temp=0.05"),
+    "a number that is whole": (("max_steps", 64.0), "--max_steps 64", "max_steps=64.0"),
+    "a text": (("tuning", "deep"), "--tuning deep", 'tuning="deep"'),
+    "a flag": (("resume", True), "--resume", "resume=True"),
+    "a flag that is off": (("packing", False), "--packing False", "packing=False"),
+    "a path": (("output_dir", Path("a/b")), "--output_dir a/b", 'output_dir="a/b"'),
+    "several": (
+        ("eval_tasks", ["STSBenchmark", "MR"]),
+        "--eval_tasks STSBenchmark MR",
+        'eval_tasks=["STSBenchmark", "MR"]',
+    ),
+    "a line feed": (("text", "a\nb"), "--text a\nb", 'text="a\\nb"'),
+}
+
+
+@pytest.mark.parametrize("case", SPELLED)
+def test_an_option_is_spelled_as_its_user_writes_it(case):
+    arguments, on_a_command_line, in_python = SPELLED[case]
+    assert spell(*arguments) == in_python
+    with command_line():
+        assert spell(*arguments) == on_a_command_line
+    assert spell(*arguments) == in_python
+
+
+def test_the_names_of_the_outermost_function_count_and_may_hold_a_value():
+    @parameter_names(train_file="train_dataset")
+    def inner():
+        return spell("train_file", "a.csv"), spell("custom_data", True)
+
+    assert inner() == ('train_dataset="a.csv"', "custom_data=True")
+    with parameter_names(train_file="train_data", custom_data="official=False"):
+        assert inner() == ('train_data="a.csv"', "official=False")
+        with command_line():
+            assert inner() == ("--train_file a.csv", "--custom_data")
+    assert spell("train_file") == "train_file"
+
+
+def test_what_the_user_repeats_is_a_command_or_a_call():
+    assert same_call() == "the same call"
+    with command_line():
+        assert same_call() == "the same command"
+
+
+def test_an_error_has_its_parts_and_leaves_out_those_that_it_does_not_have():
+    error = OptionError("temp", 0.0, "must be a positive number", "give 0.05")
+    assert (error.option, error.value, error.reason, error.remedy) == (
+        *("temp", 0.0),
+        *("must be a positive number", "give 0.05"),
+    )
+    assert str(error) == "temp=0.0: must be a positive number; give 0.05"
+    assert str(OptionError("temp", 0.0, "must be above 0")) == "temp=0.0: must be above 0"
+    assert str(OptionError("resume", reason="has no effect", remedy="leave it out")) == (
+        "resume has no effect; leave it out"
+    )
+    assert isinstance(error, UserError) and isinstance(error, ValueError)
+
+
+def test_an_error_of_a_worker_process_is_spelled_as_the_first_process_was_called():
+    sent = pickle.dumps(OptionError("temp", 0.5, "too low"))
+    with command_line():
+        error = pickle.loads(sent)
+    assert type(error) is OptionError and str(error) == "--temp 0.5: too low"
+
+
+def test_conditions_are_worded_when_a_message_needs_them():
+    needs = [needs_value("tuning", "deep"), needs_value("do_mlm", True), needs_given("guide"), needs_above_zero("neg")]
+    assert list(map(str, needs)) == ['tuning="deep"', "do_mlm=True", "guide", "neg above 0"]
+    with command_line():
+        assert list(map(str, needs)) == ["--tuning deep", "--do_mlm", "--guide", "--neg above 0"]
+
+
+def test_a_program_spells_options_as_on_a_command_line_in_its_threads_too(capsys):
+    said = []
+
+    def main(argv):
+        worker = threading.Thread(target=lambda: said.append(spell("resume", True)))
+        worker.start()
+        worker.join()
+        raise OptionError("temp", -0.5, "must be above 0")
+
+    assert run(main, []) == 2
+    assert capsys.readouterr().err == "error: --temp -0.5: must be above 0\n" and said == ["--resume"]
+    assert spell("temp") == "temp"
+
+
+PACKAGE = Path(dcpcse.__file__).parent
+CALLED_FROM_PYTHON = (
+    "api",
+    "data",
+    "encoders",
+    "evaluation",
+    "inference",
+    "interop",
+    "losses",
+    "pretraining",
+    "utils",
+)
+"""Packages whose messages users of Python see; training and methods follow."""
+STILL_SPELLED = {"api/train.py", "utils/command_parser.py"}
+WRITES_A_MESSAGE = {"UserError", "OptionError", "DataError", "Interrupted", "notify", "warn", "require"}
+DASHES = re.compile(r"(?<![\w-])--[a-z{]")
+A_COMMAND = re.compile(r"dcpcse [a-z ]+[^;]*--")
+
+
+def text_of(node: ast.AST) -> str:
+    """The text of a string, with braces for what is inserted."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_messages_that_users_of_python_see_spell_their_options():
+    faults = []
+    for path in [path for package in CALLED_FROM_PYTHON for path in sorted((PACKAGE / package).rglob("*.py"))]:
+        if (place := str(path.relative_to(PACKAGE))) in STILL_SPELLED:
+            continue
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or getattr(call.func, "id", "") not in WRITES_A_MESSAGE:
+                continue
+            texts = [text_of(node) for one in call.args for node in ast.walk(one)]
+            faults += [
+                f"{place}, line {call.lineno}: {text}" for text in texts if DASHES.search(A_COMMAND.sub("", text))
+            ]
+    assert not [fault for fault in faults if not re.search("server_worker|--(url|flex)", fault)]
