@@ -110,8 +110,8 @@ class Comparison:
             table.add_row([task, size or "", *(_with_interval(cells[task, model]) for model in self.runs)])
         yield table
         pairs: dict[tuple[str, str], list[ModelDifference]] = {}
-        for one in self.differences:
-            pairs.setdefault((one.first, one.second), []).append(one)
+        for difference in self.differences:
+            pairs.setdefault((difference.first, difference.second), []).append(difference)
         for (first, second), rows in pairs.items():
             head = ["task", "difference", interval, "p", "p (Holm)", "verdict"]
             table = PrettyTable(head, align="r", title=f"{second} minus {first}")
@@ -132,12 +132,12 @@ class Comparison:
             import pandas
         except ImportError as error:
             raise UserError("to_pandas needs the package pandas; pip install pandas, or use differences") from error
-        return pandas.DataFrame([asdict(one) for one in self.differences])
+        return pandas.DataFrame([asdict(difference) for difference in self.differences])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as a JSON-serialisable dictionary."""
         facts = {name: getattr(self, name) for name in ("mode", "level", "samples", "seed")}
-        lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("scores", "differences")}
+        lists = {name: [asdict(row) for row in getattr(self, name)] for name in ("scores", "differences")}
         return {**facts, "runs": dict(self.runs), **lists, "notes": list(self.notes)}
 
     def to_json(self) -> str:
@@ -152,7 +152,7 @@ class Comparison:
         from dcpcse.analysis.plots.score_intervals import draw_score_intervals
 
         points = {
-            model: {one.task: (one.value, one.low, one.high) for one in self.scores if one.model == model}
+            model: {score.task: (score.value, score.low, score.high) for score in self.scores if score.model == model}
             for model in self.runs
         }
         return draw_score_intervals(points, self.level)
@@ -193,7 +193,7 @@ def compare_runs(
     pairs = list(combinations(range(len(names)), 2))
     pairs = pairs if len(names) <= ALL_PAIRS else [pair for pair in pairs if pair[0] == 0]
     scores = [score for row in resampled for score in row.scores(models, level)]
-    differences = [one for first, second in pairs for one in _differences(resampled, names, first, second, level)]
+    differences = [diff for first, second in pairs for diff in _differences(resampled, names, first, second, level)]
     notes += _notes(models, resampled, scores, differences)
     counts = {name: len(of_model) for name, of_model in models.items()}
     return Comparison(counts, scores, differences, notes, level, samples, seed, mode)
@@ -202,9 +202,9 @@ def compare_runs(
 def _common_mode(runs: Sequence[tuple[str, RunOutcomes]]) -> str | None:
     modes = {run.mode: (name, run) for name, run in runs if run.mode is not None}
     if len(modes) > 1:
-        (one, (first, _)), (other, (second, _)) = list(modes.items())[:2]
+        (mode, (first, _)), (other, (second, _)) = list(modes.items())[:2]
         raise UserError(
-            f"{first} was evaluated in mode {one} and {second} in mode {other}; evaluate all of them in one mode"
+            f"{first} was evaluated in mode {mode} and {second} in mode {other}; evaluate all of them in one mode"
         )
     return next(iter(modes), None)
 
@@ -214,13 +214,13 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
 
     Tasks are in the order of the published tables, others after them. Raises UserError if there is no common task.
     """
-    given = list(dict.fromkeys(task for _, run in runs for task in run.names))
-    order = {task: place for place, task in enumerate(FAMILY_OF)}
-    given.sort(key=lambda task: order.get(task, len(order)))
+    task_names = list(dict.fromkeys(task for _, run in runs for task in run.names))
+    order = {task: index for index, task in enumerate(FAMILY_OF)}
+    task_names.sort(key=lambda task: order.get(task, len(order)))
     tasks: dict[str, list[str]] = {"examples": [], "main_scores": []}
     notes: list[str] = []
     missing: dict[tuple[str, ...], list[str]] = {}
-    for task in given:
+    for task in task_names:
         lacking = dict.fromkeys(name for name, run in runs if task not in run.tasks)
         if not lacking:
             tasks["examples"].append(task)
@@ -238,24 +238,24 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
 
 def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
     """Raise UserError if own data of one run have the name of another task of another run."""
-    found = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
-    if len(found) > 1:
-        (one, first), (other, second) = list(found.items())[:2]
-        raise UserError(f"{task} is a task of {one} for {first} and of {other} for {second}; rename one of the data")
+    families = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
+    if len(families) > 1:
+        (kind, first), (other, second) = list(families.items())[:2]
+        raise UserError(f"{task} is a task of {kind} for {first} and of {other} for {second}; rename one of the data")
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
     """Raise UserError unless all runs have the same number of examples and, if they are known, gold scores."""
     (first, base), *others = [(name, run.tasks[task]) for name, run in runs]
-    for name, found in others:
+    for name, outcomes in others:
         problem = None
-        if found.statistic != base.statistic:
-            problem = f"{found.statistic} and {base.statistic}"
-        elif len(found.values) != len(base.values):
-            problem = f"{len(found.values):,} and {len(base.values):,} {base.examples}"
-        elif found.gold is not None and base.gold is not None and not np.array_equal(found.gold, base.gold):
+        if outcomes.statistic != base.statistic:
+            problem = f"{outcomes.statistic} and {base.statistic}"
+        elif len(outcomes.values) != len(base.values):
+            problem = f"{len(outcomes.values):,} and {len(base.values):,} {base.examples}"
+        elif outcomes.gold is not None and base.gold is not None and not np.array_equal(outcomes.gold, base.gold):
             kind = "numbers of relevant documents" if base.statistic == "mean" else "gold scores"
-            problem = f"{int(np.sum(found.gold != base.gold)):,} {kind} differ"
+            problem = f"{int(np.sum(outcomes.gold != base.gold)):,} {kind} differ"
         if problem:
             raise UserError(
                 f"{task}: {name} and {first} were evaluated on different data ({problem}); evaluate both on the same"
@@ -297,24 +297,24 @@ class _Row:
     @property
     def points(self) -> Sequence[np.ndarray]:
         """The scores × 100 (R,) of each model."""
-        return self.main_scores if self.resampled is None else [100 * one for one in self.resampled.observed]
+        return self.main_scores if self.resampled is None else [100 * scores for scores in self.resampled.observed]
 
     def scores(self, models: Mapping[str, Sequence[RunOutcomes]], level: float) -> Iterator[ModelScore]:
         for number, (name, runs) in enumerate(models.items()):
             if self.resampled is None:
                 yield ModelScore(self.task, name, len(runs), None, float(self.main_scores[number].mean()))
                 continue
-            found = significance.estimate(self.resampled, number, level)
-            points = (100 * part for part in (found.value, found.low, found.high))
-            yield ModelScore(self.task, name, len(runs), self.size, *points, found.covers(self.examples))
+            estimate = significance.estimate(self.resampled, number, level)
+            points = (100 * part for part in (estimate.value, estimate.low, estimate.high))
+            yield ModelScore(self.task, name, len(runs), self.size, *points, estimate.covers(self.examples))
 
     def difference(self, names: Sequence[str], first: int, second: int, level: float) -> ModelDifference:
-        place = (self.task, names[first], names[second])
+        key = (self.task, names[first], names[second])
         if self.resampled is None:
-            return ModelDifference(*place, float(self.main_scores[second].mean() - self.main_scores[first].mean()))
-        found = significance.difference(self.resampled, first, second, level)
-        points = (100 * part for part in (found.value, found.low, found.high))
-        return ModelDifference(*place, *points, found.p, covers=found.covers(self.examples))
+            return ModelDifference(*key, float(self.main_scores[second].mean() - self.main_scores[first].mean()))
+        difference = significance.difference(self.resampled, first, second, level)
+        points = (100 * part for part in (difference.value, difference.low, difference.high))
+        return ModelDifference(*key, *points, difference.p, covers=difference.covers(self.examples))
 
 
 def _resample(
@@ -362,8 +362,8 @@ def _families_of_all(tasks: Iterable[str], models: Mapping[str, Sequence[RunOutc
     """Return the families of tasks and of families, from the runs that know most of them."""
     runs = [run for of_model in models.values() for run in of_model]
     known = {name for run in runs for name in run.families}
-    found = {name: max((run.families.get(name, ()) for run in runs), key=len) for name in known}
-    return found | {task: _families(task, runs[0]) for task in tasks if not any(found.get(task, ()))}
+    families = {name: max((run.families.get(name, ()) for run in runs), key=len) for name in known}
+    return families | {task: _families(task, runs[0]) for task in tasks if not any(families.get(task, ()))}
 
 
 def _shown_name(task: str, members: Mapping[str, Mapping[str, None]]) -> str:
@@ -411,8 +411,8 @@ def _resample_task(
 
 def _families(task: str, run: RunOutcomes) -> tuple[str, ...]:
     """Return the families of a task, as a results file or senteval names them."""
-    if found := tuple(filter(None, run.families.get(task, (FAMILY_OF.get(task),)))):
-        return found
+    if families := tuple(filter(None, run.families.get(task, (FAMILY_OF.get(task),)))):
+        return families
     return (FAMILY_OF_STATISTIC[run.tasks[task].statistic] if task in run.tasks else "other",)
 
 
@@ -420,16 +420,16 @@ def _differences(
     rows: Sequence[_Row], names: Sequence[str], first: int, second: int, level: float
 ) -> list[ModelDifference]:
     """Return the difference of two models on each task, with p-values adjusted for the number of tasks."""
-    found = [row.difference(names, first, second, level) for row in rows]
-    tests = [place for place, (row, one) in enumerate(zip(rows, found, strict=True)) if one.p is not None]
-    tasks = [place for place in tests if not rows[place].is_average]
-    adjusted = dict(zip(tasks, significance.holm([found[place].p for place in tasks]), strict=True))
-    for place in tests:
-        p = adjusted.get(place, found[place].p)
-        better = found[place].second if found[place].value > 0 else found[place].first
+    differences = [row.difference(names, first, second, level) for row in rows]
+    tests = [index for index, (row, diff) in enumerate(zip(rows, differences, strict=True)) if diff.p is not None]
+    tasks = [index for index in tests if not rows[index].is_average]
+    adjusted = dict(zip(tasks, significance.holm([differences[index].p for index in tasks]), strict=True))
+    for index in tests:
+        p = adjusted.get(index, differences[index].p)
+        better = differences[index].second if differences[index].value > 0 else differences[index].first
         verdict = f"{better} is better" if p < 1 - level else UNDECIDED
-        found[place] = replace(found[place], p_holm=adjusted.get(place), verdict=verdict)
-    return found
+        differences[index] = replace(differences[index], p_holm=adjusted.get(index), verdict=verdict)
+    return differences
 
 
 def _notes(
@@ -440,24 +440,24 @@ def _notes(
 ) -> list[str]:
     """Return lines on what the intervals cover, on unequal numbers of runs, and on tasks without examples."""
     owners: dict[str, dict[str, None]] = {}
-    lines_of_tasks = {(one.task, one.covers) for one in (*differences, *scores) if one.covers}
+    lines_of_tasks = {(result.task, result.covers) for result in (*differences, *scores) if result.covers}
     if len(lines_of_tasks) == len({task for task, _ in lines_of_tasks}):  # in each task, all intervals cover the same
-        for one in scores:
-            if one.covers:
-                owners.setdefault(one.covers, {})[one.task] = None
+        for result in scores:
+            if result.covers:
+                owners.setdefault(result.covers, {})[result.task] = None
     else:
         for difference in differences:
             if difference.covers:
                 owners.setdefault(difference.covers, {})[f"{difference.second} minus {difference.first}"] = None
-        for one in scores:
-            if one.covers and (one.covers not in owners or len(owners) > 1):
-                owners.setdefault(one.covers, {})[one.model] = None
+        for result in scores:
+            if result.covers and (result.covers not in owners or len(owners) > 1):
+                owners.setdefault(result.covers, {})[result.model] = None
     notes = [line if len(owners) == 1 else f"{first_names(list(of))}: {line}" for line, of in owners.items()]
     counts = {name: len(runs) for name, runs in models.items()}
     if len(set(counts.values())) > 1:
-        given = ", ".join(f"{name} {count}" for name, count in counts.items())
+        summary = ", ".join(f"{name} {count}" for name, count in counts.items())
         notes.append(
-            f"unequal numbers of runs ({given}); an interval of a difference covers seeds from "
+            f"unequal numbers of runs ({summary}); an interval of a difference covers seeds from "
             f"{significance.LEAST_SEEDS} of both models"
         )
     if any(row.resampled is None for row in rows):

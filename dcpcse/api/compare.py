@@ -105,13 +105,13 @@ def compare_models(
         raise UserError("one model is given; give at least two to compare, or a list inside the list for its seeds")
     # Data that can be read only once are kept for all models.
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
-    data = {name: list(one) if isinstance(one, Iterator) else one for name, one in data.items()}
+    data = {name: list(value) if isinstance(value, Iterator) else value for name, value in data.items()}
     chosen, _ = tasks_or_pairs(data["tasks"], mode)
-    given = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}
-    results = [found for of_model in given.values() for found in of_model if found is not None]
-    if results and all(one is None for one in data.values()):
+    evaluated = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}
+    results = [run for of_model in evaluated.values() for run in of_model if run is not None]
+    if results and all(value is None for value in data.values()):
         data["tasks"] = [task for task in results[0].names if task in FAMILY_OF]
-        if not data["tasks"] and any(found is None for of_model in given.values() for found in of_model):
+        if not data["tasks"] and any(run is None for of_model in evaluated.values() for run in of_model):
             raise UserError(
                 f"the given results are of {', '.join(results[0].names) or 'no tasks'}; give the data on which the "
                 "other models are evaluated as tasks, pairs, labels or retrieval"
@@ -119,11 +119,11 @@ def compare_models(
     runs: dict[str, list[RunOutcomes]] = {}
     for name, entries in groups.items():
         runs[name] = []
-        for place, (entry, found) in enumerate(zip(entries, given[name], strict=True), start=1):
-            if found is None:
-                notify(f"evaluating {name}" + (f", run {place} of {len(entries)}" if len(entries) > 1 else ""))
-                found = _outcomes(evaluate(entry, mode=mode, **data), name)
-            runs[name].append(_with_tasks(name, found, chosen) if chosen else found)
+        for index, (entry, run) in enumerate(zip(entries, evaluated[name], strict=True), start=1):
+            if run is None:
+                notify(f"evaluating {name}" + (f", run {index} of {len(entries)}" if len(entries) > 1 else ""))
+                run = _outcomes(evaluate(entry, mode=mode, **data), name)
+            runs[name].append(_with_tasks(name, run, chosen) if chosen else run)
     return compare_runs(runs, level=level, samples=samples, seed=seed)
 
 
@@ -140,7 +140,7 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
     else:
         raise UserError(f"models is {shown(models)}; give a list of models, or a dict of name → model")
     groups = [[*entry] if isinstance(entry, list | tuple) else [entry] for entry in entries]
-    if empty := [place for place, group in enumerate(groups, start=1) if not group]:
+    if empty := [index for index, group in enumerate(groups, start=1) if not group]:
         raise UserError(f"models: model {empty[0]} is an empty list; give at least one run")
     named = [None] * len(groups) if named is None else named
     is_list = isinstance(named, list | tuple) and all(name is None or isinstance(name, str) for name in named)
@@ -148,16 +148,16 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
         raise UserError(f"names is {shown(named)}; give a list of {len(groups)} names, one of each model")
     if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
         raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
-    found: list[str] = []
-    for place, (name, group) in enumerate(zip(named, groups, strict=True), 1):
-        found.append(name or _unused(_name(group) or f"model {place}", [*named, *found]))
-    return dict(zip(found, groups, strict=True))
+    labels: list[str] = []
+    for index, (name, group) in enumerate(zip(named, groups, strict=True), 1):
+        labels.append(name or _unused(_name(group) or f"model {index}", [*named, *labels]))
+    return dict(zip(labels, groups, strict=True))
 
 
 def _unused(name: str, used: Collection[str | None]) -> str:
     """Return the name, with a number if it is used: model, model (2)."""
     numbered = (f"{name} ({number})" for number in itertools.count(2))
-    return name if name not in used else next(one for one in numbered if one not in used)
+    return name if name not in used else next(candidate for candidate in numbered if candidate not in used)
 
 
 def _name(runs: Sequence[Any]) -> str:
@@ -201,8 +201,8 @@ def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunO
     def kept(task: str) -> bool:
         return task in chosen or task not in FAMILY_OF
 
-    tasks = {task: found for task, found in run.tasks.items() if kept(task)}
-    main_scores = {task: one for task, one in run.main_scores.items() if kept(task)}
+    tasks = {task: outcomes for task, outcomes in run.tasks.items() if kept(task)}
+    main_scores = {task: score for task, score in run.main_scores.items() if kept(task)}
     if not tasks and not main_scores:
         others = ", ".join(run.names) or "none"
         raise UserError(f"{name} has results of other tasks only ({others}); choose one of these, or leave tasks out")

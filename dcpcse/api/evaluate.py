@@ -163,10 +163,10 @@ def evaluate(
 
 def _listed(retrieval: Any) -> list[str]:
     """Return one folder or name, or several of them, as a list."""
-    found = list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
-    if not found:
+    names = list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
+    if not names:
         raise UserError("retrieval is empty; give a folder, the name of a set, or a list of them")
-    return found
+    return names
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
@@ -179,17 +179,17 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
     tasks = os.path.expanduser(tasks) if isinstance(tasks, str) else tasks
     if isinstance(tasks, str) and tasks not in TASK_SETS and tasks not in FAMILY_OF and Path(tasks).is_file():
         return (), tasks
-    given = [tasks] if isinstance(tasks, str) else tasks
-    if not isinstance(given, list | tuple | Set) or not all(isinstance(one, str) for one in given):
+    task_names = [tasks] if isinstance(tasks, str) else tasks
+    if not isinstance(task_names, list | tuple | Set) or not all(isinstance(task, str) for task in task_names):
         return (), tasks
-    if not given:
+    if not task_names:
         raise UserError("tasks is empty; give a task set such as 'sts', names of tasks, or pairs with scores")
-    if list(given) == [MULTILINGUAL]:
+    if list(task_names) == [MULTILINGUAL]:
         return (MULTILINGUAL,), None
-    if MULTILINGUAL in given:
+    if MULTILINGUAL in task_names:
         raise UserError(f"the task set {MULTILINGUAL} cannot be combined with other tasks; give it alone")
     names: dict[str, None] = {}
-    for name in given:
+    for name in task_names:
         if name in TASK_SETS:
             names |= dict.fromkeys(tasks_of_set(name, "dev" if mode == "dev" else "test"))
         elif Path(name).suffix or os.sep in name:

@@ -44,7 +44,7 @@ def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> Pre
     and signal handlers are as before. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
     `KeyboardInterrupt`. Raises UserError for a mistake in the arguments or the text.
     """
-    known = [one.name for one in fields(PretrainingArguments)]
+    known = [field.name for field in fields(PretrainingArguments)]
     if unknown := next((name for name in options if name not in known), None):
         raise unknown_argument("pretrain", unknown, known)
     args = PretrainingArguments(output_dir=str(path("output_dir", output_dir)), **options)

@@ -155,18 +155,18 @@ def train(
         inputs = {"train_data": train_data, "eval_pairs": eval_pairs, "eval_labels": eval_labels, "method": method}
         paths = {name: value for name, value in inputs.items() if isinstance(value, str | os.PathLike)}
         objects = {name: value for name, value in inputs.items() if value is not None and name not in paths}
-        given = {_OPTIONS.get(name, name): value for name, value in paths.items()}
+        settings = {_OPTIONS.get(name, name): value for name, value in paths.items()}
         # The options hold what records say of objects; own evaluation data imply other options in either form.
-        given |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
+        settings |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         if isinstance(method, Method) and preset is not None:
             raise UserError("preset has no effect on a built method; leave it out, and give its options of training")
         encoder = None if model is None and isinstance(method, Method) else encoder_name(model)
-        given |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
-        given["plugin"] = _plugins(plugin) or None
-        load_plugins(given["plugin"] or ())
+        settings |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
+        settings["plugin"] = _plugins(plugin) or None
+        load_plugins(settings["plugin"] or ())
         parser = training_option_parser()
         values = python_options(
-            "train", parser, given, others=[name for name in signature(train).parameters if name != "options"]
+            "train", parser, settings, others=[name for name in signature(train).parameters if name != "options"]
         )
         with unchanged_process(), _output_folder(values) as folder:
             resolved, names = resolve_options(parser, values, objects.get("method"))
@@ -178,11 +178,11 @@ def train(
         return TrainingResult(trainer, folder)
 
 
-def _plugins(given: Any) -> list[str]:
-    plugins = [given] if isinstance(given, str | os.PathLike) else given
+def _plugins(value: Any) -> list[str]:
+    plugins = [value] if isinstance(value, str | os.PathLike) else value
     if not isinstance(plugins, list | tuple):
-        raise UserError(f"plugin is {describe(given)}; give modules or .py files as a list of strings")
-    return [location("plugin", one) for one in plugins]
+        raise UserError(f"plugin is {describe(value)}; give modules or .py files as a list of strings")
+    return [location("plugin", plugin) for plugin in plugins]
 
 
 def encoder_name(model: Any, parameter: str = "model") -> str:
@@ -191,7 +191,7 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
         raise UserError(f"{parameter} is missing; give the name or the folder of an encoder")
     if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
         return location(parameter, model)
-    kinds = {one.__name__ for one in type(model).__mro__}
+    kinds = {cls.__name__ for cls in type(model).__mro__}
     remedy = "give the name or the folder of an encoder, as a string or a path"
     if "SentenceEncoder" in kinds:
         remedy = (

@@ -80,9 +80,9 @@ def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyN
     out: list[str] = []
     seen: set[str] = set()
     skipping = False
-    given = {name for name, *_ in map(_split, argv)}
+    option_names = {name for name, *_ in map(_split, argv)}
     gone = dict(names.gone)
-    for switch in given & set(names.overruled):
+    for switch in option_names & set(names.overruled):
         gone |= names.overruled[switch]
     for word in argv:
         name, equals, value = _split(word)

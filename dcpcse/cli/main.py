@@ -72,8 +72,8 @@ def _dispatch(argv: Sequence[str]) -> int | None:
     members = [name for name in COMMANDS if words[0] in (*HELP, name.split()[0])]
     wants_help = not words[1:] or words[0] in HELP or words[1] in HELP
     if name is None and not (members and wants_help):
-        given = " ".join(words[:2]) if members else words[0]
-        raise UserError(f"command {given}: unknown; {choose_from(given, COMMANDS)}")
+        unknown = " ".join(words[:2]) if members else words[0]
+        raise UserError(f"command {unknown}: unknown; {choose_from(unknown, COMMANDS)}")
     if name is None or (len(members) > 1 and words[1:] and wants_help):
         print_result(_list(members))
     if name is None:

@@ -116,24 +116,26 @@ def _chosen(names: Sequence[str]) -> list[Variant]:
     chosen: dict[str, Variant] = {}
     for name in names:
         if name in (STARRED, ALL):
-            chosen |= {one.name: one for one in VARIANTS.values() if name == ALL or one.starred}
+            chosen |= {variant.name: variant for variant in VARIANTS.values() if name == ALL or variant.starred}
         elif name in VARIANTS:
             chosen[name] = VARIANTS[name]
         else:
             hint = did_you_mean(name, [STARRED, ALL, *VARIANTS]) or f"give {STARRED}, {ALL}, or names of variants;"
             raise UserError(f"--only {name} is unknown; {hint} --list --only all shows all variants")
-    return [one for name, one in VARIANTS.items() if name in chosen]
+    return [variant for name, variant in VARIANTS.items() if name in chosen]
 
 
 def variant_table(variants: Sequence[Variant]) -> str:
     """Return a table of variants with their methods, seeds and options."""
     table = PrettyTable(["variant", "method", "seeds", "learning rate", "options"], align="l")
-    for one in variants:
-        rate = "" if one.method is None else "searched" if one.search is None else f"of {one.search}"
-        options = {**one.options, **one.evaluation}
+    for variant in variants:
+        rate = "" if variant.method is None else "searched" if variant.search is None else f"of {variant.search}"
+        options = {**variant.options, **variant.evaluation}
         words = ", ".join(f"{name} {value}" for name, value in options.items() if name != "train_file")
-        seeds = "" if one.method is None else len(one.seeds)
-        table.add_row([f"{one.name}{' *' if one.starred else ''}", one.method or "untouched", seeds, rate, words])
+        seeds = "" if variant.method is None else len(variant.seeds)
+        table.add_row(
+            [f"{variant.name}{' *' if variant.starred else ''}", variant.method or "untouched", seeds, rate, words]
+        )
     return f"{table}\n{plural(len(variants), 'variant')}; * headline claims need it"
 
 
@@ -165,8 +167,8 @@ def _places(args: argparse.Namespace, variants: Sequence[Variant]) -> tuple[str,
         raise UserError(f"--base {args.base} does not exist; check the path")
     else:
         base = args.base
-    used = {one.options.get("train_file") for one in variants}
-    if any(one.base in SMALL_ENCODERS for one in variants):
+    used = {variant.options.get("train_file") for variant in variants}
+    if any(variant.base in SMALL_ENCODERS for variant in variants):
         used.add(UNSUPERVISED)
     places = {}
     for option, names in {"unsup_file": (UNSUPERVISED,), "sup_file": (TRIPLETS, PAIRS)}.items():
@@ -188,16 +190,16 @@ def _digests(base: str, places: Mapping[str, str], variants: Sequence[Variant]) 
     """
     from dcpcse.encoders.backbones import load_backbone, vocabulary_fingerprint
 
-    needs_head = any(_needs_lm_head(one) for one in variants if one.base not in SMALL_ENCODERS)
+    needs_head = any(_needs_lm_head(variant) for variant in variants if variant.base not in SMALL_ENCODERS)
     backbone = load_backbone(base, lm_head="checkpoint" if needs_head else None)
     encoder = f"{backbone.source.weights} {vocabulary_fingerprint(backbone.tokenizer)}"
-    found = {BASE: hashlib.sha256(encoder.encode()).hexdigest()}
+    digests = {BASE: hashlib.sha256(encoder.encode()).hexdigest()}
     for name in (UNSUPERVISED, TRIPLETS):
         if name in places:
-            found[name] = file_sha256(places[name])
+            digests[name] = file_sha256(places[name])
     if TRIPLETS in places:
         _require_triplets(Path(places[TRIPLETS]))
-    return {**found, PAIRS: found[TRIPLETS]} if PAIRS in places else found
+    return {**digests, PAIRS: digests[TRIPLETS]} if PAIRS in places else digests
 
 
 def _needs_lm_head(variant: Variant) -> bool:

@@ -85,8 +85,8 @@ def _early_options(argv: Sequence[str]) -> argparse.Namespace:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Return the options of evaluation.py."""
     parser = evaluation_parser()
-    given = _given(parser, _named_model(argv), EVALUATION_NAMES)
-    return tuple(build_dataclass(kind, given) for kind in parser.dataclass_types)
+    options = _given(parser, _named_model(argv), EVALUATION_NAMES)
+    return tuple(build_dataclass(kind, options) for kind in parser.dataclass_types)
 
 
 def _named_model(argv: Sequence[str]) -> list[str]:
@@ -100,7 +100,7 @@ def training_parser(method: str | None = None) -> Parser:
     from dcpcse.methods import METHODS
     from dcpcse.training.options import training_option_parser
 
-    own = {f"method {method}": sorted(METHODS[method].options)} if method in METHODS else {}
+    method_options = {f"method {method}": sorted(METHODS[method].options)} if method in METHODS else {}
     parser = training_option_parser(
         prog=(program := _program("train", "train.py")),
         usage=f"{program} ENCODER --train_file FILE --output_dir FOLDER [--OPTION VALUE ...]",
@@ -108,7 +108,7 @@ def training_parser(method: str | None = None) -> Parser:
         "(--model_name_or_path), or a file of options (.json, .yaml), which the command line overrides.",
         epilog="--help all shows all options, including those of transformers.TrainingArguments, and --method NAME "
         f"--help also those of that method alone. {DEBUG_HELP} With a value, --debug is the option of transformers.",
-        main_options=MAIN_TRAINING_OPTIONS | own,
+        main_options=MAIN_TRAINING_OPTIONS | method_options,
     )
     for action in parser._actions:
         if action.dest == "method":

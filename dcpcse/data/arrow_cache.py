@@ -99,10 +99,10 @@ def _write_stream(file: BinaryIO, source: RowSource, header: Header, complete: I
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, list(header.names))
-        found = contents.problems(source.leave_out)
-        if fatal := next((problem.text for problem in found if problem.is_fatal), None):
+        column_problems = contents.problems(source.leave_out)
+        if fatal := next((problem.text for problem in column_problems if problem.is_fatal), None):
             raise UserError(f"{source.described}: {fatal}")
-        problems = [*(problem.text for problem in found), *filter(None, [score_problem(header)])]
+        problems = [*(problem.text for problem in column_problems), *filter(None, [score_problem(header)])]
         # The summary is not in the schema's metadata, which is written before the number of dropped rows is known.
         labels = {"classes": tally.classes, "scores": tally.scores}
         summary = {**source.summary(header), **labels, "problems": problems, "repeats": repeats.found().as_dict()}
@@ -120,10 +120,10 @@ def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.Rec
 
 
 def _no_rows_error(source: RowSource, columns: list[str]) -> UserError:
-    found = "no rows follow the header"
+    reason = "no rows follow the header"
     if source.dropped:
-        found = f"all of its {source.dropped} rows have blank cells"
-    return UserError(f"{source.described} contains no sentences: {found} (columns {columns}); add at least one row")
+        reason = f"all of its {source.dropped} rows have blank cells"
+    return UserError(f"{source.described} contains no sentences: {reason} (columns {columns}); add at least one row")
 
 
 def read_summary(cached: Path) -> dict[str, Any] | None:

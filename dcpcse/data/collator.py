@@ -77,7 +77,7 @@ class ViewCollator:
         self.prefix_ids = tokenizer(prefix.rstrip(), add_special_tokens=False)["input_ids"] if prefix else []
         self.width = width
         # The ids before and after a sentence: of each template, or the special tokens.
-        self.surroundings = [(one.before, one.after) for one in self.templates] or [frame(tokenizer)]
+        self.surroundings = [(item.before, item.after) for item in self.templates] or [frame(tokenizer)]
         self.room = max_length - (0 if self.templates else sum(map(len, self.surroundings[0])))
         longest = max((template.length for template in templates), default=0)
         longest += max_added_tokens(self.views, self.room)
@@ -121,8 +121,8 @@ class ViewCollator:
         texts = [text for example in zip(*columns, strict=True) for text in example]
         tokens = guide.tokenize(texts, guide.max_tokens, ())
         ids, mask, slots = tokens.batch(range(len(texts)), guide.tokenizer.pad_token_id)
-        found = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
-        tokens = {f"{prefix}{name}": t.unflatten(0, (len(examples), -1)) for name, t in found.items()}
+        inputs = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
+        tokens = {f"{prefix}{name}": t.unflatten(0, (len(examples), -1)) for name, t in inputs.items()}
         return {**tokens, f"{prefix}packing": Packing.of(mask)}
 
     def _of_views(self, examples: Examples) -> dict[str, Any]:
@@ -180,18 +180,18 @@ class ViewCollator:
         The tokens of the text before each sentence stay as they are.
         """
         edited, cuts = [], []
-        kept = len(self.prefix_ids)
+        offset = len(self.prefix_ids)
         epochs, rows = examples.values(EPOCH_KEY), examples.values(ROW_KEY)
         for epoch, row, content in zip(epochs, rows, ids.lists(), strict=True):
             cut = None
-            before, content = content[:kept], content[kept:]
+            before, content = content[:offset], content[offset:]
             if content:  # a text without tokens cannot be augmented
                 random = view.random(self.seed, epoch, row)
                 content = view.augmentation.edit(content, random)
                 if view.augmentation.whole_text:
-                    content = random_span(content, self.room - kept, random)
+                    content = random_span(content, self.room - offset, random)
                 cut = view.augmentation.cut(len(content), self.width, random)
-                cut = None if cut is None else nn.functional.pad(cut, (0, 0, kept, 0))
+                cut = None if cut is None else nn.functional.pad(cut, (0, 0, offset, 0))
             edited.append(before + content)
             cuts.append(cut)
         return TokenIds.of(edited), cuts
@@ -267,9 +267,9 @@ def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
     of: the name prefix of a guide's tensors, for its slots.
     """
     prefix = f"{of}{SLOTS_PREFIX}"
-    if not (found := _of(batch, prefix)):
+    if not (tensors := _of(batch, prefix)):
         return None
-    slots = Slots(**found)
+    slots = Slots(**tensors)
     if slots.content.is_cpu or ON_HOST not in batch:
         return slots
     return replace(slots, copy=Slots(**_of(batch[ON_HOST].tensors, prefix)))
@@ -283,8 +283,8 @@ def _named(slots: Slots | None) -> dict[str, Tensor]:
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
     """Return the embedding edits (B·V, ...) in a batch of `ViewCollator`, with the views flattened, or None."""
-    found = _of(batch, EDITS_PREFIX)
-    return EmbeddingEdits(**found) if found else None
+    tensors = _of(batch, EDITS_PREFIX)
+    return EmbeddingEdits(**tensors) if tensors else None
 
 
 def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

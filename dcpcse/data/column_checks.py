@@ -63,28 +63,28 @@ class ColumnContents:
     def __init__(self, header: Header) -> None:
         self.header = header
         sentences = len(header.names) - (header.target is not None)
-        self._columns = [_Contents(MOST_VALUES if place else MOST_VALUES_OF_ANCHORS) for place in range(sentences)]
+        self._columns = [_Contents(MOST_VALUES if index else MOST_VALUES_OF_ANCHORS) for index in range(sentences)]
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Add rows, each given by the number of its first line and its cells."""
-        for place, column in enumerate(self._columns):
-            column.add([cells[place] for _, cells in rows])
+        for index, column in enumerate(self._columns):
+            column.add([cells[index] for _, cells in rows])
 
     def problems(self, leave_out: LeaveOut) -> list[ColumnProblem]:
         """Return the problems of these columns, each with a remedy."""
-        return [*filter(None, (self._problem(place, leave_out) for place in range(len(self._columns))))]
+        return [*filter(None, (self._problem(index, leave_out) for index in range(len(self._columns))))]
 
-    def _problem(self, place: int, leave_out: LeaveOut) -> ColumnProblem | None:
-        names, role, column = self.header.names, kind_of_role(self.header.roles[place]), self._columns[place]
-        if not (found := column.found()):
+    def _problem(self, index: int, leave_out: LeaveOut) -> ColumnProblem | None:
+        names, role, column = self.header.names, kind_of_role(self.header.roles[index]), self._columns[index]
+        if not (contents := column.found()):
             return None
-        others = [name for name in names if name != names[place]]
+        others = [name for name in names if name != names[index]]
         remedies = [f"leave it out: {leave_out(others)}" if others else "give a column of sentences"]
         targets = {2: f"{CLASS} if it has classes", 3: f"{LABEL} or {SCORE} if it has labels or scores of the pairs"}
         if len(names) in targets and self.header.target is None and role in (ROLES[0], ROLES[len(names) - 1]):
-            remedies.insert(0, f"name it {targets[len(names)]}{'' if place else ', and make it the last column'}")
+            remedies.insert(0, f"name it {targets[len(names)]}{'' if index else ', and make it the last column'}")
         values = ", ".join(repr(value[:40]) for value in column.first)
-        text = f"the column {names[place]!r} is in the place of sentences but has {found}: {values}"
+        text = f"the column {names[index]!r} is in the place of sentences but has {contents}: {values}"
         return ColumnProblem(f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
 
 

@@ -113,7 +113,7 @@ def header_of(
     error: Callable[[str], UserError],
     first: Sequence[str] = (),
     *,
-    example: Callable[[Sequence[str]], str] = lambda kept: "",
+    example: Callable[[Sequence[str]], str] = lambda columns: "",
 ) -> Header:
     """Return the names of columns with their roles.
 
@@ -180,7 +180,7 @@ def _numbered(role: str, count: int) -> tuple[str, ...]:
 
 def _letters(names: Iterable[str]) -> str:
     """Return the letters of the names: P for positives, N for hard negatives, O for any other name."""
-    return "".join(next((one for one, known in _NAMES.items() if known.fullmatch(name)), "O") for name in names)
+    return "".join(next((letter for letter, known in _NAMES.items() if known.fullmatch(name)), "O") for name in names)
 
 
 def _require_names(
@@ -206,11 +206,11 @@ def _require_names(
                 "columns, in this order, or rename a column of sentences"
             )
         if name.lower() in (LABEL, SCORE):
-            place, remedy = "third", "put labels or scores into the third column, after two columns of sentences"
+            position, remedy = "third", "put labels or scores into the third column, after two columns of sentences"
             if len(names) == 2 and name.lower() == LABEL:
-                place, remedy = "second", "give a sentence and its class in two columns, in this order"
+                position, remedy = "second", "give a sentence and its class in two columns, in this order"
             raise error(
-                f"the column {name!r} of {names} is not the {place}; {remedy}, or rename a column of sentences"
+                f"the column {name!r} of {names} is not the {position}; {remedy}, or rename a column of sentences"
             )
 
 
@@ -247,11 +247,11 @@ def _misplaced(names: Sequence[str], roles: Sequence[str]) -> tuple[str, str] | 
 
 def _describe_misplaced(names: Sequence[str], name: str, role: str, example: Callable[[Sequence[str]], str]) -> str:
     """Return the problem of a column that has the name of another role, with the remedy."""
-    kept = _named(names)
-    removed = [other for other in names if other not in kept]
-    if removed and len(kept) > 1 and kept[0].lower() == ROLES[0] and not _misplaced(kept, roles_of(kept)):
+    known = _named(names)
+    removed = [other for other in names if other not in known]
+    if removed and len(known) > 1 and known[0].lower() == ROLES[0] and not _misplaced(known, roles_of(known)):
         columns = f"column{'s' if len(removed) > 1 else ''} {', '.join(map(repr, removed))}"
-        remedy = f"remove the {columns}{example(kept)}"
+        remedy = f"remove the {columns}{example(known)}"
     else:
         remedy = (
             f"give the columns in the order {', '.join(ROLES)} (several: anchor, positive_1, positive_2, ..., "

@@ -80,8 +80,8 @@ class DuplicateCounts:
     def of(cls, saved: Mapping[str, Any]) -> DuplicateCounts:
         """Restore the counts from the output of `as_dict`."""
         kinds = ("duplicates", "identical", "contradictory", "relabelled")
-        found = {kind: Occurrences(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
-        return cls(**found, rows=saved["rows"], pairs=saved["pairs"])
+        counts = {kind: Occurrences(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
+        return cls(**counts, rows=saved["rows"], pairs=saved["pairs"])
 
 
 class Duplicates:
@@ -112,12 +112,12 @@ class Duplicates:
         hashes[:, 1] = [hash(tuple(cells)) for _, cells in rows]
         if self._labelled:
             hashes[:, 2] = [hash(tuple(cells[:-1])) for _, cells in rows]
-        for place in range(2 if self._positives else 0):
-            hashes[:, 2 + place] = [hash(cells[place]) for _, cells in rows]
-        for place in range(2, 1 + self._positives):
+        for index in range(2 if self._positives else 0):
+            hashes[:, 2 + index] = [hash(cells[index]) for _, cells in rows]
+        for index in range(2, 1 + self._positives):
             # A positive that a row has twice counts once: the second one gets a hash of its own.
-            hashes[:, 2 + place] = [
-                hash((number, place) if cells[place] in cells[1:place] else cells[place]) for number, cells in rows
+            hashes[:, 2 + index] = [
+                hash((number, index) if cells[index] in cells[1:index] else cells[index]) for number, cells in rows
             ]
         try:
             self._hashes.seek(0, os.SEEK_END)
@@ -150,16 +150,16 @@ class Duplicates:
             pairs=0 if self._labelled else sum(map(self._pairs, sides)),
         )
 
-    def _parts(self, column: int, kept: slice) -> Iterator[np.ndarray]:
+    def _parts(self, column: int, columns: slice) -> Iterator[np.ndarray]:
         """Yield parts of the rows, each with all rows of some hashes in a column, in the order of the rows.
 
-        kept: the columns of the parts.
+        columns: the columns of the parts.
         """
         import numpy as np
 
         parts = self._number_of_parts
         for part in range(parts):
-            yield np.concatenate([rows[rows[:, column] % parts == part, kept] for rows in self._chunks()])
+            yield np.concatenate([rows[rows[:, column] % parts == part, columns] for rows in self._chunks()])
 
     def _pairs(self, columns: slice) -> int:
         """Return the number of pairs of rows with the same hash in these columns, summed over the hashes."""
@@ -168,8 +168,8 @@ class Duplicates:
         parts, pairs = self._number_of_parts, 0
         for part in range(parts):
             hashes = (rows[:, columns] for rows in self._chunks())
-            found = np.concatenate([chunk[chunk % parts == part] for chunk in hashes])
-            counts = np.unique(found, return_counts=True)[1]
+            part_hashes = np.concatenate([chunk[chunk % parts == part] for chunk in hashes])
+            counts = np.unique(part_hashes, return_counts=True)[1]
             pairs += int((counts * (counts - 1) // 2).sum())
         return pairs
 

@@ -39,11 +39,11 @@ def format_problem(path: Path, *, as_text: bool = False) -> list[str]:
     delimiter = None if suffix == ".txt" else delimiter_of(path)
     rows = [[line] for line in lines] if delimiter is None else _rows(lines, delimiter)
     rows = [[cell.strip() for cell in row] for row in rows]
-    found = _found(lines, delimiter, rows)
-    if found is None:
+    problem = _found(lines, delimiter, rows)
+    if problem is None:
         return []
     read = f"the sentence {_short(rows[0][0])}" if delimiter is None else f"the columns {_listed(rows[0])}"
-    return [found, f"its first line is read as {read}"]
+    return [problem, f"its first line is read as {read}"]
 
 
 def warn_of_format(path: Path, *, as_text: bool = False) -> None:
@@ -57,12 +57,12 @@ def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[
     if _is_json(lines):
         return f"its lines are JSON, but it is read as {kind}; name it .jsonl, or .json if it is one array"
     widths = Counter(map(len, rows)).most_common(1)
-    if widths[0][0] == 1 and (found := _delimiter(lines)) not in (None, delimiter):
-        remedy = {"\t": "name it .tsv", ",": "name it .csv"}.get(found, "separate them by tabs and name it .tsv")
-        return f"its lines have columns separated by {_NAMES[found]}, but it is read as {kind}; {remedy}"
-    for place, cells in enumerate(zip(*(row for row in rows[1:] if len(row) == widths[0][0]), strict=True), start=1):
+    if widths[0][0] == 1 and (separator := _delimiter(lines)) not in (None, delimiter):
+        remedy = {"\t": "name it .tsv", ",": "name it .csv"}.get(separator, "separate them by tabs and name it .tsv")
+        return f"its lines have columns separated by {_NAMES[separator]}, but it is read as {kind}; {remedy}"
+    for column, cells in enumerate(zip(*(row for row in rows[1:] if len(row) == widths[0][0]), strict=True), start=1):
         if len(cells) >= LEAST_LINES and _share(cells, lambda cell: bool(_QUOTED.fullmatch(cell))) >= LEAST_SHARE:
-            where = "lines" if delimiter is None else f"cells of column {place}"
+            where = "lines" if delimiter is None else f"cells of column {column}"
             return f"its {where} are in quotation marks, which are read as part of the sentences; remove them"
     return None
 

@@ -84,8 +84,8 @@ class _TableSource(RowSource):
     def error(self, number: int, problem: str) -> UserError:
         return self.table.error(number, problem)
 
-    def leave_out(self, kept: Sequence[str]) -> str:
-        return f"give {self.table.pick(kept)}"
+    def leave_out(self, columns: Sequence[str]) -> str:
+        return f"give {self.table.pick(columns)}"
 
     def drop(self, number: int) -> None:
         super().drop(number)
@@ -134,9 +134,9 @@ def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
     def error(problem: str) -> UserError:
         return UserError(f"{table.name}: {problem}")
 
-    def example(kept: Sequence[str]) -> str:
+    def example(columns: Sequence[str]) -> str:
         # If there is no such expression, the names of the others are enough.
-        return f", for instance {table.pick(kept or _picked(table, names))}" if table.picked or not kept else ""
+        return f", for instance {table.pick(columns or _picked(table, names))}" if table.picked or not columns else ""
 
     header = header_of(names, error, _label_in(table, first), example=example)
     for name in names[:-1] if header.target else names:
@@ -198,7 +198,7 @@ def _texts(table: Table, header: Header, rows: Iterator[Row]) -> Iterator[FileRo
     try:
         for number, row in enumerate(rows, start=1):
             sentences = row[:-1] if header.target else row
-            texts = [table.text(number, place, cell) for place, cell in enumerate(sentences)]
+            texts = [table.text(number, index, cell) for index, cell in enumerate(sentences)]
             if header.target:
                 texts.append(_label_text(table, number, row, header))
             yield number, texts
@@ -208,13 +208,13 @@ def _texts(table: Table, header: Header, rows: Iterator[Row]) -> Iterator[FileRo
 
 def _label_text(table: Table, number: int, row: Row, header: Header) -> str:
     """Return the text of a label, score or class, which may be a number or a boolean."""
-    place, cell = len(row) - 1, row[-1]
+    index, cell = len(row) - 1, row[-1]
     if isinstance(cell, str) or is_missing(cell):
-        return table.text(number, place, cell)
+        return table.text(number, index, cell)
     if not isinstance(cell, (Real, Decimal)):
         problem = f"expected a string or a number but found {describe(cell)}"
-        raise table.error(number, f"{problem}; give words to labels or classes, or numbers to scores", place)
+        raise table.error(number, f"{problem}; give words to labels or classes, or numbers to scores", index)
     if header.target == CLASS and not float(cell).is_integer():
         problem = f"found {describe(cell)} as a class; give every class as a word or a whole number"
-        raise table.error(number, problem, place)
+        raise table.error(number, problem, index)
     return label_text(cell)

@@ -60,7 +60,7 @@ class IndexedDataset(Dataset):
 
         The cells of the first column are also the row numbers of the examples.
         """
-        return {column: place * len(self.rows) + indices for place, column in enumerate(self.columns)}
+        return {column: index * len(self.rows) + indices for index, column in enumerate(self.columns)}
 
     def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
         """Return what n examples have besides their sentences, by name: a label, a score or a class."""
@@ -71,7 +71,7 @@ class IndexedDataset(Dataset):
         columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
         distinct, places = np.unique(rows, return_inverse=True)
         read = self._only_sentences[distinct.tolist()]
-        texts = [read[self.columns[column]][place] for column, place in zip(columns, places, strict=True)]
+        texts = [read[self.columns[column]][index] for column, index in zip(columns, places, strict=True)]
         n = len(texts) // len(cells)
         return {name: texts[i * n : (i + 1) * n] for i, name in enumerate(cells)}
 
@@ -94,10 +94,10 @@ class IndexedDataset(Dataset):
     def sentence_keys(self) -> np.ndarray:
         """The digests (rows, columns) of the sentences of all rows of the table."""
         digests = np.empty((len(self.rows), len(self.columns)), np.int64)
-        for place, column in enumerate(self.columns):
+        for index, column in enumerate(self.columns):
             for start in range(0, len(digests), BATCH_ROWS):
                 texts = self.rows[start : start + BATCH_ROWS][column]
-                digests[start : start + BATCH_ROWS, place] = _digests(texts)
+                digests[start : start + BATCH_ROWS, index] = _digests(texts)
         return digests
 
     def __len__(self) -> int:
@@ -144,8 +144,8 @@ class TableExamples:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return the examples as dicts with their texts, row number and epoch."""
-        found = {**self._texts, **self._values}
-        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+        columns = {**self._texts, **self._values}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _digests(texts: Iterable[str]) -> np.ndarray:

@@ -109,8 +109,8 @@ class ClassPairs(IndexedDataset):
         first, end = self._bounds[self.classes[row]], self._bounds[self.classes[row] + 1]
         if end - first == 1:
             return row
-        place = first + Random(f"{self.seed} {epoch} {row} {CLASS}").randrange(end - first - 1)
-        return int(self._by_class[place + (place >= self._places[row])])
+        index = first + Random(f"{self.seed} {epoch} {row} {CLASS}").randrange(end - first - 1)
+        return int(self._by_class[index + (index >= self._places[row])])
 
 
 class OneOfSeveralPositives(IndexedDataset):
@@ -135,9 +135,9 @@ class OneOfSeveralPositives(IndexedDataset):
         self.positives, self.negatives = positives_in(self.columns), negatives_in(self.columns)
 
     def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
-        own = super().cells(indices, epoch)
-        drawn = [own[self.drawn(row, epoch)][i] for i, row in enumerate(indices.tolist())]
-        return {ANCHOR: own[ANCHOR], POSITIVE: np.array(drawn), **{name: own[name] for name in self.negatives}}
+        cells = super().cells(indices, epoch)
+        drawn = [cells[self.drawn(row, epoch)][i] for i, row in enumerate(indices.tolist())]
+        return {ANCHOR: cells[ANCHOR], POSITIVE: np.array(drawn), **{name: cells[name] for name in self.negatives}}
 
     def drawn(self, row: int, epoch: int) -> str:
         """Return the column whose sentence is the positive of a row in an epoch."""

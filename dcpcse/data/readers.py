@@ -72,9 +72,9 @@ class RowSource:
         # A numeric label is rejected later, with a message about labels.
         return keys[-1] if target_of(keys) else None
 
-    def leave_out(self, kept: Sequence[str]) -> str:
+    def leave_out(self, columns: Sequence[str]) -> str:
         """Return how to leave out all columns except these."""
-        return f"keep only the columns {', '.join(kept)} in the file"
+        return f"keep only the columns {', '.join(columns)} in the file"
 
     def drop(self, number: int) -> None:
         self.dropped += 1
@@ -113,8 +113,8 @@ def reader_of(path: Path) -> Reader:
     if not os.path.isfile(path):
         raise UserError(f"training file {path} is a folder or a device, not a file; give the path of a file")
     if path.suffix.lower() not in READERS:
-        found = f"the extension {path.suffix!r} is not supported" if path.suffix else "the name has no extension"
-        raise UserError(f"training file {path}: {found}; use one of {', '.join(READERS)}")
+        problem = f"the extension {path.suffix!r} is not supported" if path.suffix else "the name has no extension"
+        raise UserError(f"training file {path}: {problem}; use one of {', '.join(READERS)}")
     return READERS[path.suffix.lower()]
 
 
@@ -139,8 +139,8 @@ def _take_names(source: DataSource, rows: Iterator[FileRow]) -> tuple[int, list[
         names = [_clean(name) for name in cells]
         _require_right_delimiter(source, number, names)
         return number, names
-    found = "contains only blank lines" if source.dropped else "is empty"
-    raise UserError(f"training file {source.path} {found}; give at least one sentence")
+    problem = "contains only blank lines" if source.dropped else "is empty"
+    raise UserError(f"training file {source.path} {problem}; give at least one sentence")
 
 
 def _require_right_delimiter(source: DataSource, number: int, names: list[str]) -> None:
@@ -438,8 +438,8 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
         if numeric:
             allowed, remedy = "a string or a number", "give words to labels or classes, or numbers to scores"
         raise _RowError(number, f"key {key!r}: expected {allowed} but found {_describe(value)}; {remedy}")
-    if found := NUL_OR_SURROGATE.search(value):
-        escape = f"\\u{ord(found[0]):04x}"
+    if match := NUL_OR_SURROGATE.search(value):
+        escape = f"\\u{ord(match[0]):04x}"
         raise _RowError(number, f"key {key!r}: found {escape}, which is not a character; remove it")
     return value
 

@@ -172,12 +172,12 @@ def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[Ke
     """
     keys = dataset.keys(np.arange(len(dataset)), epoch)
     _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    found = _Batch(most)
+    batch = _Batch(most)
     for row in np.argsort(counts[which.reshape(keys.shape)].sum(axis=1), kind="stable").tolist():
-        found.add(row, keys[row].tolist())
-        if found.is_full:
+        batch.add(row, keys[row].tolist())
+        if batch.is_full:
             break
-    return found.content
+    return batch.content
 
 
 def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:

@@ -50,38 +50,38 @@ class Table:
     taken_once: bool = False
     texts: tuple[str, ...] = ()
 
-    def error(self, row: int, problem: str, place: int | None = None) -> UserError:
+    def error(self, row: int, problem: str, index: int | None = None) -> UserError:
         """Return the error for a row, counted from 1, or for the cell at a place, counted from 0, in a row."""
         column = (
-            "" if place is None else f", column {place + 1 if self.columns is None else repr(self.columns[place])}"
+            "" if index is None else f", column {index + 1 if self.columns is None else repr(self.columns[index])}"
         )
         return UserError(f"{self.name}: row {row}{column}: {problem}")
 
-    def text(self, row: int, place: int, cell: Any) -> str:
+    def text(self, row: int, index: int, cell: Any) -> str:
         """Return the text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
-        row: the number of the row, from 1. place: the index of the column. Raises UserError if the cell is not a
+        row: the number of the row, from 1. index: the index of the column. Raises UserError if the cell is not a
         string, or contains a NUL or half a character.
         """
         if isinstance(cell, str):
-            if found := NUL_OR_SURROGATE.search(cell):
-                raise self.error(row, f"found \\u{ord(found[0]):04x}, which is not a character; remove it", place)
+            if match := NUL_OR_SURROGATE.search(cell):
+                raise self.error(row, f"found \\u{ord(match[0]):04x}, which is not a character; remove it", index)
             return str(cell)
         if is_missing(cell):
             return ""
-        raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(place, cell)}", place)
+        raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(index, cell)}", index)
 
     def pick(self, columns: Sequence[str]) -> str:
         """Return an expression that picks these columns, such as `train_data[["anchor", "positive"]]`."""
         names = ", ".join(f'"{name}"' for name in columns)
         return self.picked.format(names, name=self.name) if self.picked else f"only {names}"
 
-    def _remedy(self, place: int, cell: Any) -> str:
+    def _remedy(self, index: int, cell: Any) -> str:
         if isinstance(cell, (bytes, bytearray)):
             return "decode it by .decode()"
         if isinstance(cell, Iterable):
             return "give one string per cell"
-        others = [name for name in self.texts if self.columns and name != self.columns[place]]
+        others = [name for name in self.texts if self.columns and name != self.columns[index]]
         return f"convert it by str(){f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
 
 
@@ -100,8 +100,8 @@ def open_table(data: Any, name: str) -> Table:
     table = _open(data, name)
     first = next(table.rows, None)
     if first is None:
-        found = "empty, or has been read before" if table.taken_once else "empty"
-        raise UserError(f"{name}: the {type(data).__name__} is {found}; give at least one row")
+        problem = "empty, or has been read before" if table.taken_once else "empty"
+        raise UserError(f"{name}: the {type(data).__name__} is {problem}; give at least one row")
     if not first:
         raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
     rows = _in_words(table, _even(name, chain([first], table.rows)))
@@ -309,20 +309,20 @@ def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
     booleans = _types("numpy", "bool_")
     words = [table.class_names.get(column) for column in table.columns or ()]
 
-    def cell_of(number: int, place: int, cell: Any) -> Any:
+    def cell_of(number: int, index: int, cell: Any) -> Any:
         if isinstance(cell, Enum):
             cell = cell.value if isinstance(cell.value, str) else cell.name
         elif isinstance(cell, booleans):
             cell = bool(cell)
-        elif words and words[place] is not None and isinstance(cell, Integral):
-            if cell >= len(words[place]):
-                problem = f"found the class number {cell}, but there are {len(words[place])} class names"
-                raise table.error(number, f"{problem}; give the class as a word", place)
-            cell = words[place][int(cell)] if cell >= 0 else None  # -1 stands for no label in datasets.ClassLabel
+        elif words and words[index] is not None and isinstance(cell, Integral):
+            if cell >= len(words[index]):
+                problem = f"found the class number {cell}, but there are {len(words[index])} class names"
+                raise table.error(number, f"{problem}; give the class as a word", index)
+            cell = words[index][int(cell)] if cell >= 0 else None  # -1 stands for no label in datasets.ClassLabel
         return cell
 
     for number, row in enumerate(rows, start=1):
-        yield tuple(cell if type(cell) is str else cell_of(number, place, cell) for place, cell in enumerate(row))
+        yield tuple(cell if type(cell) is str else cell_of(number, index, cell) for index, cell in enumerate(row))
 
 
 def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:

@@ -110,8 +110,8 @@ def _require_file(path: Path) -> None:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def read_sentences(path: Path, option: str) -> list[str]:

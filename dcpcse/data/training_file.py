@@ -158,21 +158,21 @@ def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Map
     with contextlib.suppress(UserError):
         source = DataSource(path)
         _, complete = read_table(source)
-        found = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in rows}
-        return found if source.sha256 == sha256 else {}
+        locations = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in rows}
+        return locations if source.sha256 == sha256 else {}
     return {}
 
 
 def _breaks_in_file(path: Path, sha256: str) -> Sequence[int]:
     """Raises UserError if the file has changed since it had this digest."""
-    source, found, dropped = DataSource(path), array("q"), 0
+    source, breaks, dropped = DataSource(path), array("q"), 0
     for row, _ in enumerate(read_table(source)[1]):
         if source.dropped != dropped:
-            found.append(row)
+            breaks.append(row)
             dropped = source.dropped
     if source.sha256 != sha256:
         raise UserError(f"training file {path} has changed while it was read; start again")
-    return found
+    return breaks
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def expand_path(path: Path) -> list[tuple[Path, str]]:
         raise UserError(
             f"{path} is not a training file ({', '.join(READERS)}); for a model or encoder give its folder"
         )
-    inside = [(one, kind) for one in _children(path) if (kind := kind_of_path(one))]
+    inside = [(child, kind) for child in _children(path) if (kind := kind_of_path(child))]
     if not inside:
         raise UserError(
             f"{path} contains nothing to check; give a training file, model, run, encoder or evaluation data"
@@ -69,7 +69,7 @@ def expand_path(path: Path) -> list[tuple[Path, str]]:
 
 def _children(path: Path) -> Iterable[Path]:
     try:
-        return sorted(one for one in path.iterdir() if not one.name.startswith("."))
+        return sorted(child for child in path.iterdir() if not child.name.startswith("."))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

@@ -85,17 +85,17 @@ def _not_finite(path: Path, names: list[str]) -> list[str]:
 
 
 def _tokenizer(path: Path) -> Findings:
-    found = [name for name in _TOKENIZERS if (path / name).is_file()]
-    if not found:
+    files = [name for name in _TOKENIZERS if (path / name).is_file()]
+    if not files:
         yield fault("tokenizer", f"none of {', '.join(_TOKENIZERS)} exists; copy the files of the tokenizer")
         return
-    if found[0] == "tokenizer.json":
+    if files[0] == "tokenizer.json":
         try:
-            parse_json(read_bytes(path / found[0]))
+            parse_json(read_bytes(path / files[0]))
         except ValueError as error:
-            yield fault("tokenizer", f"{path / found[0]} is not readable JSON ({error})")
+            yield fault("tokenizer", f"{path / files[0]} is not readable JSON ({error})")
             return
-    yield ok("tokenizer", found[0])
+    yield ok("tokenizer", files[0])
     yield from _first_token(path)
 
 

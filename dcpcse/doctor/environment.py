@@ -37,17 +37,17 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
 def _version(wanted: Requirement) -> Findings:
     if wanted.name == "python":
-        found = platform.python_version()
+        version = platform.python_version()
     else:
         try:
-            found = importlib.metadata.version(wanted.name)
+            version = importlib.metadata.version(wanted.name)
         except importlib.metadata.PackageNotFoundError:
             yield fault(wanted.name, f"is not installed; {wanted} is needed")
             return
-    if wanted.specifier.contains(found, prereleases=True):
-        yield ok(wanted.name, f"{found} ({wanted.specifier})")
+    if wanted.specifier.contains(version, prereleases=True):
+        yield ok(wanted.name, f"{version} ({wanted.specifier})")
     else:
-        yield fault(wanted.name, f"{found} is not supported; {wanted} is needed")
+        yield fault(wanted.name, f"{version} is not supported; {wanted} is needed")
 
 
 def _devices() -> Findings:

@@ -62,9 +62,9 @@ def sentences(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _known(path: Path, name: str, loaded: list) -> Finding:
-    files = identify([file for one in loaded for file in one.files()], path)
+    files = identify([file for task in loaded for file in task.files()], path)
     if unknown := [file for file, facts in files.items() if not facts["known"]]:
         text = f"official size, but different contents from the known files: {', '.join(unknown)}"
         return warning(name, f"{text}; scores may differ from published ones")
-    places = {(line.path, line.number, text) for one in loaded for text, line in one.located()}
+    places = {(line.path, line.number, text) for task in loaded for text, line in task.located()}
     return ok(name, f"{len(files)} known files, {len(places):,} sentences")

@@ -89,4 +89,4 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        return {"place": self.place, "kind": self.kind, "findings": [one.as_dict() for one in self.findings]}
+        return {"place": self.place, "kind": self.kind, "findings": [finding.as_dict() for finding in self.findings]}

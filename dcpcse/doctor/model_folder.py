@@ -24,7 +24,7 @@ def check(path: Path, settings: CheckSettings) -> Findings:
         whole = whole and finding.level != "fault"
         yield finding
     yield from _base(path, record, settings, whole)
-    size = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     yield ok("size", f"{size / 1e6:,.1f} MB")
 
 

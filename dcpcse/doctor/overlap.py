@@ -19,13 +19,13 @@ def key(text: str) -> int | None:
     """
     text = text.casefold()
     if text.isascii():
-        kept = _OTHERS.sub("", text)
+        letters = _OTHERS.sub("", text)
     else:
         categories = ((letter, unicodedata.category(letter)[0]) for letter in unicodedata.normalize("NFC", text))
-        kept = "".join(letter for letter, category in categories if category in "LMN")
+        letters = "".join(letter for letter, category in categories if category in "LMN")
         # Without letters, only marks are left of emoji.
-        kept = kept if any(map(str.isalnum, kept)) else ""
-    return hash(kept) if kept else None
+        letters = letters if any(map(str.isalnum, letters)) else ""
+    return hash(letters) if letters else None
 
 
 def evaluation_keys(folders: Iterable[Path]) -> Mapping[int, str]:
@@ -36,7 +36,7 @@ def evaluation_keys(folders: Iterable[Path]) -> Mapping[int, str]:
     keys: dict[int, str] = {}
     for folder in folders:
         for task, text in sentences(folder):
-            found = key(text)
-            if found is not None:
-                keys.setdefault(found, task)
+            digest = key(text)
+            if digest is not None:
+                keys.setdefault(digest, task)
     return keys

@@ -87,8 +87,8 @@ def _without_path(text: str, path: Path) -> str:
 
 def _faults(source: _FaultCollector) -> Findings:
     for text, counter in source.faults.values():
-        found = counter.found()
-        yield fault("row refused", text, found.lines, found.count)
+        occurrences = counter.found()
+        yield fault("row refused", text, occurrences.lines, occurrences.count)
 
 
 def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollector) -> Findings:
@@ -100,8 +100,8 @@ def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollect
     yield ok("rows", f"{number:,} rows for training; columns: {roles}")
     if number < 2:
         yield fault("one row", "most losses compare rows and need at least 2; add some")
-    if found := _found(source.blank):
-        yield warning("blank", "rows with a blank cell are skipped in training", found.lines, found.count)
+    if occurrences := _found(source.blank):
+        yield warning("blank", "rows with a blank cell are skipped in training", occurrences.lines, occurrences.count)
     if text := header_problem(path, header.names):
         yield warning("header", text)
     for problem in rows.contents.problems(source.leave_out):
@@ -111,8 +111,8 @@ def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollect
 
 
 def _found(counter: LineCounter) -> Occurrences | None:
-    found = counter.found()
-    return found if found.count else None
+    occurrences = counter.found()
+    return occurrences if occurrences.count else None
 
 
 def _bytes(path: Path) -> Findings:
@@ -198,7 +198,7 @@ class _RowCounts:
 
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
         sides = zip(*(cells for _, cells in batch), strict=True)
-        ids = [[found.ids for found in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
+        ids = [[encoded.ids for encoded in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
         framing = self.settings.tokenizer.num_special_tokens_to_add(False)
         for (number, _), of_row in zip(batch, zip(*ids, strict=True), strict=True):
             lengths = list(map(len, of_row))
@@ -207,7 +207,7 @@ class _RowCounts:
                 self.counters["long"].add(number)
             if min(lengths) == framing:
                 self.counters["no tokens"].add(number)
-            if unknown := sum(found.count(self.settings.unknown_id) for found in of_row):
+            if unknown := sum(encoded.count(self.settings.unknown_id) for encoded in of_row):
                 self.unknown += unknown
                 self._unknown_rows.add(number)
 
@@ -221,11 +221,11 @@ class _RowCounts:
             sentences = f"{len(self.settings.evaluated):,} different sentences"
             yield ok("evaluation", f"no row contains one of the {sentences} of the evaluation data")
         for name, counter in self.counters.items():
-            if found := _found(counter):
+            if occurrences := _found(counter):
                 level, what, text = _SENTENCE_FINDINGS[name]
-                yield level(what, text(self), found.lines, found.count)
-        if found := _found(self._unknown_rows):
-            yield self._unknown(found)
+                yield level(what, text(self), occurrences.lines, occurrences.count)
+        if occurrences := _found(self._unknown_rows):
+            yield self._unknown(occurrences)
         yield from self._lengths()
 
     def _unknown(self, rows: Occurrences) -> Finding:
@@ -252,30 +252,30 @@ class _RowCounts:
             )
 
     def _repeats(self, header: Header) -> Findings:
-        found, kind = self.repeats.found(), self.labels.kind
+        repeats, kind = self.repeats.found(), self.labels.kind
         unit = "sentence" if kind == CLASS else "pair"
         kinds = {
-            "duplicate": (found.duplicates, "rows that repeat an earlier row"),
-            "identical": (found.identical, "rows with the same text as anchor and positive; they teach nothing"),
-            "contradictory": (found.contradictory, "rows with the same text as negative and as anchor or positive"),
-            "relabelled": (found.relabelled, f"rows that repeat an earlier {unit} with a different {kind}"),
+            "duplicate": (repeats.duplicates, "rows that repeat an earlier row"),
+            "identical": (repeats.identical, "rows with the same text as anchor and positive; they teach nothing"),
+            "contradictory": (repeats.contradictory, "rows with the same text as negative and as anchor or positive"),
+            "relabelled": (repeats.relabelled, f"rows that repeat an earlier {unit} with a different {kind}"),
         }
-        for what, (one, text) in kinds.items():
-            if one.count:
-                yield warning(what, text, one.lines, one.count)
-        if found.pairs:
+        for what, (occurrences, text) in kinds.items():
+            if occurrences.count:
+                yield warning(what, text, occurrences.lines, occurrences.count)
+        if repeats.pairs:
             side = "a sentence" if len(header.names) == 1 else "an anchor, or a positive,"
-            batch = min(self.settings.batch, found.rows)
+            batch = min(self.settings.batch, repeats.rows)
             most = "up to " if len(positives_in(header.roles)) > 1 else ""  # not all of them are drawn
-            text = f"{most}{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
-            level = warning if found.share(batch) > 0.5 else note
+            text = f"{most}{_percent(repeats.share(batch))} % of batches of {batch} contain {side} twice"
+            level = warning if repeats.share(batch) > 0.5 else note
             yield level(
                 "false negatives",
                 f"{text}; the copies are then negatives of each other, which --batch_sampler no_duplicates avoids",
             )
         elif kind is None:
             yield ok("repeats", "no sentence occurs twice")
-        elif not found.duplicates.count and not found.relabelled.count:
+        elif not repeats.duplicates.count and not repeats.relabelled.count:
             yield ok("repeats", f"no {'sentence' if kind == CLASS else 'pair of sentences'} occurs twice")
 
     def _lengths(self) -> Findings:
@@ -297,14 +297,14 @@ def _percent(share: float) -> str:
 
 def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
     """Return minimum, median, 95th percentile and maximum of the values in a histogram."""
-    total, seen, found = sum(histogram.values()), 0, []
+    total, seen, quantiles = sum(histogram.values()), 0, []
     wanted = [0, (total - 1) // 2, max(0, -(-95 * total // 100) - 1), total - 1]
     for value in sorted(histogram):
         seen += histogram[value]
         while wanted and wanted[0] < seen:
             wanted.pop(0)
-            found.append(value)
-    return tuple(found)
+            quantiles.append(value)
+    return tuple(quantiles)
 
 
 def _tasks(rows: _RowCounts) -> str:

@@ -136,24 +136,24 @@ def prefix_attention(
     if kernels is not None and bias is None and kernels.takes(query, prefix):
         how = {"window": sliding_window, "scale": kwargs.get("scaling"), "dropout": kwargs.get("dropout") or 0.0}
         return kernels.attend((query, key, value), prefix, _layer_of(module, forward_pass), **how), None
-    own = None if prefix is None else prefix.get(_layer_of(module, forward_pass))
+    layer_prefix = None if prefix is None else prefix.get(_layer_of(module, forward_pass))
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
-    prompts, length, device = 0 if own is None else own[0].shape[2], query.shape[2], query.device
+    prompts, length, device = 0 if layer_prefix is None else layer_prefix[0].shape[2], query.shape[2], query.device
 
     def make_mask() -> Tensor | None:
         mask = attention_mask if packing is None else packing.real[:, None, None]
         if sliding_window is not None and (packing is not None or mask is None):
             mask = _within(sliding_window, length, mask, device)
-        return mask if own is None else _with_prompts(mask, prefix_mask, prompts, length)
+        return mask if layer_prefix is None else _with_prompts(mask, prefix_mask, prompts, length)
 
     mask = (forward_pass or ForwardPass()).mask(prompts, sliding_window, make_mask)
     if bias is not None:
         added = F.pad(bias(query, key), (prompts, 0))
         mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
-    if own is not None:
+    if layer_prefix is not None:
         # The prompts stay in float32 when the backbone or autocast computes in half precision.
-        key, value = _prepend(own[0], key), _prepend(own[1], value)
+        key, value = _prepend(layer_prefix[0], key), _prepend(layer_prefix[1], value)
     output, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)  # (N, L, heads, head_dim)
     return (output if packing is None else packing.from_rows(output).unsqueeze(0)), None
 
@@ -171,22 +171,22 @@ def _within(window: int, length: int, mask: Tensor | None, device: torch.device)
     """Return the mask, broadcastable to (N, 1, length, length), restricted to the window around each token."""
     if window >= length:
         return mask
-    place = torch.arange(length, device=device)
-    near = ((place.unsqueeze(1) - place).abs() < window)[None, None]
+    positions = torch.arange(length, device=device)
+    near = ((positions.unsqueeze(1) - positions).abs() < window)[None, None]
     return near if mask is None else mask & near
 
 
-def _with_prompts(mask: Tensor | None, own: Tensor | None, prompts: int, length: int) -> Tensor | None:
+def _with_prompts(mask: Tensor | None, prefix_mask: Tensor | None, prompts: int, length: int) -> Tensor | None:
     """Prepend columns for the prompts to a mask that broadcasts to (N, 1, length, length).
 
-    own: boolean (N, prompts), which prompts each row sees; None if every row sees all of them.
+    prefix_mask: boolean (N, prompts), which prompts each row sees; None if every row sees all of them.
     """
-    if own is None:
+    if prefix_mask is None:
         return None if mask is None else F.pad(mask, (prompts, 0), value=True)
     if mask is None:
-        mask = own.new_ones(len(own), 1, 1, length)
-    of_prompts = own[:, None, None].expand(-1, 1, mask.shape[2], -1)
-    return torch.cat([of_prompts, mask.expand(len(own), -1, -1, -1)], dim=3)
+        mask = prefix_mask.new_ones(len(prefix_mask), 1, 1, length)
+    of_prompts = prefix_mask[:, None, None].expand(-1, 1, mask.shape[2], -1)
+    return torch.cat([of_prompts, mask.expand(len(prefix_mask), -1, -1, -1)], dim=3)
 
 
 def _prepend(prefix: Tensor, states: Tensor) -> Tensor:

@@ -108,15 +108,15 @@ def load_backbone(
         head = None if lm_head is None else _other_lm_head(lm_head, model, options)
     local = Path(name_or_path).is_dir()
     revision = None if local else _commit(name_or_path, options)
-    place = str(Path(name_or_path).resolve()) if local else name_or_path
-    source = EncoderSource.of(model, place, revision, weights and weights.name)
+    location = str(Path(name_or_path).resolve()) if local else name_or_path
+    source = EncoderSource.of(model, location, revision, weights and weights.name)
     require(source)
     fitting = fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
     return Backbone(model, fitting, source, pooler, head)
 
 
 def build_backbone(
-    place: str,
+    folder: str,
     weights: Mapping[str, Tensor],
     weights_file: str,
     *,
@@ -129,14 +129,14 @@ def build_backbone(
     location of the tokenizer. Raises UserError as `load_backbone` does.
     """
     options = options or LoadOptions()
-    settings = _config(place, options)
+    settings = _config(folder, options)
     with quiet():
         model = transformers.AutoModel.from_config(settings, dtype=torch.float32, **NO_CODE)
     _take_pooler(model)
-    require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
+    require_same_tensors(f"{folder}: the encoder", model.state_dict(), weights)
     model.load_state_dict(weights)
-    source = EncoderSource.of(model, str(Path(place).resolve()), None, weights_file)
-    return Backbone(model.eval(), fitting_tokenizer(tokenizer or place, place, model, options), source)
+    source = EncoderSource.of(model, str(Path(folder).resolve()), None, weights_file)
+    return Backbone(model.eval(), fitting_tokenizer(tokenizer or folder, folder, model, options), source)
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -208,8 +208,8 @@ class LMHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the logits (n, vocabulary) of hidden states (n, H), in the dtype of `hidden`."""
-        given = hidden.to(self.masked_lm.dtype).unsqueeze(0)
-        return self.masked_lm(inputs_embeds=given).logits[0].to(hidden)
+        inputs_embeds = hidden.to(self.masked_lm.dtype).unsqueeze(0)
+        return self.masked_lm(inputs_embeds=inputs_embeds).logits[0].to(hidden)
 
     def untie(self) -> None:
         """Give the decoder its own copy of the weights, so that training the head leaves the embeddings unchanged."""
@@ -227,10 +227,10 @@ class _PassThrough(nn.Module):
 def _refuse_own_folder(name_or_path: str) -> None:
     folder = Path(name_or_path)
     try:
-        own = (folder / MODEL_FOLDER_FILE).is_file() and not (folder / "config.json").is_file()
+        is_model = (folder / MODEL_FOLDER_FILE).is_file() and not (folder / "config.json").is_file()
     except (OSError, ValueError) as error:  # the name is too long or contains a NUL; the folder is not readable
         raise UserError(f"cannot load the encoder {name_or_path[:200]!r}: {first_line(error)}") from error
-    if own:
+    if is_model:
         raise UserError(
             f"{name_or_path} is a trained model folder, not an encoder; load it with dcpcse.load or dcpcse evaluate, "
             f"or resume its training with {spell('resume', True)}"
@@ -252,8 +252,8 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
 
 def _commit(repo_id: str, options: LoadOptions) -> str | None:
     """Return the commit of a repository whose configuration was just read; by it, the cache names its folders."""
-    found = try_to_load_from_cache(repo_id, CONFIG, options.cache_dir, options.revision)
-    return Path(found).parent.name if isinstance(found, str) else options.revision
+    cached_file = try_to_load_from_cache(repo_id, CONFIG, options.cache_dir, options.revision)
+    return Path(cached_file).parent.name if isinstance(cached_file, str) else options.revision
 
 
 def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
@@ -263,25 +263,25 @@ def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokeniz
 
 
 def fitting_tokenizer(
-    place: str, encoder: str, model: PreTrainedModel, options: LoadOptions
+    name: str, encoder: str, model: PreTrainedModel, options: LoadOptions
 ) -> PreTrainedTokenizerBase:
     """Load a tokenizer; raise UserError if it does not match the encoder or has no padding token.
 
-    place: folder or hub id of the tokenizer. encoder: name of the encoder, for error messages.
+    name: folder or hub id of the tokenizer. encoder: name of the encoder, for error messages.
     """
-    tokenizer, rows = load_tokenizer(place, options), model.get_input_embeddings().num_embeddings
+    tokenizer, rows = load_tokenizer(name, options), model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise UserError(
-            f"the tokenizer {place} has {len(tokenizer)} tokens, but the encoder {encoder} has only {rows}; give the "
+            f"the tokenizer {name} has {len(tokenizer)} tokens, but the encoder {encoder} has only {rows}; give the "
             "tokenizer that belongs to the encoder"
         )
     if 2 * len(tokenizer) < rows:
         raise UserError(
-            f"the tokenizer {place} has {len(tokenizer)} tokens, but the encoder {encoder} has {rows}: its vocabulary "
+            f"the tokenizer {name} has {len(tokenizer)} tokens, but the encoder {encoder} has {rows}: its vocabulary "
             "is missing or belongs to another encoder; copy the tokenizer files of this encoder"
         )
     if tokenizer.pad_token_id is None:
-        raise UserError(f"the tokenizer {place} has no padding token, which batches need; give a tokenizer with one")
+        raise UserError(f"the tokenizer {name} has no padding token, which batches need; give a tokenizer with one")
     return tokenizer
 
 
@@ -292,11 +292,11 @@ def _find_weights(name_or_path: str, options: LoadOptions) -> WeightFiles | None
     """
     if not hub.is_hub_id(name_or_path):
         return find_weights(Path(name_or_path))
-    found = hub.download_first(name_or_path, WEIGHT_FILES, options)
-    if found is not None and WEIGHT_FILES[found.name] and found.suffix == ".json":
-        for shard in shard_names(found):
+    file = hub.download_first(name_or_path, WEIGHT_FILES, options)
+    if file is not None and WEIGHT_FILES[file.name] and file.suffix == ".json":
+        for shard in shard_names(file):
             hub.download_first(name_or_path, [shard], options)
-    return found and find_weights(found.parent)
+    return file and find_weights(file.parent)
 
 
 def _load(
@@ -319,9 +319,9 @@ def _load(
             model, info = auto.from_pretrained(name_or_path, use_safetensors=True, **options.kwargs(), **how)
     if holds_peft_adapter(model):
         raise UserError(WITH_ADAPTER.format(name_or_path))
-    for key, found, expected in sorted(info["mismatched_keys"]):
+    for key, shape, expected in sorted(info["mismatched_keys"]):
         raise UserError(
-            f"{name_or_path}: {key} has the shape {tuple(found)}, but {tuple(expected)} by config.json; the weights "
+            f"{name_or_path}: {key} has the shape {tuple(shape)}, but {tuple(expected)} by config.json; the weights "
             "and the configuration belong to different encoders"
         )
     return model, set(info["missing_keys"])

@@ -51,10 +51,10 @@ def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
     """
     values, defaults = plain_values(model.config), plain_values(type(model.config)())
     ignored = {*WITHOUT_EFFECT, *IN_TRAINING_ONLY, *(() if head else OF_HEADS)}
-    found = {name: value for name, value in values.items() if name not in ignored and value != defaults.get(name)}
+    config = {name: value for name, value in values.items() if name not in ignored and value != defaults.get(name)}
     if (padding := positions_of(model).padding_idx) is not None:
-        found["pad_token_id"] = padding
-    return {"model_type": model.config.model_type, **found}
+        config["pad_token_id"] = padding
+    return {"model_type": model.config.model_type, **config}
 
 
 def training_configuration(config: PretrainedConfig) -> dict[str, Any]:
@@ -67,15 +67,15 @@ def plain_values(config: PretrainedConfig) -> dict[str, Any]:
     return json.loads(config.to_json_string(use_diff=False))
 
 
-def configuration_differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def configuration_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield a description of each field in which two results of `configuration` differ."""
-    if recorded.get("model_type") != found.get("model_type"):
-        yield _difference("model_type", recorded, found)
-    elif recorded != found:
-        defaults = plain_values(AutoConfig.for_model(found["model_type"]))
-        for name in sorted({*recorded, *found}):
-            if recorded.get(name, defaults.get(name)) != found.get(name, defaults.get(name)):
-                yield _difference(name, defaults | recorded, defaults | found)
+    if recorded.get("model_type") != current.get("model_type"):
+        yield _difference("model_type", recorded, current)
+    elif recorded != current:
+        defaults = plain_values(AutoConfig.for_model(current["model_type"]))
+        for name in sorted({*recorded, *current}):
+            if recorded.get(name, defaults.get(name)) != current.get(name, defaults.get(name)):
+                yield _difference(name, defaults | recorded, defaults | current)
 
 
 def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -106,20 +106,20 @@ def backend_digest(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def tokenizer_differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield a description of each fact in which two results of `tokenizer_facts` differ.
 
     The backend is compared only within one version of tokenizers, since another version may write it differently.
     """
-    ignored = {"tokenizers"} if recorded.get("tokenizers") == found["tokenizers"] else {"tokenizers", "backend"}
-    for name in sorted({*recorded, *found} - ignored):
-        if recorded.get(name) != found.get(name):
-            yield "its rules or vocabulary differ" if name == "backend" else _difference(name, recorded, found)
+    ignored = {"tokenizers"} if recorded.get("tokenizers") == current["tokenizers"] else {"tokenizers", "backend"}
+    for name in sorted({*recorded, *current} - ignored):
+        if recorded.get(name) != current.get(name):
+            yield "its rules or vocabulary differ" if name == "backend" else _difference(name, recorded, current)
 
 
 def _listed(tokens: Any) -> list[Any]:
     return list(tokens) if isinstance(tokens, list | tuple) else [tokens]
 
 
-def _difference(name: str, recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    return f"{name} is {found.get(name)!r:.80}, and was {recorded.get(name)!r:.80} in training"
+def _difference(name: str, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    return f"{name} is {current.get(name)!r:.80}, and was {recorded.get(name)!r:.80} in training"

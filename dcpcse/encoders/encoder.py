@@ -139,13 +139,13 @@ class Encoder(nn.Module):
         hidden states of padding, as in an encoder that is not packed. Raises UserError if L exceeds the number of
         positions.
         """
-        given = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
+        inputs = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
         prompts = {}
         if self.prompt is not None:
             prompts["prefix"] = self.draw_prefix(input_ids.shape[0]) if prefix is None else prefix
         behind = {"condition": condition, "edits": edits}
         how = {**behind, "all_layers": all_layers, "packing": packing, "pads": pads}
-        return self.states(given, attention_mask, prompts, **how)
+        return self.states(inputs, attention_mask, prompts, **how)
 
     def inputs(
         self, input_ids: Tensor, slots: Slots | None = None, *, index: Tensor | None = None, as_encoder: bool = True
@@ -163,7 +163,7 @@ class Encoder(nn.Module):
 
     def states(
         self,
-        given: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
         attention_mask: Tensor,
         prompts: Mapping[str, Any],
         *,
@@ -178,7 +178,7 @@ class Encoder(nn.Module):
         prompts: keyword arguments of `prefix_attention`. See `forward` for the other arguments.
         """
         packing = self._packing(attention_mask, packing) if self.packed and not pads else None
-        backbone_inputs, first = self._backbone_inputs(given, attention_mask, packing)
+        backbone_inputs, first = self._backbone_inputs(inputs, attention_mask, packing)
         if all_layers:
             backbone_inputs["output_hidden_states"] = True
         if packing is not None or "prefix" in prompts:
@@ -190,14 +190,14 @@ class Encoder(nn.Module):
         return tuple(_unpacked(state, packing, attention_mask.shape[1]) for state in states)
 
     def _backbone_inputs(
-        self, given: Mapping[str, Tensor], attention_mask: Tensor, packing: Packing | None
+        self, tensors: Mapping[str, Tensor], attention_mask: Tensor, packing: Packing | None
     ) -> tuple[dict[str, Any], Tensor]:
         """Return the backbone's inputs, padded or packed, and the flattened index (N,) of each text's first token."""
         if packing is None:
             rows, length = attention_mask.shape
             first = torch.arange(rows, device=attention_mask.device) * length
-            return {**given, "attention_mask": attention_mask}, first
-        packed = {name: packing.pack(tensor) for name, tensor in given.items()}
+            return {**tensors, "attention_mask": attention_mask}, first
+        packed = {name: packing.pack(tensor) for name, tensor in tensors.items()}
         inputs = {**packed, "packing": packing}
         if self.uses_kernels:
             from dcpcse.encoders.prefix_kernel import KernelAttention
@@ -239,8 +239,8 @@ class Encoder(nn.Module):
         """Apply the changes, in order, to the output of the embedding layer within the context."""
 
         def change(module: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
-            for one in changes:
-                embedded = one(embedded)
+            for transform in changes:
+                embedded = transform(embedded)
             return embedded
 
         handle = prompt_support.last_embedding_module(self.backbone).register_forward_hook(change)
@@ -320,8 +320,8 @@ class Encoder(nn.Module):
         """
         modules = {"prompt": self.prompt, "shallow": self.shallow, "cls_prompt": self.cls_prompt}
         modules["backbone"] = self.backbone if self.tuned else None
-        found = {part: module.state_dict(keep_vars=True) for part, module in modules.items() if module is not None}
-        return found if self.lora is None else {**found, "lora": lora_weights(self.backbone)}
+        parts = {part: module.state_dict(keep_vars=True) for part, module in modules.items() if module is not None}
+        return parts if self.lora is None else {**parts, "lora": lora_weights(self.backbone)}
 
     def trained(self) -> dict[str, Tensor]:
         """Return the trained tensors by their names in `trained.safetensors`.
@@ -346,9 +346,9 @@ def _require_size(backbone: PreTrainedModel, record: Mapping[str, Any]) -> None:
     if prompt := record["prompt"]:
         fitting = asdict(PromptShape.fit(backbone.config, prompt["length"]))
         sizes |= {f"prompt.{name}": (prompt[name], size) for name, size in fitting.items()}
-    for part, (found, size) in sizes.items():
-        if found != size:
-            raise UserError(f"{part} is {found}, but the encoder takes {size}")
+    for part, (recorded, size) in sizes.items():
+        if recorded != size:
+            raise UserError(f"{part} is {recorded}, but the encoder takes {size}")
 
 
 Change = Callable[[Tensor], Tensor]
@@ -363,16 +363,16 @@ def _changes(
     """
     changes: list[Change] = []
     if condition is not None:
-        changes.append(lambda given: given.flatten(0, 1).index_copy(0, first, condition.to(given)).view_as(given))
+        changes.append(lambda embeds: embeds.flatten(0, 1).index_copy(0, first, condition.to(embeds)).view_as(embeds))
     if edits is not None:
         zeroed, shift = (
             tensor if tensor is None or packing is None else packing.pack(tensor)
             for tensor in (edits.zeroed, edits.shift)
         )
         if zeroed is not None:
-            changes.append(lambda given: given.masked_fill(zeroed, 0))
+            changes.append(lambda embeds: embeds.masked_fill(zeroed, 0))
         if shift is not None:
-            changes.append(lambda given: given + shift.to(given))
+            changes.append(lambda embeds: embeds + shift.to(embeds))
     return changes
 
 

@@ -77,18 +77,18 @@ def trained_digest(folder: str | Path) -> str:
         tensors["prompt.table.weight"] = contents.prompts
     tensors |= {f"lora.{name}": tensor for name, tensor in contents.lora.items()}
     if contents.record["backbone"] is not None:
-        own = read_backbone(Path(folder), contents.record["backbone"])
-        tensors |= {f"backbone.{name}": tensor for name, tensor in own.items() if not name.startswith("pooler.")}
+        weights = read_backbone(Path(folder), contents.record["backbone"])
+        tensors |= {f"backbone.{name}": tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
     return _digest(tensors)
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the names of the facts that differ between two identities and change embeddings by more than rounding.
 
     Facts that an identity of an earlier version lacks are not compared; `unrecorded` names them.
     """
-    compared = {*one, *other} - {*ROUNDING_ONLY_KEYS, *unrecorded(one), *unrecorded(other)}
-    return [name for name in sorted(compared) if one.get(name) != other.get(name)]
+    compared = {*first, *other} - {*ROUNDING_ONLY_KEYS, *unrecorded(first), *unrecorded(other)}
+    return [name for name in sorted(compared) if first.get(name) != other.get(name)]
 
 
 def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
@@ -117,9 +117,9 @@ def _state(model: Any) -> Any:
 def _later_settings(model: Any) -> dict[str, Any]:
     """Return the settings that earlier versions did not have, if they are set: identities without them stay equal."""
     activations = getattr(model.head, "activations", None) if model.head_at_inference else None
-    found = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
-    found |= {"lora": model.encoder.lora and model.encoder.lora.effect, "bf16": model.bf16}
-    return {name: value for name, value in found.items() if value}
+    settings = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
+    settings |= {"lora": model.encoder.lora and model.encoder.lora.effect, "bf16": model.bf16}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _configurations(model: torch.nn.Module) -> Any:

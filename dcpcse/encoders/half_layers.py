@@ -101,35 +101,35 @@ class HalfLayer:
         inputs = torch.addmm(self.inputs.bias, states, self.inputs.transposed)
         context, sums = kernels.run_forward(self._parts(inputs), prompts, run.settings, self.number)
         narrow = torch.addmm(self.outer.bias, context.flatten(1), self.outer.transposed)
-        middle, *kept = kernels.add_norm(narrow, states, *self.norms[0], **mask, save=run.save)
+        middle, *saved = kernels.add_norm(narrow, states, *self.norms[0], **mask, save=run.save)
         wide = torch.addmm(self.up.bias, middle, self.up.transposed)
         narrow = torch.addmm(self.down.bias, F.gelu(wide), self.down.transposed)
         output, *last_kept = kernels.add_norm(narrow, middle, *self.norms[1], **last_mask, save=run.save)
-        return output, [inputs, context, sums, *kept, wide, *last_kept]
+        return output, [inputs, context, sums, *saved, wide, *last_kept]
 
     def backward(
         self,
         gradient: Tensor,
         prompts: Prompts | None,
         run: StackPass,
-        kept: Sequence[Tensor],
+        saved: Sequence[Tensor],
         parts: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
         """Return the gradient of the hidden states before the layer if it is wanted, and write that of the prompts.
 
-        kept: what `forward` has returned. parts: where the parts of the prompts' gradient are written.
+        saved: what `forward` has returned. parts: where the parts of the prompts' gradient are written.
         """
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)
-        inputs, context, sums, *kept, wide, normalized, deviations = kept
+        inputs, context, sums, *saved, wide, normalized, deviations = saved
         narrow, middle = kernels.add_norm_backward(gradient, normalized, deviations, self.norms[1][0], **last_mask)
         middle.addmm_(torch.ops.aten.gelu_backward(narrow @ self.down.weight, wide), self.up.weight)
-        narrow, states = kernels.add_norm_backward(middle, *kept, self.norms[0][0], **mask)
+        narrow, states = kernels.add_norm_backward(middle, *saved, self.norms[0][0], **mask)
         of_context = (narrow @ self.outer.weight).view_as(context)
         gradients = torch.empty_like(inputs)
-        given = self._parts(inputs), prompts, context, sums, of_context
-        kernels.run_backward(*given, run.settings, self.number, self._parts(gradients), parts)
+        args = self._parts(inputs), prompts, context, sums, of_context
+        kernels.run_backward(*args, run.settings, self.number, self._parts(gradients), parts)
         return states.addmm_(gradients, self.inputs.weight) if wanted else None
 
     def _parts(self, inputs: Tensor) -> tuple[Tensor, ...]:
@@ -192,23 +192,23 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, states: Tensor, table: Tensor | None, stack: HalfStack, run: StackPass) -> Tensor:
-        kept = []
+        saved = []
         for layer, prompts in zip(stack.layers, stack.prompts(table), strict=True):
             states, of_layer = layer.forward(states, prompts, run)
             if run.save:
-                kept += of_layer
-        ctx.save_for_backward(table, *kept)
+                saved += of_layer
+        ctx.save_for_backward(table, *saved)
         ctx.stack, ctx.run = stack, run
         return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        (table, *kept), layers, run = ctx.saved_tensors, ctx.stack.layers, ctx.run
+        (table, *saved), layers, run = ctx.saved_tensors, ctx.stack.layers, ctx.run
         prompts, parts = ctx.stack.prompts(table), None
-        size = len(kept) // len(layers)
+        size = len(saved) // len(layers)
         if ctx.needs_input_grad[1]:
-            context, keys = kept[1], prompts[0][0]
+            context, keys = saved[1], prompts[0][0]
             count = run.settings.prompt_parts(context, keys)
             shape = (count, len(table), 2 * len(layers), *keys.shape[1:])
             parts = torch.empty(shape, dtype=torch.float32, device=table.device)
@@ -218,7 +218,7 @@ class _Stack(torch.autograd.Function):
                 gradient,
                 prompts[number],
                 run,
-                kept[number * size : (number + 1) * size],
+                saved[number * size : (number + 1) * size],
                 None if parts is None else parts[:, :, 2 * number : 2 * number + 2],
                 wanted=number > 0 or ctx.needs_input_grad[0],
             )

@@ -45,12 +45,12 @@ def in_half_precision(
     def make(layer: nn.Module) -> Product:
         if not isinstance(layer, nn.Linear):
             return HalfStack(layer)
-        kept = _KEPT.get(layer) if keep else None
-        if kept is None or kept.made_of != _state(layer, dtype):
-            kept = _HalfPrecision(layer, dtype)
+        product = _KEPT.get(layer) if keep else None
+        if product is None or product.made_of != _state(layer, dtype):
+            product = _HalfPrecision(layer, dtype)
         if keep:
-            _KEPT[layer] = kept
-        return kept
+            _KEPT[layer] = product
+        return product
 
     with using_products([*stacks, *frozen_linear_layers(module)], ("half precision", dtype), make) as layers:
         yield layers

@@ -92,8 +92,8 @@ def _add_norm_backward(
     inner = (inner - mean - normal * slope) * tl.load(deviations + row)
     tl.store(residual_gradient + at, inner, mask=real)
     if threshold > 0:
-        kept = _kept(seed, row, number, threshold, BLOCK, ROUNDS)
-        tl.store(states_gradient + at, tl.where(kept, inner * scale, 0.0), mask=real)
+        keep = _kept(seed, row, number, threshold, BLOCK, ROUNDS)
+        tl.store(states_gradient + at, tl.where(keep, inner * scale, 0.0), mask=real)
 
 
 def add_norm(

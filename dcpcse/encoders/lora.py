@@ -81,15 +81,16 @@ def require_peft(what: str) -> None:
     require_packages(what, ("peft",), "peft")
 
 
-def find_targets(backbone: PreTrainedModel, given: Sequence[str] | None) -> tuple[str, ...]:
+def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of linear layers for an adapter, without what differs between the encoder's layers.
 
-    given: ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers of the LoRA
-    paper. Raises UserError if an end is that of no linear layer, or if the query and value layers are not known.
+    target_modules: ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers of
+    the LoRA paper. Raises UserError if an end is that of no linear layer, or if the query and value layers are not
+    known.
     """
     linear = _linear_layers(backbone)
     kind = backbone.config.model_type
-    ends = _QUERY_AND_VALUE.get(kind) if given is None else tuple(given)
+    ends = _QUERY_AND_VALUE.get(kind) if target_modules is None else tuple(target_modules)
     if ends is None:
         raise OptionError(
             "tuning",
@@ -160,7 +161,7 @@ def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
     """
     shared = [backbone.config, *backbone.parameters(), *backbone.buffers()]
     shared += [module for module in backbone.modules() if not any(module.children())]
-    return copy.deepcopy(backbone, {id(one): one for one in shared})
+    return copy.deepcopy(backbone, {id(part): part for part in shared})
 
 
 def lora_weights(backbone: nn.Module) -> dict[str, Tensor]:

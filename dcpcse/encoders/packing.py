@@ -65,10 +65,10 @@ class Packing:
         for count in rows:
             sizes = self.sizes[text : text + count]
             tokens, widest = slice(token, token + sum(sizes)), max(sizes)
-            place = self.place[tokens] - text * width
+            indices = self.place[tokens] - text * width
             yield Packing(
                 self.source[tokens] - text * length,
-                place // width * widest + place % width,
+                indices // width * widest + indices % width,
                 self.lengths[text : text + count],
                 self.real[text : text + count, :widest],
                 sizes,

@@ -235,8 +235,8 @@ def _forward_kernel(
     ROUNDS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
-    own = tl.program_id(2) * BLOCK
-    rows = own + tl.arange(0, BLOCK)
+    block_start = tl.program_id(2) * BLOCK
+    rows = block_start + tl.arange(0, BLOCK)
     layer_head = layer * heads + head
     seed = 0
     prompt_seed = 0
@@ -271,18 +271,18 @@ def _forward_kernel(
             visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
             kept_p = visible_p
             if DROPOUT:
-                kept_p = _kept_weights(seed, layer_head, 1, text, own, 0, cut, BLOCK, BLOCK_P, ROUNDS)
+                kept_p = _kept_weights(seed, layer_head, 1, text, block_start, 0, cut, BLOCK, BLOCK_P, ROUNDS)
             top, total, acc = _online(
                 q, keys, values, top, total, acc, visible_p, kept_p, scale,
                 DROPOUT, COMPUTE, EMULATE, PRECISION,
             )  # fmt: skip
         low = 0
-        high = tl.where(own < length, length, 0)  # no keys for a block behind the end of the text
+        high = tl.where(block_start < length, length, 0)  # no keys for a block behind the end of the text
         if ONE_BLOCK:
             high = BLOCK
         if WINDOW:
-            low = tl.maximum(own - window + 1, 0) // BLOCK * BLOCK
-            high = tl.minimum(high, own + BLOCK + window - 1)
+            low = tl.maximum(block_start - window + 1, 0) // BLOCK * BLOCK
+            high = tl.minimum(high, block_start + BLOCK + window - 1)
         for begin in range(low, high, BLOCK):
             columns = begin + tl.arange(0, BLOCK)
             k = _tokens(k_ptr, start, head, k_t, k_h, columns, length, D)
@@ -290,7 +290,7 @@ def _forward_kernel(
             visible = _visible(rows, columns, length, window, WINDOW)
             kept = visible
             if DROPOUT:
-                kept = _kept_weights(seed, layer_head, 0, text, own, begin, cut, BLOCK, BLOCK, ROUNDS)
+                kept = _kept_weights(seed, layer_head, 0, text, block_start, begin, cut, BLOCK, BLOCK, ROUNDS)
             top, total, acc = _online(
                 q, k, v, top, total, acc, visible, kept, scale, DROPOUT, COMPUTE, EMULATE, PRECISION
             )
@@ -326,8 +326,8 @@ def _backward_kernel(
     PRECISION: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
-    own = tl.program_id(2) * BLOCK
-    rows = own + tl.arange(0, BLOCK)
+    block_start = tl.program_id(2) * BLOCK
+    rows = block_start + tl.arange(0, BLOCK)
     layer_head = layer * heads + head
     seed = 0
     prompt_seed = 0
@@ -370,7 +370,7 @@ def _backward_kernel(
             visible_p = (prompt_rows < count)[None, :] & (rows >= 0)[:, None]
             kept_p = visible_p
             if DROPOUT:
-                kept_p = _kept_weights(seed, layer_head, 1, text, own, 0, cut, BLOCK, BLOCK_P, ROUNDS)
+                kept_p = _kept_weights(seed, layer_head, 1, text, block_start, 0, cut, BLOCK, BLOCK_P, ROUNDS)
             p_p, ds_p = _pair(q, do, lse, delta, keys, values, visible_p, kept_p, scale, inverse, DROPOUT, PRECISION)
             p_p = _round(p_p, COMPUTE, EMULATE)
             ds_p = _round(ds_p, COMPUTE, EMULATE)
@@ -390,7 +390,7 @@ def _backward_kernel(
         visible = _visible(rows, rows, length, window, WINDOW)
         kept = visible
         if DROPOUT:
-            kept = _kept_weights(seed, layer_head, 0, text, own, own, cut, BLOCK, BLOCK, ROUNDS)
+            kept = _kept_weights(seed, layer_head, 0, text, block_start, block_start, cut, BLOCK, BLOCK, ROUNDS)
         p, ds = _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
         p = _round(p, COMPUTE, EMULATE)
         ds = _round(ds, COMPUTE, EMULATE)
@@ -403,12 +403,12 @@ def _backward_kernel(
         dq += tl.dot(ds, k, input_precision=PRECISION)
         if not ONE_BLOCK:
             low = 0
-            high = tl.where(own < length, length, 0)  # none for a block behind the end of the text
+            high = tl.where(block_start < length, length, 0)  # none for a block behind the end of the text
             if WINDOW:
-                low = tl.maximum(own - window + 1, 0) // BLOCK * BLOCK
-                high = tl.minimum(high, own + BLOCK + window - 1)
+                low = tl.maximum(block_start - window + 1, 0) // BLOCK * BLOCK
+                high = tl.minimum(high, block_start + BLOCK + window - 1)
             for begin in range(low, high, BLOCK):
-                if begin != own:
+                if begin != block_start:
                     others = begin + tl.arange(0, BLOCK)
                     # These queries and the keys of another block.
                     k2 = _tokens(k_ptr, start, head, k_t, k_h, others, length, D)
@@ -416,11 +416,11 @@ def _backward_kernel(
                     visible = _visible(rows, others, length, window, WINDOW)
                     kept = visible
                     if DROPOUT:
-                        kept = _kept_weights(seed, layer_head, 0, text, own, begin, cut, BLOCK, BLOCK, ROUNDS)
+                        kept = _kept_weights(seed, layer_head, 0, text, block_start, begin, cut, BLOCK, BLOCK, ROUNDS)
                     _, ds2 = _pair(q, do, lse, delta, k2, v2, visible, kept, scale, inverse, DROPOUT, PRECISION)
                     dq += tl.dot(_round(ds2, COMPUTE, EMULATE), k2, input_precision=PRECISION)
             for begin in range(low, high, BLOCK):
-                if begin != own:
+                if begin != block_start:
                     others = begin + tl.arange(0, BLOCK)
                     # These keys and the queries of another block.
                     q2 = _tokens(q_ptr, start, head, q_t, q_h, others, length, D)
@@ -431,7 +431,7 @@ def _backward_kernel(
                     visible = _visible(others, rows, length, window, WINDOW)
                     kept = visible
                     if DROPOUT:
-                        kept = _kept_weights(seed, layer_head, 0, text, begin, own, cut, BLOCK, BLOCK, ROUNDS)
+                        kept = _kept_weights(seed, layer_head, 0, text, begin, block_start, cut, BLOCK, BLOCK, ROUNDS)
                     p2, ds2 = _pair(q2, do2, lse2, delta2, k, v, visible, kept, scale, inverse, DROPOUT, PRECISION)
                     dk += tl.dot(tl.trans(_round(ds2, COMPUTE, EMULATE)), q2, input_precision=PRECISION)
                     dv += tl.dot(tl.trans(_round(p2, COMPUTE, EMULATE)), do2, input_precision=PRECISION)

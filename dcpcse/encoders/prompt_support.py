@@ -83,12 +83,12 @@ def number_layers(backbone: PreTrainedModel) -> None:
         return
     forward_pass = ForwardPass()
     _run(backbone, torch.full((1, 1), 5), prefix={}, forward_pass=forward_pass)
-    found, layers = forward_pass.unnumbered, backbone.config.num_hidden_layers
-    if len(found) != layers:
-        reason = f"its {layers} layers compute attention {len(found)} times through transformers' interface"
+    modules, layers = forward_pass.unnumbered, backbone.config.num_hidden_layers
+    if len(modules) != layers:
+        reason = f"its {layers} layers compute attention {len(modules)} times through transformers' interface"
         raise _cannot_take_prompts(backbone, reason)
-    if len(set(found)) == layers:
-        for number, module in enumerate(found):
+    if len(set(modules)) == layers:
+        for number, module in enumerate(modules):
             module.layer_idx = number
 
 
@@ -138,14 +138,14 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
     try:
         with evaluating(backbone), torch.no_grad():
             embedded = backbone.get_input_embeddings()(ids)
-            wanted, other, found = (
-                backbone(**given, **common).last_hidden_state
-                for given in ({"input_ids": ids}, {"inputs_embeds": -embedded}, {"inputs_embeds": embedded})
+            wanted, other, actual = (
+                backbone(**inputs, **common).last_hidden_state
+                for inputs in ({"input_ids": ids}, {"inputs_embeds": -embedded}, {"inputs_embeds": embedded})
             )
     except (TypeError, RuntimeError, ValueError) as error:
         raise _cannot_take_prompts(backbone, str(error).splitlines()[0], "shallow") from error
     near = 1e-4 * wanted.abs().max()
-    if (found - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
+    if (actual - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
         raise _cannot_take_prompts(backbone, "input embeddings at its tokens do not reach the output", "shallow")
 
 

@@ -177,8 +177,8 @@ class SharedPrefix(TablePrefix):
         part = part.expand(self._rows, -1, -1, -1)
         if self.seed is None:
             return part
-        kept = philox.kept(self.seed, self.rate, kind, layer, part.shape[1], self._rows, part.shape[2:])
-        return part * kept / (1 - self.rate)
+        mask = philox.kept(self.seed, self.rate, kind, layer, part.shape[1], self._rows, part.shape[2:])
+        return part * mask / (1 - self.rate)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._layers)

@@ -62,25 +62,25 @@ def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iter
 
     recorded: the entry `base` of a manifest. One of an earlier version is compared by the weights without their names.
     """
-    found = asdict(source)
+    current = asdict(source)
     key = "fingerprint" if recorded.get("weights") is None else "weights"
-    if recorded["fingerprint"] != found["fingerprint"]:
+    if recorded["fingerprint"] != current["fingerprint"]:
         yield "the fingerprints of the weights differ"
-    elif recorded[key] != found[key]:
+    elif recorded[key] != current[key]:
         yield "the weights are the same, but under other names"
     if recorded.get("configuration") is not None:
-        yield from configuration_differences(recorded["configuration"], found["configuration"])
+        yield from configuration_differences(recorded["configuration"], current["configuration"])
 
 
-def recorded_tokenizer_differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def recorded_tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield a description of each difference between the tokenizer of a manifest and a loaded tokenizer.
 
-    found: the `tokenizer_record` of the latter. A manifest of an earlier version is compared by the vocabulary only.
+    current: the `tokenizer_record` of the latter. A manifest of an earlier version is compared by the vocabulary only.
     """
-    if recorded["vocabulary"] != found["vocabulary"]:
+    if recorded["vocabulary"] != current["vocabulary"]:
         yield "the vocabularies differ"
     if recorded.get("tokenizer") is not None:
-        yield from tokenizer_differences(recorded["tokenizer"], found["tokenizer"])
+        yield from tokenizer_differences(recorded["tokenizer"], current["tokenizer"])
 
 
 def tell_unrecorded(folder: str | Path, record: Mapping[str, Any]) -> None:

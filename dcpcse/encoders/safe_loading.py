@@ -42,10 +42,10 @@ _BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
     """Raise UserError if a configuration requires external attention, quantised weights or custom weight files."""
-    found = attention_of(config)
-    if found not in _BUILT_IN_ATTENTION:
+    backend = attention_of(config)
+    if backend not in _BUILT_IN_ATTENTION:
         raise UserError(
-            f"{name_or_path}: config.json requires the attention {found!r}, which is external code; remove the entry"
+            f"{name_or_path}: config.json requires the attention {backend!r}, which is external code; remove the entry"
         )
     for name, what in _REJECTED_SETTINGS.items():
         if getattr(config, name, None) is not None:

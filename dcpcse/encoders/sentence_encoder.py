@@ -341,8 +341,8 @@ class SentenceEncoder(nn.Module):
 
     def _embed(self, inputs: "EncoderInputs", normalize: bool | None, truncate_dim: int | None) -> Tensor:
         """Return the embeddings (n, H) of a batch in float32, or their first values, on the device."""
-        given = inputs.input_ids, inputs.attention_mask, inputs.slots
-        embeddings = self(*given, packing=inputs.packing, normalize=False)
+        args = inputs.input_ids, inputs.attention_mask, inputs.slots
+        embeddings = self(*args, packing=inputs.packing, normalize=False)
         return in_float32(embeddings, self.normalize if normalize is None else normalize, truncate_dim)
 
     @contextlib.contextmanager
@@ -496,14 +496,14 @@ class SentenceEncoder(nn.Module):
             if shape != wanted:
                 raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
         lora = self._own_lora(folder, contents)
-        own, found = self._own_backbone(folder, contents.record)
+        parameters, weights = self._own_backbone(folder, contents.record)
         with torch.no_grad():
             for name, parameter in expected.items():
                 parameter.copy_(contents.trained[name])
             for name, parameter in lora.items():
                 parameter.copy_(contents.lora[name])
-            for name, parameter in own.items():
-                parameter.copy_(found[name])
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
             if prompt is not None and prompt.projection is None:
                 prompt.table.weight.copy_(contents.prompts)
             elif prompt is not None and not _same_prompts(prompt.table().cpu(), contents.prompts):
@@ -513,11 +513,11 @@ class SentenceEncoder(nn.Module):
 
     def _own_lora(self, folder: str | Path, contents: model_folder.FolderContents) -> Mapping[str, Tensor]:
         """Return the matrices of this LoRA adapter, which those of the folder fit; {} without an adapter."""
-        own, saved = self.encoder.lora and self.encoder.lora.effect, contents.record.get("lora")
-        found = saved and Lora.of(saved).effect
-        if own != found:
+        ours, saved = self.encoder.lora and self.encoder.lora.effect, contents.record.get("lora")
+        theirs = saved and Lora.of(saved).effect
+        if ours != theirs:
             raise UserError(
-                f"{folder} has {_adapter_in_words(found)}, but this model has {_adapter_in_words(own)}; "
+                f"{folder} has {_adapter_in_words(theirs)}, but this model has {_adapter_in_words(ours)}; "
                 f"{SAME_CONFIGURATION}"
             )
         matrices = lora_weights(self.encoder.backbone)
@@ -533,12 +533,12 @@ class SentenceEncoder(nn.Module):
             raise UserError(f"{folder} has {theirs} encoder, but this model's encoder is {ours}; {SAME_CONFIGURATION}")
         if not self.encoder.tuned:
             return {}, {}
-        own = self.encoder.backbone.state_dict(keep_vars=True)
-        found = read_backbone(Path(folder), record["backbone"])
+        parameters = self.encoder.backbone.state_dict(keep_vars=True)
+        weights = read_backbone(Path(folder), record["backbone"])
         # The pooler in the file is used by other libraries only.
-        found = {name: tensor for name, tensor in found.items() if not name.startswith("pooler.")}
-        require_same_tensors(f"{folder}: the encoder", own, found)
-        return own, found
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
+        require_same_tensors(f"{folder}: the encoder", parameters, weights)
+        return parameters, weights
 
     def _other_trained(self) -> dict[str, Tensor]:
         """Return the trained tensors except prompt table and backbone, by their names in `trained.safetensors`."""

@@ -26,11 +26,11 @@ def shorten(vectors: np.ndarray, truncate_dim: int | None, normalize: bool = Fal
 
     truncate_dim: None for all values. Vectors of zeros stay zero.
     """
-    kept = np.ascontiguousarray(vectors[:, :truncate_dim])
+    truncated = np.ascontiguousarray(vectors[:, :truncate_dim])
     if not normalize:
-        return kept
-    lengths = np.linalg.norm(kept, axis=1, keepdims=True)
-    return kept / np.where(lengths > 0, lengths, lengths.dtype.type(1))
+        return truncated
+    lengths = np.linalg.norm(truncated, axis=1, keepdims=True)
+    return truncated / np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
 
 def require_size(truncate_dim: Any, dimension: int, trained: Sequence[int], told: set[int]) -> None:

@@ -115,8 +115,8 @@ def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: in
     """
     starts = torch.tensor([len(template.before) for template in templates])
     start = starts[slots.template].unsqueeze(1)
-    place = torch.arange(length)
-    return (place >= start) & (place < start + slots.content.unsqueeze(1))
+    positions = torch.arange(length)
+    return (positions >= start) & (positions < start + slots.content.unsqueeze(1))
 
 
 def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
@@ -126,6 +126,6 @@ def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: in
     """
     first, last = templates[0].frame  # determined by the tokenizer, hence the same in all templates
     lengths = torch.tensor([template.length for template in templates])[slots.template] + slots.content
-    place = torch.arange(length)
-    framed = (place < first) | (place >= lengths.unsqueeze(1) - last)
+    positions = torch.arange(length)
+    framed = (positions < first) | (positions >= lengths.unsqueeze(1) - last)
     return (~framed & ~sentence_tokens(templates, slots, length)).long()

@@ -145,8 +145,8 @@ class Slots:
             rows = chosen == index
             for slots, indices in ((masks, templates[index].masks), (prompts, templates[index].prompts)):
                 # The slots after the sentence, and only these, move with its length.
-                empty, one = (np.array(indices(length), np.int64) for length in (0, 1))
-                slots[rows, : len(empty)] = empty + (one - empty) * contents[rows, None]
+                empty, single = (np.array(indices(length), np.int64) for length in (0, 1))
+                slots[rows, : len(empty)] = empty + (single - empty) * contents[rows, None]
         return cls(*map(torch.from_numpy, (masks, contents, prompts, chosen)))
 
     @property
@@ -283,13 +283,13 @@ def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tu
     for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
         if piece in slots:
             # The token at a prompt slot is only a placeholder: its embedding is replaced by the prompt.
-            found, kind = [tokenizer.mask_token_id], piece
+            piece_ids, kind = [tokenizer.mask_token_id], piece
         else:
             # RoBERTa's mask token absorbs spaces before it; BERT ignores spaces.
             words = piece.rstrip() if following in slots else piece
-            found, kind = _word_ids(words, tokenizer), "words"
-        slots[kind] += range(first + len(ids), first + len(ids) + len(found))
-        ids += found
+            piece_ids, kind = _word_ids(words, tokenizer), "words"
+        slots[kind] += range(first + len(ids), first + len(ids) + len(piece_ids))
+        ids += piece_ids
     return ids, slots
 
 

@@ -60,9 +60,13 @@ def _without_settings(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """Return a tokenizer without truncation and padding that shares all parts of this one, in about 10 µs."""
     from tokenizers import Tokenizer
 
-    own = tokenizer.backend_tokenizer
-    words = Tokenizer(own.model)
-    words.normalizer, words.pre_tokenizer, words.post_processor = own.normalizer, own.pre_tokenizer, own.post_processor
-    words.add_tokens(list(own.get_added_tokens_decoder().values()))  # in the order of their ids, which they keep
+    backend = tokenizer.backend_tokenizer
+    words = Tokenizer(backend.model)
+    words.normalizer, words.pre_tokenizer, words.post_processor = (
+        backend.normalizer,
+        backend.pre_tokenizer,
+        backend.post_processor,
+    )
+    words.add_tokens(list(backend.get_added_tokens_decoder().values()))  # in the order of their ids, which they keep
     words.encode_special_tokens = tokenizer.split_special_tokens
     return words

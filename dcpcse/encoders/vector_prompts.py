@@ -64,10 +64,10 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
             raise KeyError(layer)
         vectors = self._vectors[layer]
         # Without dropout all rows are equal, and are computed once.
-        own = vectors[:1] if vectors.stride(0) == 0 else vectors
+        distinct = vectors[:1] if vectors.stride(0) == 0 else vectors
         keys, values = (
             part.unflatten(2, (self._heads, -1)).transpose(1, 2).expand(vectors.shape[0], -1, -1, -1)
-            for part in self._projections[layer](own)
+            for part in self._projections[layer](distinct)
         )
         return keys, values
 

@@ -264,15 +264,15 @@ class EvaluationArguments(EncoderArguments):
 
     def _require_sizes(self) -> None:
         """Raise UserError for repeated sizes, and for options and tasks that cannot be combined with sizes."""
-        given = self.truncate_dim or []
-        if len(set(given)) < len(given):
-            raise OptionError("truncate_dim", given, "a size is given twice", "give each size once")
-        if given and self.postprocess:
+        sizes = self.truncate_dim or []
+        if len(set(sizes)) < len(sizes):
+            raise OptionError("truncate_dim", sizes, "a size is given twice", "give each size once")
+        if sizes and self.postprocess:
             raise UserError(
                 f"{spell('postprocess', self.postprocess)} does not apply to {spell('truncate_dim')}, since it mixes "
                 "the values; leave one of them out"
             )
-        if len(given) < 2:
+        if len(sizes) < 2:
             return
         inside = [task for task in self.chosen_tasks() if FAMILY_OF[task] in ("geometry", "frequent")]
         for name in (

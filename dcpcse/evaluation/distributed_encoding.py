@@ -34,10 +34,10 @@ def _encode_distributed(encode: EncodeFunction, sentences: list[str], options: d
     if len(sentences) < world_size():
         return encode(sentences, **options)
     broadcast({"sentences": sentences, "options": options})
-    own = _encode_share(encode, sentences, options)
+    local = _encode_share(encode, sentences, options)
     shares: list[Any] = [None] * world_size()
-    dist.gather_object(own, shares, group=cpu_group())
-    vectors = np.empty((len(sentences), *own.shape[1:]), dtype=own.dtype)
+    dist.gather_object(local, shares, group=cpu_group())
+    vectors = np.empty((len(sentences), *local.shape[1:]), dtype=local.dtype)
     for rank, share in enumerate(shares):
         vectors[rank :: world_size()] = share
     return vectors

@@ -55,12 +55,12 @@ class EmbeddingCache:
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
         """Return the embeddings (n, H) of n sentences in float32, row i for sentence i."""
-        found = dict(self._read(sentences))
-        self.hits += len(found)
-        missing = [sentence for sentence in dict.fromkeys(sentences) if sentence not in found]
+        embeddings = dict(self._read(sentences))
+        self.hits += len(embeddings)
+        missing = [sentence for sentence in dict.fromkeys(sentences) if sentence not in embeddings]
         if missing:
             vectors = np.asarray(self._encode(missing), dtype=np.float32)
-            found.update(zip(missing, vectors, strict=True))
+            embeddings.update(zip(missing, vectors, strict=True))
             # NaN vectors of a diverged encoder are not cached; the evaluation reports them every time.
             finite = np.isfinite(vectors).all(axis=1)
             rows = zip(missing, vectors, finite, strict=True)
@@ -70,9 +70,9 @@ class EmbeddingCache:
                     [(sentence, vector.tobytes(), _crc(sentence, vector)) for sentence, vector, good in rows if good],
                 )
         with self._explained():
-            if len(sizes := {vector.shape for vector in found.values()}) > 1:
+            if len(sizes := {vector.shape for vector in embeddings.values()}) > 1:
                 raise sqlite3.DatabaseError(f"its vectors have the sizes {sorted(size for (size,) in sizes)}")
-        return np.stack([found[sentence] for sentence in sentences])
+        return np.stack([embeddings[sentence] for sentence in sentences])
 
     def close(self) -> None:
         self._database.close()

@@ -53,11 +53,11 @@ class EvaluationResult:
     @property
     def average(self) -> float:
         """The mean of the scores, if all tasks are of one family. Raises UserError otherwise: see `averages`."""
-        found = self.averages
-        if len(found) != 1:
-            families = ", ".join(found) or "none with scores"
+        averages = self.averages
+        if len(averages) != 1:
+            families = ", ".join(averages) or "none with scores"
             raise UserError(f"average needs tasks of one family, but there are {families}; use averages or scores")
-        return next(iter(found.values()))
+        return next(iter(averages.values()))
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -77,10 +77,10 @@ class EvaluationResult:
             raise UserError("to_pandas needs the package pandas; pip install pandas, or use scores") from error
         columns = ["truncate_dim", "task", "family", "metric", "score", "n"]
         rows = [
-            (size, task, result.family, *one)
+            (size, task, result.family, *measure)
             for size, results in self.at_size.items()
             for task, result in results.items()
-            for one in measures(result)
+            for measure in measures(result)
         ]
         table = pandas.DataFrame(rows, columns=columns).astype({"score": "float64", "n": "Int64"})
         return table.drop(columns="truncate_dim") if None in self.at_size else table

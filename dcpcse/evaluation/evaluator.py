@@ -90,12 +90,12 @@ def evaluate_sizes(
             inside = _ModelAccess(model, partial(encode, truncate_dim=sizes[0]), bars) if has_inside else None
             chunk = CHUNK if model.device.type == "cpu" else GPU_CHUNK
             embed, seconds = suite.embed(cached, inside=inside, progress=bars, chunk=chunk)
-            found = {}
+            evaluations = {}
             for size in sizes:
                 finish = fitting.finish(cached, show_progress) if fitting else shortening(model, size)
                 how = {"finish": finish, "progress": bars, "on_result": partial(on_result, size)}
-                found[size] = suite.score(embed, seconds, **how)
-            return found
+                evaluations[size] = suite.score(embed, seconds, **how)
+            return evaluations
 
     return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
 

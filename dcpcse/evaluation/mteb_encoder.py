@@ -83,21 +83,21 @@ class MTEBEncoder:
         texts = _texts(inputs)
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise UserError(f"encode_kwargs {', '.join(unknown)}: unknown; choose from {', '.join(sorted(OPTIONS))}")
-        given = {OPTIONS[name]: value for name, value in options.items()}
+        kwargs = {OPTIONS[name]: value for name, value in options.items()}
         try:
-            return self._encode(texts, task_metadata, prompt_type, given)
+            return self._encode(texts, task_metadata, prompt_type, kwargs)
         except Exception as error:
             self.errors.append(error)
             raise
 
-    def _encode(self, texts: list[str], task_metadata: Any, prompt_type: Any, given: Mapping[str, Any]) -> np.ndarray:
+    def _encode(self, texts: list[str], task_metadata: Any, prompt_type: Any, kwargs: Mapping[str, Any]) -> np.ndarray:
         if self.prompts:
             prompt = prompt_of(self.prompts, task_metadata, prompt_type)
             prefix = self._prefix if prompt is None else prompt
             with without_prefix(self.model):
-                vectors = self.encode_texts([prefix + text for text in texts], **given)
+                vectors = self.encode_texts([prefix + text for text in texts], **kwargs)
         else:
-            vectors = self.encode_texts(texts, **given)
+            vectors = self.encode_texts(texts, **kwargs)
         _require_finite(texts, vectors)
         return vectors if self._shorten is None else self._shorten(vectors)
 

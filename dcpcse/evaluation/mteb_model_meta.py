@@ -70,8 +70,8 @@ def training_datasets(folder: Path | None) -> set[str] | None:
     if folder is None or not (folder / RUN_FILE).is_file():
         return None
     file = read_options(folder).get("train_file")
-    found = TRAINING_DATA.get(Path(file).name) if isinstance(file, str) else None
-    return None if found is None else set(found)
+    names = TRAINING_DATA.get(Path(file).name) if isinstance(file, str) else None
+    return None if names is None else set(names)
 
 
 def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
@@ -84,5 +84,5 @@ def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
         metadata = parse_yaml(text.partition("\n---")[0]) if text.startswith("---") else None
     except (OSError, ValueError):
         return None
-    found = metadata.get("license") if isinstance(metadata, dict) else None
-    return found.lower() if isinstance(found, str) and found.lower() in known else None
+    value = metadata.get("license") if isinstance(metadata, dict) else None
+    return value.lower() if isinstance(value, str) and value.lower() in known else None

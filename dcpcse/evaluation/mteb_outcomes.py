@@ -47,9 +47,9 @@ class OutcomeRecorder:
 
         @wraps(hook)
         def recorded(scores: Mapping[str, Mapping[str, float]], *args: Any, **names: Any) -> Any:
-            if all(measure in found for found in scores.values()):
-                place = (names["hf_subset"], names["hf_split"])
-                self._queries[place] = [scores[query][measure] for query in sorted(scores)]
+            if all(measure in measures for measures in scores.values()):
+                key = (names["hf_subset"], names["hf_split"])
+                self._queries[key] = [scores[query][measure] for query in sorted(scores)]
             return hook(scores, *args, **names)
 
         self.task.task_specific_scores = recorded
@@ -63,8 +63,8 @@ class OutcomeRecorder:
 
         name: mteb/TASK. scores: split → scores of subsets, as returned by mteb.
         """
-        found = {part: self._of(*place) for place, part in part_names(name, scores).items()}
-        return {part: one for part, one in found.items() if one is not None}
+        outcomes = {part: self._of(*key) for key, part in part_names(name, scores).items()}
+        return {part: outcome for part, outcome in outcomes.items() if outcome is not None}
 
     def _of(self, subset: str, split: str) -> ExampleOutcomes | None:
         if (subset, split) in self._queries:
@@ -78,7 +78,7 @@ class OutcomeRecorder:
         if isinstance(data, dict):  # of the first BUCC, which has gold pairs of its own
             return None
         (neighbours,) = predicted.values()
-        return ExampleOutcomes("mean", parts_of_f1([one["corpus_id"] for one in neighbours]), None)
+        return ExampleOutcomes("mean", parts_of_f1([neighbour["corpus_id"] for neighbour in neighbours]), None)
 
     @property
     def _reads_predictions(self) -> bool:

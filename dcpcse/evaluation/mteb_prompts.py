@@ -50,8 +50,8 @@ def folder_prompts(folder: Path) -> dict[str, str]:
     which is not supported.
     """
     path = folder / MODEL_CONFIG
-    found = read_json(path) if path.is_file() else {}
-    prompts = found.get("prompts") if isinstance(found, dict) else None
+    config = read_json(path) if path.is_file() else {}
+    prompts = config.get("prompts") if isinstance(config, dict) else None
     if not isinstance(prompts, dict):
         return {}
     prompts = {name: text for name, text in prompts.items() if isinstance(text, str)}
@@ -100,10 +100,10 @@ def without_prefix(model: Any) -> Iterator[None]:
 def _instruction(metadata: Any, prompt_type: Any) -> str:
     from mteb.abstasks.abstask import get_abstask_prompt
 
-    own = metadata.prompt
-    if isinstance(own, dict):
-        return own.get(prompt_type.value, "") if prompt_type else ""
-    return own or get_abstask_prompt(metadata.name)
+    prompt = metadata.prompt
+    if isinstance(prompt, dict):
+        return prompt.get(prompt_type.value, "") if prompt_type else ""
+    return prompt or get_abstask_prompt(metadata.name)
 
 
 def _known_names() -> set[str]:

@@ -24,8 +24,8 @@ def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
     names = {}
     for split, subsets in scores.items():
         for subset in subsets:
-            place = subset.get("hf_subset", NO_SUBSET)
-            names[place, split] = "/".join([task, *([] if place == NO_SUBSET else [place.replace("/", "_")]), split])
+            label = subset.get("hf_subset", NO_SUBSET)
+            names[label, split] = "/".join([task, *([] if label == NO_SUBSET else [label.replace("/", "_")]), split])
     return names
 
 
@@ -35,15 +35,15 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
     scores: see `part_names`. source: what contains them, for messages. Raises UserError if they have another form.
     """
     try:
-        found = {
-            name: next(one["main_score"] for one in scores[split] if one.get("hf_subset", NO_SUBSET) == subset)
+        main_scores = {
+            name: next(entry["main_score"] for entry in scores[split] if entry.get("hf_subset", NO_SUBSET) == subset)
             for (subset, split), name in part_names(task, scores).items()
         }
     except (AttributeError, KeyError, TypeError):
-        found = {}
-    if not found or not all(map(is_number, found.values())):
+        main_scores = {}
+    if not main_scores or not all(map(is_number, main_scores.values())):
         raise UserError(f"{source}: a main score of {task} is missing or not a number; evaluate the task again")
-    return {name: 100 * score for name, score in found.items()}
+    return {name: 100 * score for name, score in main_scores.items()}
 
 
 def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:

@@ -111,9 +111,9 @@ def find_tasks(names: Sequence[str]) -> MtebTasks:
     names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. Raises
     UserError if a task is unknown or given twice.
     """
-    found = [task for name in names for task in _find(name)]
-    tasks = _by_name(found)
-    if len(tasks) < len(found):
+    matches = [task for name in names for task in _find(name)]
+    tasks = _by_name(matches)
+    if len(tasks) < len(matches):
         raise OptionError("mteb", " ".join(names), "a task occurs twice", "give each task once")
     return MtebTasks(tasks)
 
@@ -174,35 +174,35 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
     known = set().union(*spoken.values())
     for code in languages:
         if code not in known:
-            codes = sorted(one for one in known if "-" not in one)
+            codes = sorted(language for language in known if "-" not in language)
             near = _languages_like(code, codes)
             how = (
                 f"did you mean {near}?" if near else f"give codes of ISO 639-3 with blanks between: {', '.join(codes)}"
             )
             raise OptionError("mteb_languages", code, f"no task of {tasks.option} has this language", how)
-    if left := [name.removeprefix(PREFIX) for name, own in spoken.items() if not own & set(languages)]:
+    if left := [name.removeprefix(PREFIX) for name, supported in spoken.items() if not supported & set(languages)]:
         notify(f"{spell('mteb_languages', languages)}: left out, since they have none of these: {first_names(left)}")
     # Copies, because tasks may be shared by all users of the process.
-    kept = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
-    for task in kept.values():
+    selected = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
+    for task in selected.values():
         task.filter_languages(list(languages))
-    needed = [task.metadata.name for task in kept.values() if task.metadata.name != MULTILINGUAL_TASKS[-1]]
+    needed = [task.metadata.name for task in selected.values() if task.metadata.name != MULTILINGUAL_TASKS[-1]]
     expression = tasks.expression and f"mteb.get_tasks(tasks={needed}, languages={list(languages)})"
-    return replace(tasks, tasks=kept, expression=expression)
+    return replace(tasks, tasks=selected, expression=expression)
 
 
-def _languages_like(given: str, codes: Sequence[str]) -> str:
+def _languages_like(language: str, codes: Sequence[str]) -> str:
     """Return the codes, with their names, of languages whose name contains the given one, or that of the given code.
 
-    given: a name, or a code of two or three letters.
+    language: a name, or a code of two or three letters.
     """
     from transformers.models.whisper.tokenization_whisper import LANGUAGES  # code of two letters → name
 
     names = {code: import_mteb().languages.ISO_TO_LANGUAGE.get(code, code) for code in codes}
-    code = given.lower()
+    code = language.lower()
     name = {**LANGUAGES, **import_mteb().languages.ISO_TO_LANGUAGE}.get(code, code if len(code) > 3 else None)
-    found = [one for one in codes if one == code or (name and name.lower() in names[one].lower())]
-    return ", ".join(f"{one} ({names[one]})" for one in found)
+    matches = [match for match in codes if match == code or (name and name.lower() in names[match].lower())]
+    return ", ".join(f"{match} ({names[match]})" for match in matches)
 
 
 def _languages(task: Any) -> set[str]:
@@ -388,7 +388,7 @@ def _find_benchmark(name: str) -> Any:
     try:
         return mteb.get_benchmark(name)
     except KeyError as error:
-        known = [one for benchmark in mteb.get_benchmarks() for one in (benchmark.name, *benchmark.aliases)]
+        known = [alias for benchmark in mteb.get_benchmarks() for alias in (benchmark.name, *benchmark.aliases)]
         hint = did_you_mean(name, known)
         raise UserError(
             f"{spell('mteb_benchmark', name)}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
@@ -527,11 +527,11 @@ def _offline() -> Iterator[None]:
     import datasets.config  # imported here because it is slow
 
     places = (datasets.config, huggingface_hub.constants)
-    before = [place.HF_HUB_OFFLINE for place in places]
+    before = [module.HF_HUB_OFFLINE for module in places]
     try:
-        for place in places:
-            place.HF_HUB_OFFLINE = True
+        for module in places:
+            module.HF_HUB_OFFLINE = True
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
+        for module, value in zip(places, before, strict=True):
+            module.HF_HUB_OFFLINE = value

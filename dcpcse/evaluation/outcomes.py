@@ -80,9 +80,9 @@ def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
     """Return the arrays (n,) of all results that have outcomes of examples, by `TASK/NAME` as in the .npz file."""
     arrays: dict[str, np.ndarray] = {}
     for task, result in results.items():
-        found = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
-        if any(found[name] is not None for name in ARRAYS if name != "gold"):
-            arrays |= {f"{task}/{name}": array for name, array in found.items() if array is not None}
+        values = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
+        if any(values[name] is not None for name in ARRAYS if name != "gold"):
+            arrays |= {f"{task}/{name}": array for name, array in values.items() if array is not None}
         for part, outcomes in getattr(result, "examples", {}).items():
             arrays[f"{part}/{ARRAY_OF_STATISTIC.get(outcomes.statistic, 'cosine')}"] = outcomes.values
             arrays |= {} if outcomes.gold is None else {f"{part}/gold": outcomes.gold}
@@ -99,12 +99,12 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -> RunOutcomes:
     """Return the outcomes that the results of an evaluation contain."""
     tasks = _tasks(example_arrays(results), source)
-    own = {task: result for task, result in results.items() if result.family != MTEB}
-    main_scores = {task: result.points for task, result in own.items() if hasattr(result, "points")}
+    non_mteb = {task: result for task, result in results.items() if result.family != MTEB}
+    main_scores = {task: result.points for task, result in non_mteb.items() if hasattr(result, "points")}
     for result in (result for result in results.values() if result.family == MTEB):
         main_scores |= result.parts
     types = {task: result.task_type for task, result in results.items() if result.family == MTEB}
-    families = {task: (result.family,) for task, result in own.items()} | families_of_parts(main_scores, types)
+    families = {task: (result.family,) for task, result in non_mteb.items()} | families_of_parts(main_scores, types)
     return RunOutcomes(source, mode, tasks, main_scores, families)
 
 
@@ -139,30 +139,30 @@ def read_outcomes(path: Path) -> RunOutcomes:
     beside = [other for other in (path.with_suffix(".npz"), path.with_name("similarities.npz")) if other.is_file()]
     # Tasks such as classification by mteb have no outcomes, so that the file beside the scores may be empty.
     tasks = _tasks(_read_arrays(beside[0], may_be_empty=True), str(beside[0])) if beside else {}
-    tasks = {task: found for task, found in tasks.items() if "/".join(task.split("/")[:2]) in scores["scores_x100"]}
+    tasks = {task: result for task, result in tasks.items() if "/".join(task.split("/")[:2]) in scores["scores_x100"]}
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
     types = {task: content.get("type") for task, content in recorded.items() if content.get("family") == MTEB}
     for task in types:
         main_scores.pop(task, None)
         main_scores |= scores_of_parts(task, recorded[task].get("scores"), path)
     families |= families_of_parts(main_scores, types)
-    for task, found in tasks.items():
-        if found.gold is not None and task in main_scores:
-            _require_score(found, main_scores[task], task, path, beside[0])
+    for task, result in tasks.items():
+        if result.gold is not None and task in main_scores:
+            _require_score(result, main_scores[task], task, path, beside[0])
     if scores.get("complete") is False:
         notify(f"{path} is of an evaluation that was interrupted; tasks are missing")
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
 
 
-def _require_score(found: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
+def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
     """Raise UserError unless the outcomes give the recorded score × 100: the files are of one evaluation then.
 
     Accuracies are not compared, since those of the folds are rounded, and average precisions neither.
     """
     from scipy import stats  # imported here because it is slow
 
-    scores = {"spearman": lambda: stats.spearmanr(found.values, found.gold).statistic, "mean": found.values.mean}
-    if found.statistic in scores and abs(100 * scores[found.statistic]() - score) > 0.01:
+    scores = {"spearman": lambda: stats.spearmanr(result.values, result.gold).statistic, "mean": result.values.mean}
+    if result.statistic in scores and abs(100 * scores[result.statistic]() - score) > 0.01:
         raise UserError(
             f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one file"
         )
@@ -173,11 +173,11 @@ def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOu
     tasks = {}
     for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
         gold, cosines, correct, means = (arrays.get(f"{task}/{name}") for name in ARRAYS)
-        values = next((one for one in (correct, means, cosines) if one is not None), None)
+        values = next((array for array in (correct, means, cosines) if array is not None), None)
         usable = values is not None and values.ndim == 1 and (gold is not None or values is not cosines)
         if not usable or (gold is not None and gold.shape != values.shape):
             raise UserError(f"{source} is damaged: {task} needs gold and cosine, correct, or value, of one length")
-        if not all(np.isfinite(one).all() for one in (values, *([] if gold is None else [gold]))):
+        if not all(np.isfinite(array).all() for array in (values, *([] if gold is None else [gold]))):
             raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
         if correct is not None:
             tasks[task] = ExampleOutcomes("accuracy", values.astype(bool), gold)
@@ -221,11 +221,11 @@ def _mteb_files(folder: Path) -> list[Path]:
     The cache has the folders results/MODEL/REVISION. Raises UserError if there are several revisions or models.
     """
     depths = ("", "*/", "*/*/", "results/*/*/")
-    found = sorted({path.parent for depth in depths for path in folder.glob(depth + MTEB_FACTS)})
-    if len(found) > 1:
-        names = ", ".join(str(path.relative_to(folder)) for path in found[:3])
-        raise UserError(f"{folder} contains mteb's results of {len(found)} models or revisions ({names}); give one")
-    return [path for path in sorted(found[0].glob("*.json")) if path.name != MTEB_FACTS] if found else []
+    folders = sorted({path.parent for depth in depths for path in folder.glob(depth + MTEB_FACTS)})
+    if len(folders) > 1:
+        names = ", ".join(str(path.relative_to(folder)) for path in folders[:3])
+        raise UserError(f"{folder} contains mteb's results of {len(folders)} models or revisions ({names}); give one")
+    return [path for path in sorted(folders[0].glob("*.json")) if path.name != MTEB_FACTS] if folders else []
 
 
 def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:

@@ -43,8 +43,8 @@ class _Kind:
 
     def target(self, columns: Sequence[str]) -> int | None:
         """Return the index of the column of scores or labels if exactly one column has a name that marks it."""
-        found = [i for i, column in enumerate(columns) if column.strip().lower() in self.names]
-        return found[0] if len(found) == 1 else None
+        indices = [i for i, column in enumerate(columns) if column.strip().lower() in self.names]
+        return indices[0] if len(indices) == 1 else None
 
 
 PAIRS = _Kind(
@@ -101,11 +101,11 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
             unit = line.unit
     _warn_of_columns(table, PAIRS, target, [(pair.first, pair.second) for pair in pairs])
     remedy = _remedy(data, PAIRS)
-    found = collect("pairs", pairs, table.source, table.source, remedy, unit)
+    scored = collect("pairs", pairs, table.source, table.source, remedy, unit)
     content = contents.get(table.source) or content_of(
-        zip(found.first, found.second, found.gold.tolist(), strict=True)
+        zip(scored.first, scored.second, scored.gold.tolist(), strict=True)
     )
-    return PairsTask(table.source.name, found, content)
+    return PairsTask(table.source.name, scored, content)
 
 
 def describe_object(data: Any) -> str:
@@ -153,7 +153,7 @@ def _open(data: Any, name: str, kind: _Kind) -> _Table:
         Path(name),
         table.columns,
         ((Line(Path(name), i, "", kind.object_remedy, "row"), row) for i, row in enumerate(table.rows, start=1)),
-        lambda line, place, cell: table.text(line.number, place, cell),
+        lambda line, column, cell: table.text(line.number, column, cell),
     )
 
 
@@ -243,13 +243,13 @@ def _target(table: _Table, kind: _Kind) -> int:
 def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target: int) -> list[str]:
     """Return the texts of a row. Raises DataError if it has another number of columns than its kind has."""
     if len(cells) != kind.width:
-        found = str(len(cells) or "an empty line")
+        actual = str(len(cells) or "an empty line")
         if table.separated and len(cells) == 1 and cells[0].count(";") >= kind.texts:
-            found += " (separate columns by commas or tabs, not by semicolons)"
+            actual += " (separate columns by commas or tabs, not by semicolons)"
         elif table.separated.startswith("comma") and any("\t" in cell for cell in cells):
-            found += ", and the line contains tabs; if tabs separate the columns, name the file .tsv"
-        raise line.error(f"expected {kind.width} {table.separated}columns but found {found}")
-    return [table.text(line, place, cell) for place, cell in enumerate(cells) if place != target]
+            actual += ", and the line contains tabs; if tabs separate the columns, name the file .tsv"
+        raise line.error(f"expected {kind.width} {table.separated}columns but found {actual}")
+    return [table.text(line, index, cell) for index, cell in enumerate(cells) if index != target]
 
 
 def _binary_words(cell: Any) -> Words | None:
@@ -291,12 +291,12 @@ def _class(table: _Table, line: Line, target: int, cell: Any) -> str:
 
 def _warn_of_columns(table: _Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:
     """Log a warning for each column of texts that probably has no texts. rows: the texts of each row."""
-    names = table.columns or [str(place + 1) for place in range(kind.width)]
-    texts = [name for place, name in enumerate(names) if place != target]
+    names = table.columns or [str(index + 1) for index in range(kind.width)]
+    texts = [name for index, name in enumerate(names) if index != target]
     roles = (*ROLES[: kind.texts], SCORE if kind is PAIRS else CLASS)
     contents = ColumnContents(Header((*texts, names[target]), roles))
     contents.add([*enumerate(rows)])
-    for problem in contents.problems(lambda kept: kind.object_remedy):
+    for problem in contents.problems(lambda others: kind.object_remedy):
         warn(f"{table.source}: {problem.text}")
 
 

@@ -74,16 +74,16 @@ def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
     unknown query or document, has no number as its score, contradicts another one, or says that a document with the id
     of the query is relevant; if no query has a relevant document; or if the data of a set have not been downloaded.
     """
-    folders = {name: found for name in names if (found := _folder_and_split(name, split))}
+    folders = {name: location for name in names if (location := _folder_and_split(name, split))}
     sets = _load_sets([name for name in names if name not in folders])
     _require_once(folders, sets, names)
-    _require_different_names({name: _task_name(*found) for name, found in folders.items()})
+    _require_different_names({name: _task_name(*location) for name, location in folders.items()})
     tasks = []
     for name in names:
         if name in folders:
             tasks.append(_read_folder(*folders[name]))
         else:
-            tasks += [_of_mteb(*one) for one in sets.items() if _is_named(one[0], name)]
+            tasks += [_of_mteb(*item) for item in sets.items() if _is_named(item[0], name)]
     return tasks
 
 
@@ -91,24 +91,24 @@ def _task_name(folder: Path, split: str, is_chosen: bool) -> str:
     return Path(os.path.abspath(folder)).name + (f":{split}" if is_chosen else "")
 
 
-def _require_different_names(found: Mapping[str, str]) -> None:
-    """Raise UserError if two folders have the same name. found: data → name of the task."""
+def _require_different_names(task_names: Mapping[str, str]) -> None:
+    """Raise UserError if two folders have the same name. task_names: data → name of the task."""
     places: dict[str, str] = {}
-    for place, name in found.items():
+    for folder, name in task_names.items():
         if name in places:
-            raise UserError(f"the folders {places[name]} and {place} have the same name, {name}; rename one of them")
-        places[name] = place
+            raise UserError(f"the folders {places[name]} and {folder} have the same name, {name}; rename one of them")
+        places[name] = folder
 
 
-def _require_once(found: Mapping[str, tuple[Path, str, bool]], sets: Iterable[str], given: Sequence[str]) -> None:
+def _require_once(folders: Mapping[str, tuple[Path, str, bool]], sets: Iterable[str], names: Sequence[str]) -> None:
     """Raise UserError if a split of a folder, or a set, is given twice.
 
-    found: data → folder and split. sets: names of the tasks of mteb among the given data.
+    folders: data → folder and split. sets: names of the tasks of mteb among the given data.
     """
-    places = [(found[one][0].resolve(), found[one][1]) for one in given if one in found]
+    places = [(folders[key][0].resolve(), folders[key][1]) for key in names if key in folders]
     twice = [str(folder) for folder, split in places if places.count((folder, split)) > 1]
-    others = [one for one in given if one not in found]
-    twice += [_short(one) for one in sets if sum(_is_named(one, name) for name in others) > 1]
+    others = [key for key in names if key not in folders]
+    twice += [_short(key) for key in sets if sum(_is_named(key, name) for name in others) > 1]
     if twice:
         raise UserError(f"the retrieval data {twice[0]} are given twice; give each folder or set once")
 
@@ -118,14 +118,14 @@ def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
     folder, _, chosen = name.rpartition(":")
     if folder and not chosen and not os.path.exists(name):
         raise UserError(f"{name}: there is no split after the colon; give FOLDER or FOLDER:SPLIT")
-    found = (name, split, False) if os.path.exists(name) or not folder else (folder, chosen, True)
-    if not os.path.exists(found[0]):  # Path.exists raises errors for names that are too long
+    location = (name, split, False) if os.path.exists(name) or not folder else (folder, chosen, True)
+    if not os.path.exists(location[0]):  # Path.exists raises errors for names that are too long
         if name.lower().startswith("nano") and os.sep not in name:
             return None
-        raise UserError(f"{found[0]} does not exist; check the path, or give {NANO} or one of its sets by name")
-    if not os.path.isdir(found[0]):
-        raise UserError(f"{found[0]} is not a folder; {LAYOUT}")
-    return Path(found[0]), *found[1:]
+        raise UserError(f"{location[0]} does not exist; check the path, or give {NANO} or one of its sets by name")
+    if not os.path.isdir(location[0]):
+        raise UserError(f"{location[0]} is not a folder; {LAYOUT}")
+    return Path(location[0]), *location[1:]
 
 
 def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
@@ -184,14 +184,14 @@ def _load_sets(names: Sequence[str]) -> dict[str, Any]:
     """
     if not names:
         return {}
-    found = {name.removeprefix(PREFIX): task for name, task in find_benchmark(NANO).tasks.items()}
-    known = [NANO, *map(_short, found)]
+    tasks = {name.removeprefix(PREFIX): task for name, task in find_benchmark(NANO).tasks.items()}
+    known = [NANO, *map(_short, tasks)]
     for name in names:
-        if not any(_is_named(task, name) for task in found):
+        if not any(_is_named(task, name) for task in tasks):
             hint = did_you_mean(name, known)
             hint = "sets have one split, and take none; " if ":" in name else f"{hint} " if hint else ""
             raise UserError(f"{name} is neither a folder nor a NanoBEIR set; {hint}choose from: {', '.join(known)}")
-    chosen = {name: task for name, task in found.items() if any(_is_named(name, one) for one in names)}
+    chosen = {name: task for name, task in tasks.items() if any(_is_named(name, requested) for requested in names)}
     if missing := load_downloaded(MtebTasks(chosen)):
         wanted = [Path(path).name for path in missing]
         more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
@@ -257,12 +257,12 @@ def _table_judgements(rows: Iterable[LocatedRow]) -> Iterator[Judgement]:
         yield line, str(row.get("query-id")), str(row.get("corpus-id")), float(score)
 
 
-def _no_split(folder: Path, split: str, found: Sequence[str]) -> UserError:
-    if not found:
+def _no_split(folder: Path, split: str, splits: Sequence[str]) -> UserError:
+    if not splits:
         return UserError(f"{folder}: there is no {QRELS}/{split}.tsv; {LAYOUT}")
     return UserError(
-        f"{folder}: there is no split {split} in {QRELS}, which has {', '.join(found)}; add it, or choose a split, "
-        f"such as {folder}:{found[0]}"
+        f"{folder}: there is no split {split} in {QRELS}, which has {', '.join(splits)}; add it, or choose a split, "
+        f"such as {folder}:{splits[0]}"
     )
 
 
@@ -272,12 +272,12 @@ def _objects(path: Path) -> Iterator[LocatedRow]:
         if not line.text.strip():
             raise line.error("an empty line found")
         try:
-            found = parse_json(line.text, once=True)
+            record = parse_json(line.text, once=True)
         except ValueError as error:
             raise line.error(f"no valid JSON ({first_line(error).replace(': line 1', ' at')})") from error
-        if not isinstance(found, dict):
-            raise line.error(f"{shown(found)} found, an object expected")
-        yield line, found
+        if not isinstance(record, dict):
+            raise line.error(f"{shown(record)} found, an object expected")
+        yield line, record
 
 
 def _documents(rows: Iterable[LocatedRow]) -> Iterator[TextRow]:
@@ -293,10 +293,10 @@ def _queries(rows: Iterable[LocatedRow]) -> Iterator[TextRow]:
 
 def _id(line: Line, row: Mapping[str, Any]) -> str:
     """Return _id, or id as in data of mteb, as a string. Raises DataError unless it is a string or a whole number."""
-    given = row.get("_id", row.get("id"))
-    if isinstance(given, bool) or not isinstance(given, (str, int)) or not str(given).strip():
-        raise line.error(f"_id {shown(given)} found, a string expected")
-    return str(given)
+    value = row.get("_id", row.get("id"))
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+        raise line.error(f"_id {shown(value)} found, a string expected")
+    return str(value)
 
 
 def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = False) -> str:
@@ -321,15 +321,15 @@ def _judgements(path: Path) -> Iterator[Judgement]:
     places = [columns.index(name) for name in COLUMNS] if set(columns) == set(COLUMNS) else range(3)
     for line in lines:
         cells = split_columns(line, 3, more_allowed=False)
-        query, document, score = (cells[place] for place in places)
+        query, document, score = (cells[index] for index in places)
         if not is_number(score):
             raise line.error(f"score {quote(score)} found, a number expected")
         yield line, query, document, float(score)
 
 
-def _fault(line: Line, found: str, remedy: str) -> DataError:
+def _fault(line: Line, problem: str, remedy: str) -> DataError:
     """Return the error of a line whose content, not whose form, is at fault."""
-    return line._replace(remedy=remedy).error(found)
+    return line._replace(remedy=remedy).error(problem)
 
 
 def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool = False) -> IdentifiedTexts:
@@ -339,13 +339,13 @@ def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool
     """
     first: dict[str, int] = {}
     texts, unit = [], ""
-    for line, given, text in rows:
-        if given in first:
-            place = f"{line.unit or 'line'} {first[given]}"
-            raise _fault(line, f"the id {quote(given)} occurs twice, first in {place}", "give each id once")
+    for line, key, text in rows:
+        if key in first:
+            location = f"{line.unit or 'line'} {first[key]}"
+            raise _fault(line, f"the id {quote(key)} occurs twice, first in {location}", "give each id once")
         if not blank and not text.strip():
             raise _fault(line, "an empty text found", "give a text, or remove the line and its judgements")
-        first[given], unit = line.number, line.unit
+        first[key], unit = line.number, line.unit
         texts.append(text)
     if not texts:
         raise DataError(f"{source}: there are no {name}; {TEXT_REMEDY}")
@@ -365,7 +365,7 @@ def _task(
 
     Raises DataError if there is no such query, or for a judgement that contradicts the data or another one.
     """
-    row_of = {given: row for row, given in enumerate(documents.ids)}
+    row_of = {doc_id: row for row, doc_id in enumerate(documents.ids)}
     scores: dict[str, dict[str, float]] = {query: {} for query in queries.ids}
     for line, query, document, score in judgements:
         if query not in scores:
@@ -387,17 +387,17 @@ def _task(
         query: {row_of[document]: score for document, score in found.items() if score > 0}
         for query, found in scores.items()
     }
-    kept = [row for row, query in enumerate(queries.ids) if relevant[query]]
-    if not kept:
+    indices = [row for row, query in enumerate(queries.ids) if relevant[query]]
+    if not indices:
         raise DataError(f"{qrels}: no query has a relevant document; give at least one score above 0")
-    if left_out := len(queries) - len(kept):
+    if left_out := len(queries) - len(indices):
         notify(
             f"{name}: {left_out:,} of {len(queries):,} queries have no relevant document in {split}; they are left out"
         )
-    queries = queries.part(kept)
+    queries = queries.part(indices)
     if shared := sum(query in row_of for query in queries.ids):
         notify(
             f"{name}: a document with the id of the query is ignored, as in BEIR; this concerns "
             f"{shared:,} of {len(queries):,} queries"
         )
-    return BeirTask(name, split, documents, queries, [relevant[one] for one in queries.ids], left_out, dict(contents))
+    return BeirTask(name, split, documents, queries, [relevant[key] for key in queries.ids], left_out, dict(contents))

@@ -107,22 +107,24 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
 
 def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
     """Read and check the user's own data. pairs, labels: files or Python objects; None if there are none."""
-    own: list[Task] = [] if pairs is None else [own_pairs(pairs)]
-    own += [] if labels is None else [own_labels(labels)]
-    return own + retrieval_tasks(args.retrieval or [], "dev" if args.mode == "dev" else "test")
+    tasks: list[Task] = [] if pairs is None else [own_pairs(pairs)]
+    tasks += [] if labels is None else [own_labels(labels)]
+    return tasks + retrieval_tasks(args.retrieval or [], "dev" if args.mode == "dev" else "test")
 
 
-def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
+def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
     """Load and check all that an evaluation needs before the model, so that faults are reported at once.
 
-    own: tasks of the user's own data. fit_on: distinct sentences, in place of the file of --fit_on.
+    extra: tasks of the user's own data. fit_on: distinct sentences, in place of the file of --fit_on.
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
     with advice(
         OF_EVALUATION, "--task_set na --tasks STSBenchmark" if is_command_line() else 'tasks=["STSBenchmark"]'
     ):
-        suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
+        suite = (
+            load_suite(chosen, args.data_dir, settings, extra=extra) if chosen or extra else Suite({}, settings, {})
+        )
     mteb = None
     if args.task_set == MULTILINGUAL:
         mteb = multilingual_tasks()
@@ -168,14 +170,14 @@ def evaluate_plan(
         "on_result": on_result,
     }
     evaluations = {size: Evaluation({}, plan.suite.settings, 0) for size in sizes}
-    found: dict[str, MtebResult] = {}
+    mteb_results: dict[str, MtebResult] = {}
     seconds: dict[str, float] = {}
     with logging_redirect_tqdm() if show_progress else nullcontext():
         if plan.suite.tasks:
             evaluations = evaluate_sizes(model, plan.suite, sizes, fitting=plan.fitting, **options)
         if plan.mteb:
             (size,) = sizes
-            found, seconds = evaluate_mteb_tasks(
+            mteb_results, seconds = evaluate_mteb_tasks(
                 model,
                 plan.mteb,
                 truncate_dim=size,
@@ -191,7 +193,7 @@ def evaluate_plan(
         if name != "encode"
     }
     return EvaluationResult(
-        at_size={size: {**evaluation.results, **found} for size, evaluation in evaluations.items()},
+        at_size={size: {**evaluation.results, **mteb_results} for size, evaluation in evaluations.items()},
         mode=plan.args.mode,
         sentences=first.sentences,
         seconds={**first.seconds, **scoring, **seconds},
@@ -237,8 +239,8 @@ def protocol_settings(args: EvaluationArguments) -> Settings:
 def _require_writable_outputs(args: EvaluationArguments) -> None:
     """Raise UserError if the result files or the embedding cache cannot be written."""
     for option in ("output_file", "similarities_file"):
-        if (given := getattr(args, option)) is not None:
-            require_output(Path(given), option, args.overwrite or _is_unfinished(Path(given)))
+        if (path := getattr(args, option)) is not None:
+            require_output(Path(path), option, args.overwrite or _is_unfinished(Path(path)))
     if args.mteb_results:
         require_writable(Path(args.mteb_results), spell("mteb_results", args.mteb_results))
     if args.cache_dir:

@@ -44,16 +44,16 @@ class Outcomes:
     examples: str = "pairs"
 
     def __post_init__(self) -> None:
-        values = tuple(np.atleast_2d(np.asarray(one, dtype=np.float64)) for one in self.values)
+        values = tuple(np.atleast_2d(np.asarray(array, dtype=np.float64)) for array in self.values)
         gold = None if self.gold is None else np.asarray(self.gold, dtype=np.float64)
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "gold", gold)
-        shapes = [np.shape(one)[-1:] for one in (*values, *([] if gold is None else [gold]))]
-        if len(set(shapes)) != 1 or any(one.ndim != 2 for one in values) or (gold is not None and gold.ndim != 1):
+        shapes = [np.shape(array)[-1:] for array in (*values, *([] if gold is None else [gold]))]
+        if len(set(shapes)) != 1 or any(array.ndim != 2 for array in values) or (gold is not None and gold.ndim != 1):
             raise ValueError(
                 f"arrays of the same length are needed; got lengths {', '.join(str(n) for (n,) in shapes)}"
             )
-        if not all(np.isfinite(one).all() for one in (*values, *([] if gold is None else [gold]))):
+        if not all(np.isfinite(array).all() for array in (*values, *([] if gold is None else [gold]))):
             raise ValueError(f"the values or gold scores of the {self.examples} contain NaN or infinity")
         if self.size < (least := STATISTICS[self.statistic].least):
             raise ValueError(f"there are too few {self.examples} ({self.size}); at least {least} are needed")
@@ -103,7 +103,7 @@ def _average_precision(counts: np.ndarray, gold: np.ndarray, values: Sequence[np
         order = np.argsort(-run)
         ends = np.append(np.flatnonzero(np.diff(run[order])), len(run) - 1)
         retrieved, hits = counts[order], counts[order] * gold[order, None]
-        retrieved, hits = (np.cumsum(one, axis=0)[ends] for one in (retrieved, hits))
+        retrieved, hits = (np.cumsum(array, axis=0)[ends] for array in (retrieved, hits))
         new = np.diff(hits, axis=0, prepend=0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.einsum("ns,ns->s", hits / np.maximum(retrieved, 1), new) / positives
@@ -166,7 +166,7 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
     """
     size, random = outcomes.size, np.random.default_rng(seed)
     observed = [scores[:, 0] for scores in outcomes.scores(np.ones((size, 1)))]
-    if not all(np.isfinite(one).all() for one in observed):
+    if not all(np.isfinite(array).all() for array in observed):
         raise ValueError(f"all gold scores or all values of the {outcomes.examples} are equal, so no score is defined")
     block = max(1, BLOCK // size)
     drawn = []
@@ -176,7 +176,7 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
         counts = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape)
         drawn.append(outcomes.scores(np.ascontiguousarray(counts.T, dtype=np.float64)))
     resampled = [np.concatenate(parts, axis=1) for parts in zip(*drawn, strict=True)]
-    if not all(np.isfinite(one).all() for one in resampled):
+    if not all(np.isfinite(array).all() for array in resampled):
         raise ValueError(
             f"gold scores or values are constant in a resample; there are too few {outcomes.examples} ({size}); "
             "evaluate on more data"
@@ -196,8 +196,8 @@ def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
 
     scales = {task.scale for task in tasks}
     return ResampledScores(
-        mean([one.observed for one in tasks]),
-        mean([one.deviations for one in tasks]),
+        mean([scores.observed for scores in tasks]),
+        mean([scores.deviations for scores in tasks]),
         min(task.examples for task in tasks),
         min(task.freedom for task in tasks),
         scales.pop() if len(scales) == 1 else "linear",
@@ -323,11 +323,11 @@ def _error(sides: Sequence[_Side], freedom: float, seeds: bool) -> tuple[float, 
         return float(np.sqrt(total)), freedom
     random = [side for side in sides if side.random]
     between = [float(np.var(side.observed, ddof=1)) / len(side.observed) for side in random]
-    own = sum(
+    within = sum(
         float(np.mean((side.deviations - side.deviations.mean(axis=0)) ** 2)) / (len(side.deviations) - 1)
         for side in random
     )
-    shared = max(total - own, 0.0)
+    shared = max(total - within, 0.0)
     variance = sum(between) + shared
     uncertainty = [part**2 / (len(side.observed) - 1) for part, side in zip(between, random, strict=True)]
     uncertainty.append(shared**2 / freedom)

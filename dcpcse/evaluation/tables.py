@@ -44,8 +44,8 @@ def _tables_of(at_size: SizedResults, mode: str) -> list[PrettyTable]:
     by_family = {size: _by_family(results) for size, results in at_size.items()}
     first = next(iter(by_family.values()))
     if len(by_family) == 1:
-        return [table for family, found in first.items() for table in FAMILY_TABLES[family](found, mode)]
-    return [_rows_of_sizes({size: own[family] for size, own in by_family.items()}, mode) for family in first]
+        return [table for family, group in first.items() for table in FAMILY_TABLES[family](group, mode)]
+    return [_rows_of_sizes({size: groups[family] for size, groups in by_family.items()}, mode) for family in first]
 
 
 def _by_family(results: Mapping[str, Result]) -> dict[str, list[Result]]:
@@ -135,8 +135,8 @@ def _labels(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 def _beir(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     scores = [[score for _, score, _ in measures(result)] for result in results]
     rows = [
-        [result.task, result.split, result.queries, result.documents, *_rounded(own)]
-        for result, own in zip(results, scores, strict=True)
+        [result.task, result.split, result.queries, result.documents, *_rounded(values)]
+        for result, values in zip(results, scores, strict=True)
     ]
     if len(rows) > 1:
         rows.append(["Avg.", "", "", "", *_rounded(np.mean(scores, axis=0))])
@@ -159,15 +159,15 @@ def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     parts += [part for result in results for part in _by_language(result)]
     if len(types) == 1:
         return parts
-    means = [[kind, len(own), f"{np.mean(own):.2f}"] for kind, own in types.items()]
+    means = [[kind, len(values), f"{np.mean(values):.2f}"] for kind, values in types.items()]
     means.append(["mean over tasks", len(points), f"{np.mean(points):.2f}"])
-    means.append(["mean over types", len(types), f"{np.mean([np.mean(own) for own in types.values()]):.2f}"])
+    means.append(["mean over types", len(types), f"{np.mean([np.mean(values) for values in types.values()]):.2f}"])
     return parts + _table(["type", "number", "x 100"], *means, title=f"{title} by type")
 
 
 def _by_language(result: Result) -> list[PrettyTable]:
     """Return a table of the subsets of an MTEB task, which are its languages or pairs of languages."""
-    rows = [[" ".join(place), languages, f"{points:.2f}"] for place, languages, points in _subsets(result)]
+    rows = [[" ".join(subset), languages, f"{points:.2f}"] for subset, languages, points in _subsets(result)]
     if not rows:
         return []
     title = f"{result.task.partition('/')[2]} by language"
@@ -271,12 +271,14 @@ def _frequent(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 def _cosines(bins: Sequence[CosineBin]) -> list[PrettyTable]:
     """Return a table of cosines per bin of gold scores, with box plots of their 5, 25, 50, 75 and 95 % quantiles."""
-    low = math.floor(10 * min(0.0, *(one.quantiles[5] for one in bins))) / 10
+    low = math.floor(10 * min(0.0, *(bucket.quantiles[5] for bucket in bins))) / 10
     rows = []
-    for one in bins:
-        closed = "]" if one is bins[-1] else ")"
-        box = box_plot(one.quantiles, low, 1.0)
-        rows.append([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", box])
+    for bucket in bins:
+        closed = "]" if bucket is bins[-1] else ")"
+        box = box_plot(bucket.quantiles, low, 1.0)
+        rows.append(
+            [f"[{bucket.low:g}, {bucket.high:g}{closed}", bucket.pairs, f"{bucket.mean:.3f}", f"{bucket.std:.3f}", box]
+        )
     return _table(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], *rows, title="cosine by gold score")
 
 
@@ -328,13 +330,13 @@ def _transfer_measures(result: Result) -> list[tuple[str, float, int | None]]:
 
 
 def _geometry_measures(result: Result) -> list[tuple[str, float, int | None]]:
-    found = [
+    rows = [
         ("alignment", result.alignment, result.positive_pairs),
         ("uniformity", result.uniformity, result.sentences),
         ("anisotropy", result.anisotropy, result.sample_size),
         ("token anisotropy", result.token_anisotropy, result.tokens),
     ]
-    return [one for one in found if one[1] is not None]
+    return [row for row in rows if row[1] is not None]
 
 
 def _spearman(result: Result) -> list[tuple[str, float, int | None]]:

@@ -141,20 +141,20 @@ class Trials:
         self,
         folder: Path,
         name: str,
-        given: Sequence[str],
+        arguments: Sequence[str],
         shared: TrainingOptions,
         limit: int | None = None,
         reclaim: bool = False,
     ) -> None:
         """Open or create the study in `folder`.
 
-        given: options of train.py for all trials, as command-line arguments. shared: the same options by name.
+        arguments: options of train.py for all trials, as command-line arguments. shared: the same options by name.
         limit: maximum number of trials to start. reclaim: restart the unfinished trials of other machines.
         Raises UserError if the folder contains another search or a search with other options.
         """
         optuna = import_optuna()
         self.folder = folder
-        self.given = list(given)
+        self.given = list(arguments)
         self.shared = dict(shared)
         self.left = limit
         self._waiting_for = ""
@@ -268,12 +268,12 @@ class Trials:
 
     def _of(self, candidates: Sequence[TrainingOptions], *states: Any) -> list[Any]:
         """Return, for each of these options, one trial in one of these states, if there is one."""
-        found: dict[str, Any] = {}
+        trials: dict[str, Any] = {}
         for trial in self.study.get_trials(deepcopy=False, states=states):
             options = trial.user_attrs.get("options")
             if options in candidates:
-                found.setdefault(json.dumps(options, sort_keys=True), trial)
-        return list(found.values())
+                trials.setdefault(json.dumps(options, sort_keys=True), trial)
+        return list(trials.values())
 
     def _begun_elsewhere(self, trial: Any, options: TrainingOptions) -> bool:
         others = self._of([options], self._states.RUNNING, self._states.COMPLETE)

@@ -69,12 +69,12 @@ def generate_templates(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], count: int
 ) -> list[Template]:
     """Return the `count` best templates among those of both forms, best first."""
-    found: dict[Template, float] = {}
+    scores: dict[Template, float] = {}
     for texts, build in _forms(examples):
         for score, first, second in fill_gaps(model, tokenizer, texts, beams=count):
             template = build(first, second)
-            found[template] = max(score, found.get(template, score))
-    return sorted(found, key=lambda template: -found[template])[:count]
+            scores[template] = max(score, scores.get(template, score))
+    return sorted(scores, key=lambda template: -scores[template])[:count]
 
 
 def _forms(examples: Sequence[Example]) -> Iterator[tuple[list[str], Callable[[str, str], Template]]]:
@@ -116,8 +116,8 @@ def fill_gaps(
             steps[special] = -torch.inf
             steps[close] = closing
             values, tokens = steps.topk(min(2 * beams, int(steps.isfinite().sum())))
-            found = zip(values.tolist(), tokens.tolist(), strict=True)
-            grown += [(score + value, [*ids, token]) for value, token in found]
+            candidates = zip(values.tolist(), tokens.tolist(), strict=True)
+            grown += [(score + value, [*ids, token]) for value, token in candidates]
         going = []
         for score, ids in sorted(grown, key=lambda item: -item[0]):
             if ids[-1] == marks[2]:

@@ -60,8 +60,8 @@ class ScoreLine:
 
     def validate_kind(self) -> None:
         """Raise ValueError unless the line is of one of the two kinds."""
-        given = [value is not None for value in (self.measured, self.template, self.score)]
-        if given not in ([True, False, False], [False, True, True]):
+        present = [value is not None for value in (self.measured, self.template, self.score)]
+        if present not in ([True, False, False], [False, True, True]):
             raise ValueError("expected measured, or template and score")
 
 
@@ -144,9 +144,9 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
         best = score(build_template(SENTENCE, words) for words in relationships)
         words = best.removeprefix(SENTENCE).removesuffix(f"{MASK} .").strip()
         score(build_template(prefix, words) for prefix in prefixes)
-    kept = scores.best(args.keep)
-    print_result(score_table(kept))
-    write_atomic(Path(args.output_dir) / BEST_FILE, "".join(f"{text}\n" for text, _ in kept))
+    top = scores.best(args.keep)
+    print_result(score_table(top))
+    write_atomic(Path(args.output_dir) / BEST_FILE, "".join(f"{text}\n" for text, _ in top))
 
 
 def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:

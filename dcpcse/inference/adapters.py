@@ -59,8 +59,8 @@ class Adapters:
         self._base = plain_encoder(backbone, "avg")
         self._models: dict[str, SentenceEncoder] = {}
         # A tokenizer of 30,000 tokens takes more memory than many adapters, and most folders have the same one.
-        own = (backbone.tokenizer, tokenizer_record(backbone.tokenizer))
-        self._tokenizers = {_tokenizer_files(folder): own}
+        entry = (backbone.tokenizer, tokenizer_record(backbone.tokenizer))
+        self._tokenizers = {_tokenizer_files(folder): entry}
 
     @classmethod
     def load(
@@ -124,10 +124,10 @@ class Adapters:
         Raises UserError as `add` does; the message names the adapter.
         """
         with _errors_of(name):
-            found, _ = hub.require_model_folder(folder, self._options)
-            contents = _read_folder(found)
-            self._require_of_base(found, contents.record)
-            return AdapterFiles(found, contents, *self._tokenizer(found))
+            path, _ = hub.require_model_folder(folder, self._options)
+            contents = _read_folder(path)
+            self._require_of_base(path, contents.record)
+            return AdapterFiles(path, contents, *self._tokenizer(path))
 
     def build(self, name: str, files: "AdapterFiles") -> SentenceEncoder:
         """Return the model of files that were read, which shares the encoder; it is not added to this collection.
@@ -251,13 +251,13 @@ class MixedTexts:
         without: Collection[int],
     ) -> "MixedTexts":
         """Tokenize the sentences. Raises UserError if a name is unknown or an adapter rejects `max_length`."""
-        own, places = grouped(names)
-        models = [adapters[name] for name in own]
+        groups, places = grouped(names)
+        models = [adapters[name] for name in groups]
         for model in models:
             if model.training:
                 model.eval()
         rows = []
-        for model, (name, numbers) in zip(models, own.items(), strict=True):
+        for model, (name, numbers) in zip(models, groups.items(), strict=True):
             with _errors_of(name):
                 rows.append(model.tokenize([sentences[number] for number in numbers], max_length, without))
         return cls(models, rows, places)
@@ -270,19 +270,19 @@ class MixedTexts:
     def batch(self, chosen: Sequence[int]) -> "MixedBatch":
         """Return the inputs of the chosen sentences, on the CPU."""
         of_adapter = defaultdict(list)
-        for place, text in enumerate(chosen):
-            of_adapter[self.places[text][0]].append(place)
+        for index, text in enumerate(chosen):
+            of_adapter[self.places[text][0]].append(index)
         of_layers = defaultdict(list)
         for number in of_adapter:
             of_layers[self.models[number].encoder.backbone].append(number)
         passes = [
             _Pass.of(
                 [self.models[number] for number in numbers],
-                [self._part(number, [chosen[place] for place in of_adapter[number]]) for number in numbers],
+                [self._part(number, [chosen[index] for index in of_adapter[number]]) for number in numbers],
             )
             for numbers in of_layers.values()
         ]
-        places = [place for numbers in of_layers.values() for number in numbers for place in of_adapter[number]]
+        places = [index for numbers in of_layers.values() for number in numbers for index in of_adapter[number]]
         return MixedBatch(passes, torch.tensor(places).argsort())
 
     def _part(self, number: int, chosen: Sequence[int]) -> EncoderBatch:
@@ -297,12 +297,12 @@ def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, 
     The keys are numbered in the order in which they first occur.
     """
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    own: dict[Key, list[int]] = {key: [] for key in numbers}
+    groups: dict[Key, list[int]] = {key: [] for key in numbers}
     places = []
     for index, key in enumerate(keys):
-        places.append((numbers[key], len(own[key])))
-        own[key].append(index)
-    return own, places
+        places.append((numbers[key], len(groups[key])))
+        groups[key].append(index)
+    return groups, places
 
 
 @dataclass(frozen=True)
@@ -328,12 +328,12 @@ class _Pass:
         """Return the embeddings (n, H) of the rows of each part, as `MixedBatch.embeddings` does."""
         all_layers = any(model.pooler.needs_all_layers for model in self.models)
         states = hidden_states(self.parts, packing=self.packing, all_layers=all_layers)
-        found = []
+        embeddings = []
         for model, part, hidden in zip(self.models, self.parts, states, strict=True):
-            given = part.input_ids, part.attention_mask, part.slots
-            _, own = model.pool_and_embed_hidden(hidden, *given, normalize=False)
-            found.append(in_float32(own, model.normalize if normalize is None else normalize, truncate_dim))
-        return found
+            args = part.input_ids, part.attention_mask, part.slots
+            _, vectors = model.pool_and_embed_hidden(hidden, *args, normalize=False)
+            embeddings.append(in_float32(vectors, model.normalize if normalize is None else normalize, truncate_dim))
+        return embeddings
 
 
 @dataclass(frozen=True)
@@ -352,11 +352,13 @@ class MixedBatch:
         return self._with(lambda part: part.pin_memory())
 
     def _with(self, change: Callable[[Any], Any]) -> "MixedBatch":
-        return MixedBatch([one.map(change) for one in self.passes], change(self.order))
+        return MixedBatch([pass_.map(change) for pass_ in self.passes], change(self.order))
 
     def embeddings(self, normalize: bool | None, truncate_dim: int | None = None) -> torch.Tensor:
         """Return the embeddings (N, H) of all sentences, in float32; the arguments are those of `Adapters.encode`."""
-        return torch.cat([rows for one in self.passes for rows in one.embeddings(normalize, truncate_dim)])[self.order]
+        return torch.cat([rows for pass_ in self.passes for rows in pass_.embeddings(normalize, truncate_dim)])[
+            self.order
+        ]
 
 
 @contextlib.contextmanager

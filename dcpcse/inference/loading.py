@@ -106,25 +106,25 @@ def _load(
     options: LoadOptions,
     of_checkpoint: CheckpointArguments,
 ) -> SentenceEncoder:
-    given, is_file = name, Path(name).is_file()
+    original, is_file = name, Path(name).is_file()
     if not is_file:
         name, options = hub.resolve_model_folder(name, options)
         if not is_model_folder(name):
             _refuse_unfinished(Path(name))
             if of_checkpoint.layout is not None or find_checkpoint(name, options) is not None:
                 return _public_checkpoint(name, args, published, options, of_checkpoint)
-    _refuse_checkpoint_arguments(given, of_checkpoint)
+    _refuse_checkpoint_arguments(original, of_checkpoint)
     if is_file:
         return _word_vectors(name, args, published)
     if not is_model_folder(name):
         _refuse_folder_options(name, args, published)
         return _untrained(name, args, options)
-    _refuse_untrained_options(given, args, "an output folder")
+    _refuse_untrained_options(original, args, "an output folder")
     model = SentenceEncoder.load(name, args.base, device=args.device, options=options)
     _require_agreement(model, published)
-    _require_same_reading(model, given, args)
+    _require_same_reading(model, original, args)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
-    _settle_denoising(model, given, args.denoise)
+    _settle_denoising(model, original, args.denoise)
     return model
 
 
@@ -248,30 +248,30 @@ def _refuse_checkpoint_arguments(name: str, of_checkpoint: CheckpointArguments) 
 
 
 def _refuse_untrained_options(name: str, args: EncoderArguments, kind: str) -> None:
-    given = [spell(option) for option in sorted({"top_k", "remove", "lm_head"} & args.changed())]
-    given += [spell("pooler", args.pooler_type)] if args.pooler_type in UNTRAINED else []
-    if given:
-        raise UserError(f"{given[0]} applies only to plain encoders, but {name} is {kind}; leave it out")
+    options = [spell(option) for option in sorted({"top_k", "remove", "lm_head"} & args.changed())]
+    options += [spell("pooler", args.pooler_type)] if args.pooler_type in UNTRAINED else []
+    if options:
+        raise UserError(f"{options[0]} applies only to plain encoders, but {name} is {kind}; leave it out")
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
     """Raise UserError if an option prepares sentences differently from training: that evaluates another model."""
-    found = model.template
-    own = {
-        "template": found and Template.parse(str(found.template)),
+    template = model.template
+    settings = {
+        "template": template and Template.parse(str(template.template)),
         "final_period": model.final_period,
     }
     asked = {"template": args.template and Template.parse(args.template), "final_period": args.final_period}
     for name, value in asked.items():
-        if value and value != own[name]:
-            was = f"with the template {found.template}" if found and name == "template" else "without it"
+        if value and value != settings[name]:
+            was = f"with the template {template.template}" if template and name == "template" else "without it"
             raise UserError(f"{spell(name)}: {folder} was trained {was}; leave it out")
     needing = {
         spell("pooler", "mask"): args.pooler_type == "mask",
         spell("denoise", True): args.denoise is not None,
     }
-    for name, given in needing.items():
-        if given and found is None:
+    for name, enabled in needing.items():
+        if enabled and template is None:
             raise UserError(f"{name}: {folder} was trained without a template; leave it out")
 
 
@@ -322,20 +322,20 @@ def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None)
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
     """Raise UserError if the options describe prompts that differ from those in the folder."""
     prompt = model.encoder.prompt
-    own = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
-    own["prefix_projection"] = prompt is not None and prompt.projection is not None
+    settings = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
+    settings["prefix_projection"] = prompt is not None and prompt.projection is not None
     for name in ("pre_seq_len", "prefix_projection", "prefix_hidden_size"):
-        asked, found = getattr(published, name), own.get(name)
+        asked, actual = getattr(published, name), settings.get(name)
         # Old scripts give the size even without a projection.
-        given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
-        if given and asked != found:
-            raise OptionError(name, asked, f"the folder has {found if found else 'none'}", "leave it out")
+        is_set = asked not in (None, False) and (name != "prefix_hidden_size" or settings["prefix_projection"])
+        if is_set and asked != actual:
+            raise OptionError(name, asked, f"the folder has {actual if actual else 'none'}", "leave it out")
 
 
 def _refuse_folder_options(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> None:
-    given = {"base": args.base, **vars(published)}
+    options = {"base": args.base, **vars(published)}
     for option in ("base", "pre_seq_len", "prefix_projection", "prefix_hidden_size", "mlp_only_train"):
-        if given[option] not in (None, False):
+        if options[option] not in (None, False):
             raise OptionError(
                 option,
                 reason=f"applies only to output folders of a training; {name} is not one",

@@ -50,33 +50,34 @@ def hidden_states(
     `joint_mask(parts)`; by default it is computed. Raises UserError if a part is too long for its encoder.
     """
     lead = parts[0].encoder  # arranges the rows; any of the encoders would give the same values
-    given = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
+    inputs = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
     how = {"packing": packing, "all_layers": all_layers}
-    states = lead.states(given, joint_mask(parts), _prompts(parts), **how)
+    states = lead.states(inputs, joint_mask(parts), _prompts(parts), **how)
     of_parts = zip(*(state.split([len(part.input_ids) for part in parts]) for state in states), strict=True)
     return [
-        tuple(state[:, : part.input_ids.shape[1]] for state in own) for part, own in zip(parts, of_parts, strict=True)
+        tuple(state[:, : part.input_ids.shape[1]] for state in layers)
+        for part, layers in zip(parts, of_parts, strict=True)
     ]
 
 
-def _joined(given: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:
+def _joined(inputs: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:
     """Join the inputs of all parts. The result contains embeddings if any part does, and token ids otherwise."""
-    if any("inputs_embeds" in own for own in given):
-        given = [_as_vectors(own, backbone) for own in given]
-    return {name: _stacked([own[name] for own in given]) for name in set().union(*given)}
+    if any("inputs_embeds" in part for part in inputs):
+        inputs = [_as_vectors(part, backbone) for part in inputs]
+    return {name: _stacked([part[name] for part in inputs]) for name in set().union(*inputs)}
 
 
-def _as_vectors(given: Mapping[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
-    if "inputs_embeds" in given:
-        return dict(given)
-    rest = {name: tensor for name, tensor in given.items() if name != "input_ids"}
-    return {**rest, "inputs_embeds": backbone.get_input_embeddings()(given["input_ids"])}
+def _as_vectors(inputs: Mapping[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
+    if "inputs_embeds" in inputs:
+        return dict(inputs)
+    rest = {name: tensor for name, tensor in inputs.items() if name != "input_ids"}
+    return {**rest, "inputs_embeds": backbone.get_input_embeddings()(inputs["input_ids"])}
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
     """Concatenate tensors (n, l, ...) to (N, L, ...). The padding is 0: it is masked, and a valid position index."""
-    width = max(own.shape[1] for own in rows)
-    return torch.cat([F.pad(own, (0, 0) * (own.dim() - 2) + (0, width - own.shape[1])) for own in rows])
+    width = max(tensor.shape[1] for tensor in rows)
+    return torch.cat([F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, width - tensor.shape[1])) for tensor in rows])
 
 
 def _prompts(parts: Sequence[EncoderBatch]) -> dict[str, Any]:

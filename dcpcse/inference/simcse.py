@@ -99,8 +99,8 @@ class SimCSE:
         own maximum applies.
         """
         max_length = min(whole_number("max_length", max_length), self.model.encoder.max_tokens)
-        given = {"return_numpy": return_numpy, "normalize_to_unit": normalize_to_unit, "keepdim": keepdim}
-        for name, value in given.items():
+        flags = {"return_numpy": return_numpy, "normalize_to_unit": normalize_to_unit, "keepdim": keepdim}
+        for name, value in flags.items():
             truth_value(name, value)
         wanted = self.device if device is None else pick_device(device)
         if wanted != self.model.device:
@@ -119,13 +119,13 @@ class SimCSE:
 
         keys: sentences, or their vectors.
         """
-        own = self.encode(queries, device, return_numpy=True, keepdim=True)
+        vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
         are_vectors = isinstance(keys, np.ndarray) and keys.dtype.kind not in "OTU"
         others = keys if are_vectors else self.encode(keys, device, return_numpy=True)
-        found = cosine_matrix(own, np.atleast_2d(others))
+        cosines = cosine_matrix(vectors, np.atleast_2d(others))
         if not isinstance(queries, str):
-            return found
-        return float(found[0, 0]) if others.ndim == 1 else found[0]
+            return cosines
+        return float(cosines[0, 0]) if others.ndim == 1 else cosines[0]
 
     def build_index(
         self,
@@ -183,8 +183,8 @@ class SimCSE:
         For a list of queries, return one such list per query.
         """
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
-        found = [[hit[:2] for hit in hits] for hits in self._built_index().search_vectors(vectors, top_k, threshold)]
-        return found[0] if isinstance(queries, str) else found
+        results = [[hit[:2] for hit in hits] for hits in self._built_index().search_vectors(vectors, top_k, threshold)]
+        return results[0] if isinstance(queries, str) else results
 
     def _built_index(self) -> SentenceIndex:
         if self.index is None:

@@ -80,7 +80,7 @@ def similarity(
     truncate_dim=...)` returns them. A returned array is float32. Raises UserError if a vector is zero or not finite.
     """
     encode = encode_function(model, batch_size, truncate_dim)
-    one, other = ([x] if isinstance(x, str) else x for x in (a, b))
-    found = cosine_matrix(encode(one), encode(other))
-    found = found[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]
-    return float(found) if np.ndim(found) == 0 else found
+    first, other = ([x] if isinstance(x, str) else x for x in (a, b))
+    cosines = cosine_matrix(encode(first), encode(other))
+    cosines = cosines[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]
+    return float(cosines) if np.ndim(cosines) == 0 else cosines

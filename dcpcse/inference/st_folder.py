@@ -33,11 +33,11 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
     """Return the folder of a sentence-transformers model, with all its settings; None for other encoders."""
     if not hub.is_hub_id(name):
         return Path(name) if (Path(name) / MODULES).is_file() else None
-    if (found := hub.download_first(name, [MODULES], options)) is None:
+    if (modules_file := hub.download_first(name, [MODULES], options)) is None:
         return None
-    paths = [module.path for module in read_modules(found.parent)[1:]]
-    own = [f"{path}/{file}" for path in paths for file in (CONFIG, WEIGHTS, PICKLE)]
-    return hub.download_files(name, [MODULES, MODEL_CONFIG, *SENTENCE_CONFIGS, *own], options)
+    paths = [module.path for module in read_modules(modules_file.parent)[1:]]
+    files = [f"{path}/{file}" for path in paths for file in (CONFIG, WEIGHTS, PICKLE)]
+    return hub.download_files(name, [MODULES, MODEL_CONFIG, *SENTENCE_CONFIGS, *files], options)
 
 
 def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
@@ -108,7 +108,7 @@ def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
                 raise UserError(
                     f"{settings.folder}: its weights take {layer.in_features} values, but there are {size}"
                 )
-        model.head, model.head_at_inference = DenseLayers(layers, [one.activation for one in after.dense]), True
+        model.head, model.head_at_inference = DenseLayers(layers, [dense.activation for dense in after.dense]), True
         model.requires_grad_(False).eval()
     model.normalize = after.normalize
     parts = [str(after), f"at most {model.max_tokens} tokens"]
@@ -123,7 +123,7 @@ def _dense_layer(settings: DenseSettings) -> nn.Linear:
     if len(shape) != 2:
         raise UserError(f"{settings.folder} has no matrix linear.weight; copy the folder again")
     layer = nn.Linear(shape[1], shape[0], bias=settings.bias)
-    found = {name.removeprefix("linear."): tensor for name, tensor in weights.items()}
-    require_same_tensors(f"{settings.folder}: the dense layer", layer.state_dict(), found)
-    layer.load_state_dict(found)
+    state_dict = {name.removeprefix("linear."): tensor for name, tensor in weights.items()}
+    require_same_tensors(f"{settings.folder}: the dense layer", layer.state_dict(), state_dict)
+    layer.load_state_dict(state_dict)
     return layer

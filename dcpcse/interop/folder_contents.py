@@ -57,13 +57,13 @@ def _describe(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
         manifest.CONFIG: _encoder,
         RUN_FILE: _run_without_model,
     }
-    found = next((name for name in describe if (folder / name).is_file()), None)
-    if found is None:
+    file = next((name for name in describe if (folder / name).is_file()), None)
+    if file is None:
         raise UserError(f"{folder} contains none of {', '.join(describe)}; give the folder of a model or a run")
     try:
-        facts = describe[found](folder)
+        facts = describe[file](folder)
     except (KeyError, TypeError, AttributeError, OSError) as error:
-        raise UserError(f"{folder / found} is damaged ({error}); copy the folder again") from error
+        raise UserError(f"{folder / file} is damaged ({error}); copy the folder again") from error
     return {"folder": str(folder), **facts, "files": _files(folder), "scores": _scores(folder, on_problem)}
 
 
@@ -102,10 +102,10 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
     """Raise UserError if the shapes of the tensors in a folder differ from the record."""
     names = (manifest.adapter_file(record), manifest.TRAINED)
     files = [name for name in names if name and (folder / name).is_file()]
-    found = {
+    shapes = {
         name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
     }
-    if problem := next(manifest.shape_faults(folder, record, found), None):
+    if problem := next(manifest.shape_faults(folder, record, shapes), None):
         raise UserError(problem)
 
 
@@ -113,8 +113,8 @@ def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
     """Return whether a model's frozen encoder is at its recorded location, and a phrase that describes the result."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])
-    place = manifest.backbone_path(folder, record["backbone"])
-    return {"found": (place / manifest.WEIGHTS).is_file(), "where": f"trained, saved in {place}"}
+    path = manifest.backbone_path(folder, record["backbone"])
+    return {"found": (path / manifest.WEIGHTS).is_file(), "where": f"trained, saved in {path}"}
 
 
 def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
@@ -147,8 +147,8 @@ def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
 def _adapter(folder: Path) -> FolderFacts:
     config = manifest.read_object(folder / manifest.PEFT_CONFIG, AdapterConfig)
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
-    found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "not recorded in the adapter"}
-    facts = {"kind": "PEFT adapter", **_chosen(config, _OF_ADAPTERS), "base": base | found}
+    location = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "not recorded in the adapter"}
+    facts = {"kind": "PEFT adapter", **_chosen(config, _OF_ADAPTERS), "base": base | location}
     return facts | _weights(folder, adapter=True)
 
 
@@ -166,7 +166,7 @@ def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
 def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
     """Return the number of parameters and data types of a weight file, and what it is if public code wrote it."""
     if (file := find_weight_file(folder, adapter)) is None:
-        others = sorted(one.name for one in folder.glob("*.bin"))
+        others = sorted(path.name for path in folder.glob("*.bin"))
         missing = f"{WEIGHT_FILES[adapter][0]} does not exist"
         return {"weights": f"{', '.join(others)}: a pickle, not opened" if others else missing}
     tensors = parameters_of(tensor_headers(file))
@@ -244,11 +244,16 @@ def _scores_above(folder: Path) -> dict[Path, Mapping[str, Any]]:
         return {}
     record = manifest.read_record(folder)
     head = record["head"] is not None and record["head"]["at_inference"]
-    own = {"method": record["method"], "pooling": record["pooling"], "head_at_inference": head, "base": record["base"]}
+    expected = {
+        "method": record["method"],
+        "pooling": record["pooling"],
+        "head_at_inference": head,
+        "base": record["base"],
+    }
 
     def is_own(report: Mapping[str, Any]) -> bool:
         model = report.get("model")
-        return isinstance(model, Mapping) and all(model.get(name) == value for name, value in own.items())
+        return isinstance(model, Mapping) and all(model.get(name) == value for name, value in expected.items())
 
     # Problems of other files in the parent folder are not reported.
     return {path: report for path, report in find_scores(above, lambda line: None).items() if is_own(report)}

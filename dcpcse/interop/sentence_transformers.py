@@ -58,8 +58,8 @@ class DeepPromptTransformer(InputModule):
             model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period
         )
         input_ids, mask, slots = rows.batch(range(len(rows)), model.tokenizer.pad_token_id)
-        found = {} if slots is None else {SLOT_KEY + name: tensor for name, tensor in vars(slots).items()}
-        return {"input_ids": input_ids, "attention_mask": mask, **found}
+        features = {} if slots is None else {SLOT_KEY + name: tensor for name, tensor in vars(slots).items()}
+        return {"input_ids": input_ids, "attention_mask": mask, **features}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add the embeddings (N, H) of a batch from `preprocess` to its features, and those of its tokens (N, L, H).
@@ -99,9 +99,9 @@ class DeepPromptTransformer(InputModule):
         model_kwargs: {"base": LOCATION} gives the current location of the frozen encoder. Raises UserError for any
         other argument of transformers, a wrong base or a damaged folder.
         """
-        given = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
-        given |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}
-        for name, keys in given.items():
+        rejected = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
+        rejected |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}
+        for name, keys in rejected.items():
             if keys:
                 raise UserError(f"{name}: {sorted(keys)} cannot be set; model_kwargs accepts only 'base'")
         if backend != "torch":

@@ -112,11 +112,11 @@ def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int
     boolean mask (B, at least C) of positives that are not negatives. The metrics are logged, and the training guards
     use them to detect a collapse.
     """
-    own = of_pairs.diagonal(offset).sum()
+    positive = of_pairs.diagonal(offset).sum()
     pairs = torch.full((), len(of_pairs), device=of_pairs.device)  # torch.tensor would wait for a GPU
     others = pairs * (of_pairs.shape[1] - 1)
     if excluded is None:
-        return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, others)}
+        return {"cosine_positive": (positive, pairs), "cosine_negative": (of_pairs.sum() - positive, others)}
     left_out = excluded[:, : of_pairs.shape[1]]
-    negatives = of_pairs.masked_fill(left_out, 0).sum() - own, others - left_out.sum()
-    return {"cosine_positive": (own, pairs), "cosine_negative": negatives}
+    negatives = of_pairs.masked_fill(left_out, 0).sum() - positive, others - left_out.sum()
+    return {"cosine_positive": (positive, pairs), "cosine_negative": negatives}

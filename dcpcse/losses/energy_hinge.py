@@ -45,9 +45,9 @@ class EnergyHinge(Loss):
 
         def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
             (anchors,), (positives, *negatives) = anchors, candidates
-            place = {"offset": rows.start, "normalized": normalized}
-            own, hardest = own_and_hardest(anchors, positives, negatives, masks_of(rows), **place)
-            hinge = (self.margin - (own - hardest)).clamp(min=0)
+            kwargs = {"offset": rows.start, "normalized": normalized}
+            paired, hardest = own_and_hardest(anchors, positives, negatives, masks_of(rows), **kwargs)
+            hinge = (self.margin - (paired - hardest)).clamp(min=0)
             return hinge.mean(), _metrics(hardest, hinge)
 
         loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk, self.widths)

@@ -34,32 +34,32 @@ MasksOfRows = Callable[[slice], Masks]
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
     """Return what tells false negatives apart, by name: the classes (B,), and the guide's embeddings of the views."""
-    found = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
+    tensors = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
     if guide := batch.guides.get(FALSE_NEGATIVES):
-        found |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}
-    return found
+        tensors |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}
+    return tensors
 
 
-def masks(found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
+def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
-    found: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
+    precomputed: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
     masked, then those of the hard negatives. counts: see `gather_own_first`. The C candidates are those of all
     processes, beginning with the own rows. False negatives are the positives of rows of the anchor's class, and the
     candidates of every view that the guide finds nearer to the anchor than its own positive (GISTEmbed).
     """
-    return masks_of_rows(found, names, counts)(slice(0, None))
+    return masks_of_rows(precomputed, names, counts)(slice(0, None))
 
 
 def masks_of_rows(
-    found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
+    precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
 ) -> MasksOfRows:
     """Return a function of rows that returns the masks (b, C) of these b anchors; the arguments are those of `masks`.
 
     The marks of all processes are gathered here, and the function exchanges nothing with other processes.
     """
-    nearer = _nearer(found, names, counts) if f"{GUIDED}anchor" in found else None
-    same_class = _same_class(found[CLASSES], counts) if CLASSES in found else None
+    nearer = _nearer(precomputed, names, counts) if f"{GUIDED}anchor" in precomputed else None
+    same_class = _same_class(precomputed[CLASSES], counts) if CLASSES in precomputed else None
 
     def of_rows(rows: slice) -> Masks:
         guided = nearer(rows) if nearer else [None] * len(names)
@@ -81,13 +81,13 @@ def _same_class(classes: Tensor, counts: Sequence[int] | None) -> Callable[[slic
     return of_rows
 
 
-def _nearer(found: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None) -> MasksOfRows:
-    anchors = unit(found[f"{GUIDED}anchor"])
-    everywhere = [unit(rows) for rows in gather_own_first([found[f"{GUIDED}{name}"] for name in names], counts)]
+def _nearer(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None) -> MasksOfRows:
+    anchors = unit(precomputed[f"{GUIDED}anchor"])
+    everywhere = [unit(rows) for rows in gather_own_first([precomputed[f"{GUIDED}{name}"] for name in names], counts)]
 
     def of_rows(rows: slice) -> Masks:
         similarities = [cosines(anchors[rows], candidates, normalized=True) for candidates in everywhere]
-        own = similarities[0].diagonal(rows.start).unsqueeze(1)
-        return [similarity > own + RESOLUTION for similarity in similarities]
+        threshold = similarities[0].diagonal(rows.start).unsqueeze(1)
+        return [similarity > threshold + RESOLUTION for similarity in similarities]
 
     return of_rows

@@ -50,9 +50,9 @@ class _OfRows(PerRowLoss):
         def of_width(vectors: Vectors) -> MeanAndMetrics:
             losses = self.function(replace(batch, embeddings=dict(zip(batch.embeddings, vectors, strict=True))))
             if not isinstance(losses, Tensor) or losses.shape != (count,):
-                found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)[:40]
+                returned = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)[:40]
                 name = getattr(self.function, "__name__", "function")
-                raise UserError(f"row_loss({name}) returned {found} for {count} rows; return one loss per row")
+                raise UserError(f"row_loss({name}) returned {returned} for {count} rows; return one loss per row")
             return losses.mean(), {}
 
         return over_widths(of_width, list(batch.embeddings.values()), self.widths)[0]

@@ -109,14 +109,14 @@ def load_generator(
         raise OptionError(
             "generator_name", name_or_path, f"give a masked language model with the encoder's vocabulary. {error}"
         ) from error
-    own, other = tokenizer.get_vocab(), generator_tokenizer.get_vocab()
-    if own != other:
-        token = min(set(own.items()) ^ set(other.items()), key=lambda item: (item[1], item[0]))[0]
+    vocab, other = tokenizer.get_vocab(), generator_tokenizer.get_vocab()
+    if vocab != other:
+        token = min(set(vocab.items()) ^ set(other.items()), key=lambda item: (item[1], item[0]))[0]
         raise OptionError(
             "generator_name",
             name_or_path,
             f"its vocabulary differs from the encoder's (the id of {token!r} is {other.get(token)} in the "
-            f"generator and {own.get(token)} in the encoder)",
+            f"generator and {vocab.get(token)} in the encoder)",
             "give a generator with the encoder's vocabulary, such as distilbert-base-uncased for BERT or "
             "distilroberta-base for RoBERTa",
         )

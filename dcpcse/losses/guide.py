@@ -65,5 +65,5 @@ class Guide(nn.Module):
             with torch.autocast(ids.device.type, enabled=False):
                 flat = self.model(ids.flatten(0, 1), mask.flatten(0, 1), slots, packing=packing)
             of_columns = flat.unflatten(0, ids.shape[:2]).unbind(1)
-            self._last = ids, {view: of_columns[place] for view, place in self.places.items()}
+            self._last = ids, {view: of_columns[index] for view, index in self.places.items()}
         return self._last[1]

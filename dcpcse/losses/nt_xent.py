@@ -41,10 +41,10 @@ class NTXent(Loss):
         count = len(self.anchors)
 
         def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
-            place = {"offset": rows.start, "normalized": normalized}
+            kwargs = {"offset": rows.start, "normalized": normalized}
             pairs, both = (zip(views[::2], views[1::2], strict=True) for views in (anchors, candidates))
             losses = [
-                two_way_nt_xent(*pair, *everywhere, self.temperature, **place)
+                two_way_nt_xent(*pair, *everywhere, self.temperature, **kwargs)
                 for pair, everywhere in zip(pairs, both, strict=True)
             ]
             of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
@@ -78,14 +78,14 @@ def two_way_nt_xent(
     (E, H) of further candidates. weights: factors (B,) of the losses of each sentence, by default 1. offset,
     normalized: as in `dcpcse.losses.functional.nt_xent`.
     """
-    own = torch.arange(offset, offset + len(first), device=first.device)
+    labels = torch.arange(offset, offset + len(first), device=first.device)
 
     def one_way(anchors: Tensor, copies: Tensor, same: Tensor) -> Tensor:
         to_copies, to_same, *to_others = (cosines(anchors, rows, normalized) for rows in (copies, same, *others))
         to_same = to_same.masked_fill(own_pairs(to_same, offset), -math.inf)
         logits = torch.cat([to_copies, to_same, *to_others], dim=1) / temperature
         if weights is None:
-            return F.cross_entropy(logits, own)
-        return (F.cross_entropy(logits, own, reduction="none") * weights).mean()
+            return F.cross_entropy(logits, labels)
+        return (F.cross_entropy(logits, labels, reduction="none") * weights).mean()
 
     return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2

@@ -40,10 +40,10 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
     method, for messages. Raises UserError if the data have neither, or if all targets are equal.
     """
     if columns.label in (LABEL, SCORE):
-        found = columns.classes if columns.label == LABEL else columns.scores
-        if found and len(set(found)) == 1:
+        values = columns.classes if columns.label == LABEL else columns.scores
+        if values and len(set(values)) == 1:
             raise UserError(
-                f"{spell('train_file')}: all rows have the {columns.label} {found[0]}, so no pair should be nearer "
+                f"{spell('train_file')}: all rows have the {columns.label} {values[0]}, so no pair should be nearer "
                 f"than another; add rows with another {columns.label}"
             )
         return [TargetPair("anchor", "positive")]
@@ -58,12 +58,12 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
 
 def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
     """Return the targets (B, P) of the pairs of each example: scores as they are, and `TARGETS` of labels."""
-    given = batch.extras.get("scores")
-    if given is None and (labels := batch.extras.get("labels")) is not None:
+    target = batch.extras.get("scores")
+    if target is None and (labels := batch.extras.get("labels")) is not None:
         # A table of targets would have to be copied to a GPU, which would wait for it.
-        given = sum(TARGETS[name] * (labels == index) for index, name in enumerate(CLASSES))
+        target = sum(TARGETS[name] * (labels == index) for index, name in enumerate(CLASSES))
     rows = batch.input_ids[:, 0, 0]
-    each = [given if pair.target is None else torch.full_like(rows, pair.target, dtype=torch.float) for pair in pairs]
+    each = [target if pair.target is None else torch.full_like(rows, pair.target, dtype=torch.float) for pair in pairs]
     return torch.stack(each, dim=1).float()
 
 
@@ -116,10 +116,10 @@ class PairRanking(Loss):
 
         def of_width(vectors: Vectors) -> MeanAndMetrics:
             firsts, seconds = vectors[: len(self.pairs)], vectors[len(self.pairs) :]
-            own = torch.stack([self.similarity(*pair) for pair in zip(firsts, seconds, strict=True)], dim=1)  # (B, P)
-            (everywhere,) = gather_own_first([own], batch.counts)
+            sims = torch.stack([self.similarity(*pair) for pair in zip(firsts, seconds, strict=True)], dim=1)  # (B, P)
+            (everywhere,) = gather_own_first([sims], batch.counts)
             loss = log_violations(everywhere.flatten() / self.temperature, targets.flatten())
-            mean = own.detach().sum(), torch.full((), own.numel(), device=own.device)
+            mean = sims.detach().sum(), torch.full((), sims.numel(), device=sims.device)
             return loss, {"similarity": mean}
 
         vectors = [views[pair.first] for pair in self.pairs] + [views[pair.second] for pair in self.pairs]
@@ -157,9 +157,9 @@ class PairsInBatch(Loss):
         count = len(self.anchors)
 
         def of_rows(rows: slice, anchors: Vectors, candidates: Vectors, normalized: bool) -> MeanAndMetrics:
-            place = {"offset": rows.start, "normalized": normalized}
+            kwargs = {"offset": rows.start, "normalized": normalized}
             more = {"others": candidates[2:], "weights": weights[rows]}
-            loss = two_way_nt_xent(*anchors, *candidates[:2], self.temperature, **more, **place)
+            loss = two_way_nt_xent(*anchors, *candidates[:2], self.temperature, **more, **kwargs)
             of_pairs = cosines(anchors[0].detach(), candidates[1][:count].detach(), normalized)
             return loss, cosine_metrics(of_pairs, offset=rows.start)
 

@@ -106,11 +106,11 @@ class RankDistillation(Loss):
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
         """Return the teachers' embeddings (B, G) of the anchors and the positives."""
-        found = {}
+        embeddings = {}
         for name in self.teachers:
             vectors = batch.guides[name].vectors(batch.extras)
-            found |= {f"{name}_{view}": vectors[view] for view in ("anchor", "positive")}
-        return found
+            embeddings |= {f"{name}_{view}": vectors[view] for view in ("anchor", "positive")}
+        return embeddings
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         anchors, positives = batch.embeddings["anchor"], batch.embeddings["positive"]
@@ -126,9 +126,9 @@ class RankDistillation(Loss):
                 weight * cosines(ranking[rows], ranked, normalized=True)
                 for (weight, ranking, _), ranked in zip(of_teachers, everywhere, strict=True)
             )
-            own = own_pairs(similarities, rows.start)
-            loss = self.compare(similarities, by_teacher.to(similarities) / self.teacher_temperature, own)
-            return loss, _agreement(similarities, by_teacher, own)
+            mask = own_pairs(similarities, rows.start)
+            loss = self.compare(similarities, by_teacher.to(similarities) / self.teacher_temperature, mask)
+            return loss, _agreement(similarities, by_teacher, mask)
 
         candidates = gather_own_first([positives], batch.counts)
         loss, self.metrics = mean_over_anchors(of_rows, [anchors], candidates, self.row_chunk, self.widths)
@@ -136,10 +136,10 @@ class RankDistillation(Loss):
 
 
 @torch.no_grad()
-def _agreement(similarities: Tensor, teacher: Tensor, own: Tensor) -> Metrics:
+def _agreement(similarities: Tensor, teacher: Tensor, mask: Tensor) -> Metrics:
     """Return the share of anchors whose nearest other sentence is the teacher's, as a metric."""
-    nearest, wanted = (ranking.masked_fill(own, FARTHEST).argmax(dim=1) for ranking in (similarities, teacher))
-    return {"agreement": ((nearest == wanted).sum(), torch.full((), len(own), device=own.device))}
+    nearest, wanted = (ranking.masked_fill(mask, FARTHEST).argmax(dim=1) for ranking in (similarities, teacher))
+    return {"agreement": ((nearest == wanted).sum(), torch.full((), len(mask), device=mask.device))}
 
 
 class RankConsistency(Loss):
@@ -175,4 +175,4 @@ def jensen_shannon(logits: Tensor, others: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence (B,) of two distributions given by their logits (B, C), in nats."""
     first, second = logits.log_softmax(dim=1), others.log_softmax(dim=1)
     middle = torch.logaddexp(first, second) - math.log(2)
-    return sum(F.kl_div(middle, one, reduction="none", log_target=True).sum(dim=1) for one in (first, second)) / 2
+    return sum(F.kl_div(middle, logp, reduction="none", log_target=True).sum(dim=1) for logp in (first, second)) / 2

@@ -101,8 +101,8 @@ class ReplacedTokenDetection(PerRowLoss):
         vectors = batch.pooled if self.before_mlp else batch.embeddings
         condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
         # If the encoder is the discriminator, it uses the prompts (with dropout) of the pass that gave the condition.
-        own = self.discriminator is None
-        encoder, prefix = (batch.model.encoder, batch.prefix) if own else (self.discriminator, None)
+        shared = self.discriminator is None
+        encoder, prefix = (batch.model.encoder, batch.prefix) if shared else (self.discriminator, None)
         options = {"condition": condition, "as_encoder": False, "packing": batch.packing, "pads": self.counts_pads}
         return encoder(corrupted, mask, prefix=prefix, **options)[-1]
 
@@ -111,10 +111,10 @@ class ReplacedTokenDetection(PerRowLoss):
         tokens = mask.bool().clone()
         tokens[:, 0] = False
         correct = logits.argmax(-1) == replaced.long()
-        kept = tokens & ~replaced
+        original = tokens & ~replaced
         self.metrics = {
             "rtd_accuracy_replaced": ((correct & replaced & tokens).sum(), (replaced & tokens).sum()),
-            "rtd_accuracy_kept": ((correct & kept).sum(), kept.sum()),
+            "rtd_accuracy_kept": ((correct & original).sum(), original.sum()),
             "replaced_share": ((replaced & tokens).sum(), tokens.sum()),
         }
 

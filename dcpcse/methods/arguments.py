@@ -399,9 +399,9 @@ class ModelArguments(
     def given(self) -> list[str]:
         """Return the names of the options of the model and the method that differ from their defaults."""
         return [
-            one.name
-            for one in fields(self)
-            if one.name not in _OF_RUN and getattr(self, one.name) not in (one.default, [])
+            field.name
+            for field in fields(self)
+            if field.name not in _OF_RUN and getattr(self, field.name) not in (field.default, [])
         ]
 
     def record(self) -> dict[str, Any]:

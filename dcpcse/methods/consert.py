@@ -99,8 +99,8 @@ class ConSERTOptions(Options):
         """Return values for options that were left out. Raises UserError if both copies would be identical."""
         kinds = (self.augmentation_1, self.augmentation_2)
         rates = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
-        own = TUNINGS[self.tuning].dropout
-        dropout_off = not (own and getattr(self, own)) and (self.no_dropout or self.encoder_dropout == 0)
+        dropout = TUNINGS[self.tuning].dropout
+        dropout_off = not (dropout and getattr(self, dropout)) and (self.no_dropout or self.encoder_dropout == 0)
         if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and dropout_off):
             remedy = ", or train with dropout" if kinds[0] == "none" else ""
             raise UserError(
@@ -108,7 +108,7 @@ class ConSERTOptions(Options):
                 f"identical; choose a different augmentation for one of them{remedy}"
             )
         weight = {"contrastive_weight": 0.15 if "positive" in columns else 1.0}
-        return {**rates, **weight, **({own: 0.0} if own and self.no_dropout else {})}
+        return {**rates, **weight, **({dropout: 0.0} if dropout and self.no_dropout else {})}
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
@@ -120,10 +120,10 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     for name in ("hard_negative_weight", "guide"):
         if getattr(args, name) != DEFAULTS[name] and not PROTOTYPES.holds(args):
             raise OptionError(name, reason=f"has no effect with {spell('method', 'consert')}", remedy="leave it out")
-    given = [f"{spell(name)} {rate}" for name in DROPOUT_OPTIONS if (rate := getattr(args, name))]
-    if args.no_dropout and given:
-        raise UserError(f"{spell('no_dropout', True)} and {given[0]} contradict each other; leave one out")
-    return {"no_dropout": not given}
+    options = [f"{spell(name)} {rate}" for name in DROPOUT_OPTIONS if (rate := getattr(args, name))]
+    if args.no_dropout and options:
+        raise UserError(f"{spell('no_dropout', True)} and {options[0]} contradict each other; leave one out")
+    return {"no_dropout": not options}
 
 
 CITATION = (

@@ -72,10 +72,10 @@ class WordRepetition(Augmentation):
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     unknown = {f"{spell('train_file')} has classes": CLASS in columns, spell("guide"): args.guide is not None}
-    for given, applies in unknown.items():
+    for reason, applies in unknown.items():
         if applies and args.neg_size != 0:
             raise UserError(
-                f"{given}: {spell('method', 'esimcse')} does not know the false negatives among the sentences in its "
+                f"{reason}: {spell('method', 'esimcse')} does not know the false negatives among the sentences in its "
                 f"queue; give {spell('neg_size')} 0"
             )
     return {

@@ -69,8 +69,8 @@ def code_digest(build: Builder) -> dict[str, str]:
 def _bytecode(code: CodeType) -> list[Any]:
     """Return the instructions, names and constants of a function and of those inside it, without paths and lines."""
     constants = [
-        _bytecode(one) if isinstance(one, CodeType) else sorted(map(repr, one)) if isinstance(one, frozenset) else one
-        for one in code.co_consts
+        _bytecode(obj) if isinstance(obj, CodeType) else sorted(map(repr, obj)) if isinstance(obj, frozenset) else obj
+        for obj in code.co_consts
     ]
     return [code.co_code.hex(), code.co_names, code.co_varnames, constants]
 
@@ -105,9 +105,9 @@ def _module_name(name: str) -> str:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)
-    if (found := _file_of(path.stem)) != path.resolve():
+    if (file := _file_of(path.stem)) != path.resolve():
         raise OptionError(
-            "plugin", name, f"a module named {path.stem} already exists ({found or 'built in'})", "rename your file"
+            "plugin", name, f"a module named {path.stem} already exists ({file or 'built in'})", "rename your file"
         )
     return path.stem
 

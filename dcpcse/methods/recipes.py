@@ -18,8 +18,8 @@ class Recipe:
 
     def rate(self, *, sentence_encoder: bool) -> float:
         """Return the learning rate for an encoder of this kind."""
-        own = self.on_sentence_encoder if sentence_encoder else None
-        return self.learning_rate if own is None else own
+        rate = self.on_sentence_encoder if sentence_encoder else None
+        return self.learning_rate if rate is None else rate
 
 
 RECIPES: Mapping[str, Recipe] = {

@@ -95,8 +95,8 @@ class Method:
         batch: the number of examples in a batch, over all processes.
         """
         views = [view.name for view in self.views]
-        found = (loss_fn.negatives(batch, views) for loss_fn in self.losses)
-        return next((count for count in found if count is not None), None)
+        counts = (loss_fn.negatives(batch, views) for loss_fn in self.losses)
+        return next((count for count in counts if count is not None), None)
 
     def loss_state(self) -> dict[str, Tensor]:
         """Return the tensors of the losses that are saved in checkpoints.
@@ -194,7 +194,7 @@ _NAME = re.compile(METHOD_NAME)
 
 def _is_run_again(builder: Builder, registered: Builder) -> bool:
     """Return whether a cell of a notebook, or an interactive session, defines the same function again."""
-    names = [(one.__module__, one.__qualname__) for one in (builder, registered)]
+    names = [(function.__module__, function.__qualname__) for function in (builder, registered)]
     return names[0] == names[1] and builder.__module__ == "__main__"
 
 
@@ -243,8 +243,8 @@ def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
     entry: None for a method that is not registered. tuning: a key of `RECIPES`; None for a method that does not say
     what it trains, whose learning rate is that of an encoder, the lowest.
     """
-    own = entry.recipes if entry else {}
-    return {**RECIPES, **own}[tuning or "full"]
+    recipes = entry.recipes if entry else {}
+    return {**RECIPES, **recipes}[tuning or "full"]
 
 
 def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults:
@@ -258,14 +258,14 @@ def _require_valid_options(part: type, replaced: str) -> None:
     """
     others = option_parts(without=replaced)
     taken = {field.name: known.__module__ for known in (ModelArguments, *others) for field in fields(known)}
-    for one in fields(part):
-        if part not in others and one.name in taken:
+    for opt in fields(part):
+        if part not in others and opt.name in taken:
             raise ValueError(
-                f"the option {spell(one.name)} of {part.__module__} already exists in {taken[one.name]}; rename it"
+                f"the option {spell(opt.name)} of {part.__module__} already exists in {taken[opt.name]}; rename it"
             )
-        if one.default is not None:
+        if opt.default is not None:
             raise ValueError(
-                f"the option {spell(one.name)} must be None by default; set its value in register(..., {one.name}=...)"
+                f"the option {spell(opt.name)} must be None by default; set its value in register(..., {opt.name}=...)"
             )
 
 
@@ -280,7 +280,7 @@ def option_parts(without: str | None = None) -> tuple[type, ...]:
 
 def option_fields() -> dict[str, Field]:
     """Return the options of the model and of all registered methods by name."""
-    return {one.name: one for part in (ModelArguments, *option_parts()) for one in fields(part)}
+    return {field.name: field for part in (ModelArguments, *option_parts()) for field in fields(part)}
 
 
 def arguments_class(method: str | Builder = ModelArguments.method) -> type[ModelArguments]:
@@ -306,19 +306,19 @@ def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
     return make_dataclass("ModelArguments", (), bases=(ModelArguments, *parts), namespace={"__post_init__": check_all})
 
 
-def require_own_options(method: str | Builder | None, given: Collection[str]) -> type[ModelArguments]:
+def require_own_options(method: str | Builder | None, option_names: Collection[str]) -> type[ModelArguments]:
     """Return `arguments_class(method)`, if none of the given options is one that only other methods have.
 
     Args:
         method: Name of a method, or a function that builds a method; None for the default method.
-        given: Names of options, also of those that belong to no method.
+        option_names: Names of options, also of those that belong to no method.
 
     Raises:
         UserError: If there is no such method, or if an option has no effect on it.
     """
     method = method or ModelArguments.method
-    own = find_method(method)[1].options
-    for name in sorted(set(given) - own):
+    known = find_method(method)[1].options
+    for name in sorted(set(option_names) - known):
         if owners := [owner for owner, entry in METHODS.items() if name in entry.options]:
             raise UserError(
                 f"{spell(name)} is an option of {spell('method')} {' and '.join(owners)} and has no effect on "
@@ -327,19 +327,19 @@ def require_own_options(method: str | Builder | None, given: Collection[str]) ->
     return arguments_class(method)
 
 
-def model_arguments(method: str | Builder = ModelArguments.method, **given: Any) -> ModelArguments:
+def model_arguments(method: str | Builder = ModelArguments.method, **options: Any) -> ModelArguments:
     """Return the options of a method.
 
     Args:
         method: Name of a registered method, or a function that builds a method.
-        given: Options by name; the others have their default values.
+        options: Options by name; the others have their default values.
 
     Raises:
         UserError: If the method is unknown, or if an option is that of another method or has a value that is not
             allowed.
         TypeError: If no method has an option of this name.
     """
-    return require_own_options(method, given)(method=find_method(method)[0], **given)
+    return require_own_options(method, options)(method=find_method(method)[0], **options)
 
 
 def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: Entry | None = None) -> ModelArguments:

@@ -51,24 +51,24 @@ def load_base(args: PretrainingArguments) -> Base:
     Raises UserError if it is no BERT or RoBERTa, lacks its masked-LM head or a special token, or has fewer positions
     than --max_seq_length.
     """
-    place = args.model_name_or_path
-    model, tokenizer = load_masked_lm(place, LoadOptions())
+    name = args.model_name_or_path
+    model, tokenizer = load_masked_lm(name, LoadOptions())
     if not isinstance(model, tuple(_MODELS.values())):
         raise UserError(
-            f"{spell('model_name_or_path', place)} is a {model.config.model_type} model; give a BERT or RoBERTa model"
+            f"{spell('model_name_or_path', name)} is a {model.config.model_type} model; give a BERT or RoBERTa model"
         )
-    require_masking(tokenizer, spell("model_name_or_path", place))
+    require_masking(tokenizer, spell("model_name_or_path", name))
     positions = position_count(model)
     if args.max_seq_length > positions:
         raise UserError(
-            f"{spell('max_seq_length', args.max_seq_length)} is longer than the {positions} positions of {place}; "
+            f"{spell('max_seq_length', args.max_seq_length)} is longer than the {positions} positions of {name}; "
             "lower it"
         )
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = args.pretraining_dropout
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = args.pretraining_dropout
-    facts = {"name_or_path": place, "weights": fingerprints(model)[1]}
+    facts = {"name_or_path": name, "weights": fingerprints(model)[1]}
     return Base(model, prepared(tokenizer, positions), facts)
 
 

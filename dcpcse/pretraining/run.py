@@ -144,9 +144,9 @@ def require_same(folder: Path, args: PretrainingArguments, text: Text, validatio
     for name in {**record["options"], **options}:
         old, new = record["options"].get(name), options.get(name)
         if old != new:
-            given, now = (spell(name, value) if value is not None else f"no {spell(name)}" for value in (old, new))
+            before, now = (spell(name, value) if value is not None else f"no {spell(name)}" for value in (old, new))
             raise OptionError(
-                "resume", True, f"{folder} was started with {given}, and not with {now}", "give the same options"
+                "resume", True, f"{folder} was started with {before}, and not with {now}", "give the same options"
             )
     pairs = {
         "the text": (record["text"], text),
@@ -249,11 +249,11 @@ def build_corpus(
         "unknown_share": float((data.tokens == tokenizer.unk_token_id).mean()),
     }
     if facts["unknown_share"] > MOST_UNKNOWN:
-        own = (
+        hint = (
             f"raise {spell('vocab_size')}, or choose {spell('model_type', 'roberta')}, whose tokenizer knows every "
             "byte"
         )
-        remedy = REMEDY if args.tokenizer or args.model_name_or_path else own
+        remedy = REMEDY if args.tokenizer or args.model_name_or_path else hint
         warn(f"{describe_unknown(facts['unknown_share'], tokenizer.unk_token)}; {remedy}")
     return PackedCorpus(data, batches, characters, facts)
 
@@ -267,7 +267,7 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
     )
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
     try:
-        made = OneGpuArguments(
+        training_args = OneGpuArguments(
             **{name: getattr(args, name) for name in same},
             lr_scheduler_type=schedule,
             eval_strategy="steps",
@@ -283,7 +283,7 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
         )
     except ValueError as error:  # mixed precision that the device lacks
         raise UserError(" ".join(str(error).split())) from error
-    return made
+    return training_args
 
 
 def _train(
@@ -321,10 +321,10 @@ def _train(
             )
         if not any(line["step"] == args.max_steps for line in trainer.state.log_history if "eval_loss" in line):
             trainer.evaluate()
-    found = logged(trainer.state.log_history, args.causal_count)
-    figures = {name: value for name, value in found["curve"][-1].items() if name not in ("step", "tokens_seen")}
+    history = logged(trainer.state.log_history, args.causal_count)
+    figures = {name: value for name, value in history["curve"][-1].items() if name not in ("step", "tokens_seen")}
     return {
-        **found,
+        **history,
         "figures": figures,
         "steps": trainer.state.global_step,
         "tokens_seen": trainer.state.num_input_tokens_seen,
@@ -338,7 +338,7 @@ def _summary(corpus: PackedCorpus, model: PreTrainedModel, args: PretrainingArgu
     sequences = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
     return (
         f"{training['lines']:,} lines for training ({training['tokens']:,} tokens, {training['sequences']:,} "
-        f"sequences), {held['lines']:,} held out; {sum(one.numel() for one in model.parameters()):,} parameters; "
+        f"sequences), {held['lines']:,} held out; {sum(p.numel() for p in model.parameters()):,} parameters; "
         f"{sequences / training['sequences']:.1f} passes through the text{causal}"
     )
 

@@ -71,7 +71,7 @@ class PackedSequences(Dataset):
 def _offsets(starts: np.ndarray) -> list[tuple[int, int]]:
     """Return offsets of length 1 for [CLS], tokens and [SEP], with a gap before each token that starts a word."""
     first = np.cumsum(1 + np.concatenate([[True], starts, [True]]))
-    return [(one, one + 1) for one in first.tolist()]
+    return [(start, start + 1) for start in first.tolist()]
 
 
 class MaskingCollator(DataCollatorForLanguageModeling):
@@ -91,8 +91,10 @@ class MaskingCollator(DataCollatorForLanguageModeling):
             torch.set_rng_state(self.states[0])
             self.states = self.states[1:]
         self.drawn_from = torch.get_rng_state()
-        longest = max(len(one["input_ids"]) for one in examples)
-        return super().torch_call([_padded(one, longest) for one in examples] if self.whole_word_mask else examples)
+        longest = max(len(example["input_ids"]) for example in examples)
+        return super().torch_call(
+            [_padded(example, longest) for example in examples] if self.whole_word_mask else examples
+        )
 
 
 def _padded(example: Mapping[str, Sequence[Any]], length: int) -> dict[str, Sequence[Any]]:

@@ -201,11 +201,11 @@ class Progress(TrainerCallback):
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint in a folder; remove incomplete ones, left behind by a kill."""
-    found = checkpoints_in(folder).values()
-    for checkpoint in found:
+    checkpoints = checkpoints_in(folder).values()
+    for checkpoint in checkpoints:
         if not (checkpoint / COMPLETE).is_file():
             remove(checkpoint)
-    return next((one for one in reversed(list(found)) if one.exists()), None)
+    return next((path for path in reversed(list(checkpoints)) if path.exists()), None)
 
 
 def seconds_before(checkpoint: Path) -> float:

@@ -54,15 +54,15 @@ def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTo
     return tokenizer
 
 
-def require_masking(tokenizer: PreTrainedTokenizerFast, given: str) -> PreTrainedTokenizerFast:
+def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrainedTokenizerFast:
     """Return a tokenizer; raise UserError unless it is a fast one with all special tokens that pretraining needs.
 
-    given: the option that names it, and its value.
+    source: the option that names it, and its value.
     """
     if not tokenizer.is_fast:
-        raise UserError(f"{given} has no tokenizer.json; give the tokenizer of the library tokenizers")
+        raise UserError(f"{source} has no tokenizer.json; give the tokenizer of the library tokenizers")
     if missing := [role.replace("_", " ") for role in ROLES if getattr(tokenizer, f"{role}_id") is None]:
-        raise UserError(f"{given} has no {', '.join(missing)}; give the tokenizer of a BERT or RoBERTa model")
+        raise UserError(f"{source} has no {', '.join(missing)}; give the tokenizer of a BERT or RoBERTa model")
     return tokenizer
 
 

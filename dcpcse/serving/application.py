@@ -234,9 +234,9 @@ class _Endpoints:
 
     async def embeddings(self, request: Request) -> Response:
         async def answer(body: EmbeddingsBody) -> Any:
-            found, vectors = await self._service.embeddings(_client(request), body)
-            _note(request, body.model, len(vectors), found.tokens)
-            return openai_embeddings(found, vectors, body)
+            encoded, vectors = await self._service.embeddings(_client(request), body)
+            _note(request, body.model, len(vectors), encoded.tokens)
+            return openai_embeddings(encoded, vectors, body)
 
         return await self._answered(request, EmbeddingsBody, answer)
 
@@ -251,11 +251,11 @@ class _Endpoints:
 
     async def search(self, request: Request) -> Response:
         async def answer(body: SearchBody) -> Any:
-            index, queries, found, tokens = await self._service.search(_client(request), body)
+            index, queries, results, tokens = await self._service.search(_client(request), body)
             _note(request, index.model_name, len(queries), tokens)
             data = [
                 {"object": "search_result", "index": number, "found": [hit._asdict() for hit in hits]}
-                for number, hits in enumerate(found)
+                for number, hits in enumerate(results)
             ]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
             return {"object": "list", "index": index.name, "model": index.model_name, "data": data, "usage": usage}
@@ -321,9 +321,9 @@ class _Endpoints:
     def _inside_root(self, folder: str) -> Path:
         """Return a folder inside --adapter_root. Raises ApiError for any other path, whether or not it exists."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # of names that no folder can have
-            found = (self._root / folder).resolve()
-            if found != self._root and found.is_relative_to(self._root) and found.is_dir():
-                return found
+            path = (self._root / folder).resolve()
+            if path != self._root and path.is_relative_to(self._root) and path.is_dir():
+                return path
         raise ApiError(400, "folder must be a folder inside --adapter_root", param="folder")
 
 
@@ -354,8 +354,8 @@ async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
             return task.result()
         raise _gone()
     finally:
-        for one in (task, gone):
-            one.cancel()
+        for future in (task, gone):
+            future.cancel()
 
 
 async def _disconnected(request: Request) -> None:

@@ -63,8 +63,8 @@ class ServingArguments(Options):
     def check(self) -> None:
         """Raise UserError for options that exclude or need each other."""
         if bool(self.admin_token_file) != bool(self.adapter_root):
-            missing, given = ("adapter_root", "admin_token_file")[:: 1 if self.admin_token_file else -1]
-            raise UserError(f"--{given} needs --{missing}; add it, or leave --{given} out")
+            missing, option = ("adapter_root", "admin_token_file")[:: 1 if self.admin_token_file else -1]
+            raise UserError(f"--{option} needs --{missing}; add it, or leave --{option} out")
         if self.admin_token_file and (self.workers > 1 or self.ray):
             several = "--ray" if self.ray else "--workers"
             raise UserError(f"--admin_token_file changes one process only; with {several}, use --watch FOLDER instead")

@@ -62,16 +62,16 @@ class FairQueue:
         """
         batch: list[Job] = []
         while self._clients and len(batch) < texts:
-            client, own = next(iter(self._clients.items()))
-            while own and (own[0].taken or not own[0].tickets):
-                own.popleft()
-            if not own:
+            client, queue = next(iter(self._clients.items()))
+            while queue and (queue[0].taken or not queue[0].tickets):
+                queue.popleft()
+            if not queue:
                 del self._clients[client]
                 continue
-            tokens -= len(own[0].text.ids)
+            tokens -= len(queue[0].text.ids)
             if batch and tokens < 0:
                 break
-            job = own.popleft()
+            job = queue.popleft()
             job.taken = True
             batch.append(job)
             self._clients.move_to_end(client)

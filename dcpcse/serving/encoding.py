@@ -19,7 +19,7 @@ def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndar
     batch_size: maximum number of texts in a pass. Models of different dimensions have passes of their own.
     """
     of_dimension, places = grouped([text.model.dimension for text in texts])
-    vectors = [_encode([texts[index] for index in own], batch_size) for own in of_dimension.values()]
+    vectors = [_encode([texts[index] for index in indices], batch_size) for indices in of_dimension.values()]
     return [vectors[number][row] for number, row in places]
 
 
@@ -35,7 +35,7 @@ def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
 
 def _mixed(texts: Sequence[PreparedText]) -> MixedTexts:
     of_model, places = grouped([text.model for text in texts])
-    rows = [_tokenized([texts[index] for index in own]) for own in of_model.values()]
+    rows = [_tokenized([texts[index] for index in indices]) for indices in of_model.values()]
     return MixedTexts(list(of_model), rows, places)
 
 

@@ -63,4 +63,4 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 def without_paths(message: str) -> str:
     """Return a message in which every path is replaced by the last part of it."""
-    return _PATH.sub(lambda found: found[1] or "…", message)
+    return _PATH.sub(lambda match: match[1] or "…", message)

@@ -36,14 +36,14 @@ def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[st
 
     folders: name → folder. identities: name → identity of each served model.
     """
-    found = {}
+    indexes = {}
     for name, folder in folders.items():
         index = SentenceIndex.load(folder)
-        fitting = [model for model, own in identities.items() if not differences(index.identity or {}, own)]
+        fitting = [model for model, identity in identities.items() if not differences(index.identity or {}, identity)]
         if not fitting:
             raise UserError(f"--index {folder}: none of the served models made its vectors; serve that model too")
-        found[name] = ServedIndex(name, index, fitting[0])
-    return found
+        indexes[name] = ServedIndex(name, index, fitting[0])
+    return indexes
 
 
 def find_index(indexes: Mapping[str, ServedIndex], name: str) -> ServedIndex:

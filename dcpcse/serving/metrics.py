@@ -18,20 +18,22 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
-        own = self._registry = CollectorRegistry()
-        self.requests = Counter("dcpcse_requests", "Answered requests", ["route", "status"], registry=own)
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter("dcpcse_requests", "Answered requests", ["route", "status"], registry=registry)
         self.seconds = Histogram(
-            "dcpcse_request_seconds", "Seconds until an answer", ["route"], buckets=SECONDS, registry=own
+            "dcpcse_request_seconds", "Seconds until an answer", ["route"], buckets=SECONDS, registry=registry
         )
-        self.texts = Counter("dcpcse_texts", "Texts of answered requests", ["model"], registry=own)
-        self.tokens = Counter("dcpcse_tokens", "Tokens of answered requests", ["model"], registry=own)
-        self.duplicates = Counter("dcpcse_duplicate_texts", "Texts that were in work already", registry=own)
-        self.batch_texts = Histogram("dcpcse_batch_texts", "Texts of a batch", buckets=SIZES, registry=own)
-        self.batch_tokens = Histogram("dcpcse_batch_tokens", "Tokens of a batch", buckets=SIZES, registry=own)
-        self.batch_seconds = Histogram("dcpcse_batch_seconds", "Seconds of a batch", buckets=SECONDS, registry=own)
+        self.texts = Counter("dcpcse_texts", "Texts of answered requests", ["model"], registry=registry)
+        self.tokens = Counter("dcpcse_tokens", "Tokens of answered requests", ["model"], registry=registry)
+        self.duplicates = Counter("dcpcse_duplicate_texts", "Texts that were in work already", registry=registry)
+        self.batch_texts = Histogram("dcpcse_batch_texts", "Texts of a batch", buckets=SIZES, registry=registry)
+        self.batch_tokens = Histogram("dcpcse_batch_tokens", "Tokens of a batch", buckets=SIZES, registry=registry)
+        self.batch_seconds = Histogram(
+            "dcpcse_batch_seconds", "Seconds of a batch", buckets=SECONDS, registry=registry
+        )
         self.queue = self._gauge("dcpcse_unanswered_requests", "Accepted requests without an answer")
         self.adapters = self._gauge("dcpcse_adapters_in_memory", "Adapters in memory")
-        self.loads = Counter("dcpcse_adapter_loads", "Adapters loaded or refused", ["result"], registry=own)
+        self.loads = Counter("dcpcse_adapter_loads", "Adapters loaded or refused", ["result"], registry=registry)
 
     def _gauge(self, name: str, help: str) -> Gauge:
         return Gauge(name, help, registry=self._registry, multiprocess_mode="livesum")

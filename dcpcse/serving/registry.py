@@ -169,7 +169,7 @@ class ModelRegistry:
         entry.folder, entry.model, entry.used = folder, model, time.monotonic()
         entry.sizes = model.matryoshka_dims
         self._metrics.loads.labels("loaded").inc()
-        in_memory = [one for one in self._entries.values() if one.folder is not None and one.model is not None]
-        for oldest in sorted(in_memory, key=lambda one: one.used)[: len(in_memory) - (self._most or len(in_memory))]:
+        in_memory = [item for item in self._entries.values() if item.folder is not None and item.model is not None]
+        for oldest in sorted(in_memory, key=lambda item: item.used)[: len(in_memory) - (self._most or len(in_memory))]:
             oldest.model = None
         self._metrics.adapters.set(self.adapters_in_memory)

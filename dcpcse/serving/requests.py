@@ -85,23 +85,23 @@ def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        found = _clearest(error.errors(include_url=False, include_input=False))
+        problem = _clearest(error.errors(include_url=False, include_input=False))
     except (ValueError, RecursionError) as error:
         raise ApiError(400, "the body is not valid JSON in UTF-8") from error
-    field = str(found["loc"][0]) if found["loc"] else None
-    if found["type"] == "json_invalid":
-        raise ApiError(400, f"the body is not valid JSON in UTF-8: {found['ctx']['error']}")
+    field = str(problem["loc"][0]) if problem["loc"] else None
+    if problem["type"] == "json_invalid":
+        raise ApiError(400, f"the body is not valid JSON in UTF-8: {problem['ctx']['error']}")
     if field is None:
         raise ApiError(400, "the body must be a JSON object")
     fields = kind.model_fields
-    if found["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden":
         hint = did_you_mean(field, fields)
         raise ApiError(
             400, f"{shown(field)} is no field of this request; {hint or 'the fields are: ' + ', '.join(fields)}",
             param=field[:60], code="unknown_parameter",
         )  # fmt: skip
     allowed = fields[field].description
-    if found["type"] == "missing":
+    if problem["type"] == "missing":
         raise ApiError(400, f"{field} is missing; give {allowed}", param=field, code="missing_required_parameter")
     raise ApiError(400, f"{field} must be {allowed}", param=field)
 

@@ -19,8 +19,8 @@ def read_api_keys(file: str | None, environment: Mapping[str, str] = os.environ)
     Raises UserError if the file cannot be read, is empty, or if a key is not printable ASCII without blanks.
     """
     if file is None:
-        given = environment.get(KEY_VARIABLE)
-        return () if given is None else (_token(given.strip(), f"the variable {KEY_VARIABLE}"),)
+        value = environment.get(KEY_VARIABLE)
+        return () if value is None else (_token(value.strip(), f"the variable {KEY_VARIABLE}"),)
     return _read_tokens(file, "--api_key_file")
 
 
@@ -51,16 +51,16 @@ def _token(text: str, where: str) -> bytes:
     return text.encode("ascii")
 
 
-def matching(given: bytes | None, tokens: Sequence[bytes]) -> int | None:
+def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
     """Return the number of the token that equals the given one, or None.
 
     Each token is compared in constant time, and all are compared, so that the time tells nothing about them.
     """
-    found = None
+    index = None
     for number, token in enumerate(tokens):
-        if hmac.compare_digest(given or b"", token):
-            found = number
-    return found if given else None
+        if hmac.compare_digest(candidate or b"", token):
+            index = number
+    return index if candidate else None
 
 
 def token_of(authorization: bytes | None) -> bytes | None:
@@ -92,7 +92,7 @@ def require_key_beyond_this_machine(host: str, keys: Sequence[bytes]) -> None:
 def is_loopback(host: str) -> bool:
     """Return whether all addresses of a host are loopback addresses. Raises UserError for an unknown host."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise UserError(f"--host {host}: is no address of this machine; give one, such as 127.0.0.1") from error
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses)

@@ -87,10 +87,10 @@ class BoundedConnection(H11Protocol):
 
         Connections that were closed already are still in the set if many arrive at once.
         """
-        still_open = [one for one in self.connections if not one.transport.is_closing()]
+        still_open = [conn for conn in self.connections if not conn.transport.is_closing()]
         if len(still_open) > most:
-            idle = [one for one in still_open if isinstance(one, BoundedConnection) and one._is_idle]
-            min(idle, key=lambda one: one._opened).transport.abort()
+            idle = [conn for conn in still_open if isinstance(conn, BoundedConnection) and conn._is_idle]
+            min(idle, key=lambda conn: conn._opened).transport.abort()
 
     @property
     def _is_idle(self) -> bool:
@@ -127,8 +127,8 @@ class Processes(Multiprocess):
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address. Raises UserError if the address cannot be used."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         # asyncio sets TCP_NODELAY only on sockets that name the protocol; without it, answers wait 40 ms.
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

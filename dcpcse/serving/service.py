@@ -119,15 +119,15 @@ class Service:
             return [prepare(model, name, inputs, param, truncate=truncate) for param, inputs in fields.items()]
 
         prepared = await self.in_helper(prepare_all)
-        vectors = await self.batcher.encode(client, [text for own, _ in prepared for text in own])
-        found, start = [], 0
-        for own, truncated in prepared:
-            rows = np.stack(vectors[start : start + len(own)])
-            found.append(Encoded(model, rows, sum(len(text.ids) for text in own), truncated))
-            start += len(own)
+        vectors = await self.batcher.encode(client, [text for texts, _ in prepared for text in texts])
+        results, start = [], 0
+        for texts, truncated in prepared:
+            rows = np.stack(vectors[start : start + len(texts)])
+            results.append(Encoded(model, rows, sum(len(text.ids) for text in texts), truncated))
+            start += len(texts)
         self.metrics.texts.labels(name).inc(start)
-        self.metrics.tokens.labels(name).inc(sum(one.tokens for one in found))
-        return found
+        self.metrics.tokens.labels(name).inc(sum(result.tokens for result in results))
+        return results
 
     async def embeddings(self, client: str, body: EmbeddingsBody) -> tuple[Encoded, np.ndarray]:
         """Return the encoded texts of a request, and their vectors (N, H) or (N, dimensions) to answer with."""
@@ -136,8 +136,8 @@ class Service:
         if body.dimensions is not None and body.dimensions > model.dimension:
             allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
             raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
-        found = await self.encode(client, body.model, inputs, "input", truncate=body.truncate)
-        return found, found.scaled(body.normalize, body.dimensions)
+        encoded = await self.encode(client, body.model, inputs, "input", truncate=body.truncate)
+        return encoded, encoded.scaled(body.normalize, body.dimensions)
 
     async def similarity(self, client: str, body: SimilarityBody) -> tuple[np.ndarray, int]:
         """Return the cosines (N, M) of the texts of `a` with those of `b`, and the number of tokens."""
@@ -145,20 +145,20 @@ class Service:
         a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
         if len(a) + len(b) > most:
             raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
-        one, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, truncate=body.truncate)
-        cosines = await self.in_helper(_with_vectors, cosine_matrix, one.vectors, other.vectors)
-        return cosines, one.tokens + other.tokens
+        first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, truncate=body.truncate)
+        cosines = await self.in_helper(_with_vectors, cosine_matrix, first.vectors, other.vectors)
+        return cosines, first.tokens + other.tokens
 
     async def search(self, client: str, body: SearchBody) -> tuple[ServedIndex, list[str], list[list[Any]], int]:
         """Return the index, the queries, the hits of each query, and the number of tokens."""
         index = find_index(self.indexes, body.index)
         queries = texts_of(body.query, "query", self.bounds.max_inputs)
-        found = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
-        await self.batcher.in_thread(index.require_model, found.model)
+        encoded = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
+        await self.batcher.in_thread(index.require_model, encoded.model)
         search = index.index.search_vectors
-        vectors = shorten(found.vectors, index.index.truncate_dim)
+        vectors = shorten(encoded.vectors, index.index.truncate_dim)
         hits = await self.in_helper(_with_vectors, search, vectors, body.top_k, body.threshold)
-        return index, queries, hits, found.tokens
+        return index, queries, hits, encoded.tokens
 
 
 def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
@@ -169,7 +169,7 @@ def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
         raise ApiError(400, str(error)) from error
 
 
-def openai_embeddings(found: Encoded, vectors: np.ndarray, body: EmbeddingsBody) -> dict[str, Any]:
+def openai_embeddings(encoded: Encoded, vectors: np.ndarray, body: EmbeddingsBody) -> dict[str, Any]:
     """Return the answer of POST /v1/embeddings as JSON values.
 
     If the request allows truncation, the answer contains the number of truncated texts.
@@ -183,5 +183,5 @@ def openai_embeddings(found: Encoded, vectors: np.ndarray, body: EmbeddingsBody)
     data: Sequence[Any] = [
         {"object": "embedding", "index": number, "embedding": written(vector)} for number, vector in enumerate(vectors)
     ]
-    added = {"truncated": found.truncated} if body.truncate else {}
-    return {"object": "list", "data": data, "model": body.model, "usage": found.usage, **added}
+    added = {"truncated": encoded.truncated} if body.truncate else {}
+    return {"object": "list", "data": data, "model": body.model, "usage": encoded.usage, **added}

@@ -36,9 +36,9 @@ def prepare(model: SentenceEncoder, name: str, inputs: Inputs, param: str, *, tr
     name: name of the model, for messages. param: the field that contains the texts. truncate: whether to cut texts
     that are longer than the model takes. Raises ApiError if a text is too long or empty, or if a token id is unknown.
     """
-    for number, one in enumerate(inputs):
-        if not len(one):
-            what = "text" if isinstance(one, str) else "list of token ids"
+    for number, item in enumerate(inputs):
+        if not len(item):
+            what = "text" if isinstance(item, str) else "list of token ids"
             raise ApiError(400, f"{param}: the {what} {number} is empty; give at least one token", param=param)
     if isinstance(inputs[0], str):
         return _of_strings(model, name, inputs, param, truncate)
@@ -48,14 +48,14 @@ def prepare(model: SentenceEncoder, name: str, inputs: Inputs, param: str, *, tr
 def _of_strings(model: SentenceEncoder, name: str, inputs: Any, param: str, truncate: bool) -> PreparedTexts:
     # The maximum is given, because without it each request with a long text would add a warning to the log.
     limit = model.max_tokens
-    found = model.tokenize(inputs, limit, ())
-    if found.truncated and not truncate:
-        longest = (number for number, ids in enumerate(found.ids) if len(ids) == limit)
+    tokenized = model.tokenize(inputs, limit, ())
+    if tokenized.truncated and not truncate:
+        longest = (number for number, ids in enumerate(tokenized.ids) if len(ids) == limit)
         first = next(number for number in longest if model.tokenize([inputs[number]], limit, ()).truncated)
         raise _too_long(name, first, limit, param)
-    slots = found.slots or [None] * len(found)
-    texts = [PreparedText(model, ids, own) for ids, own in zip(found.ids, slots, strict=True)]
-    return texts, found.truncated
+    slots = tokenized.slots or [None] * len(tokenized)
+    texts = [PreparedText(model, ids, slot) for ids, slot in zip(tokenized.ids, slots, strict=True)]
+    return texts, tokenized.truncated
 
 
 def _of_ids(model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, truncate: bool) -> PreparedTexts:
@@ -65,7 +65,7 @@ def _of_ids(model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
     first, last = frame(model.tokenizer)
     room = model.max_tokens - (len(first) + len(last) if model.template is None else model.template.length)
-    found, truncated = [], 0
+    prepared, truncated = [], 0
     for number, ids in enumerate(inputs):
         if not 0 <= min(ids) <= max(ids) < rows:
             lacks = f"{param}: item {number} contains a token id that model '{name}' lacks"
@@ -77,11 +77,11 @@ def _of_ids(model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str
             truncated += 1
             content = content[:room] if model.tokenizer.truncation_side == "right" else content[-room:]
         if model.template is None:
-            found.append(PreparedText(model, [*first, *content, *last]))
+            prepared.append(PreparedText(model, [*first, *content, *last]))
         else:
             rendered = model.template.wrap(content)
-            found.append(PreparedText(model, rendered.ids, rendered))
-    return found, truncated
+            prepared.append(PreparedText(model, rendered.ids, rendered))
+    return prepared, truncated
 
 
 def _without_frame(ids: list[int], first: Sequence[int], last: Sequence[int]) -> list[int]:

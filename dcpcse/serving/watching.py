@@ -24,7 +24,7 @@ def scan(root: Path) -> dict[str, State]:
 
     Links are followed only if they lead to a folder inside. Raises OSError if the folder cannot be read.
     """
-    found = {}
+    folders = {}
     for folder in sorted(root.iterdir()):
         if folder.name.startswith(".") or not folder.resolve().is_relative_to(root.resolve()):
             continue
@@ -32,10 +32,10 @@ def scan(root: Path) -> dict[str, State]:
             files = {entry.name: entry.stat() for entry in os.scandir(folder) if entry.is_file()}
             states = {"": folder.lstat(), **files}
             # The ctime also changes if a folder or file is put aside and comes back, or has its old times restored.
-            found[folder.name] = tuple(
-                sorted((name, own.st_mtime_ns, own.st_ctime_ns, own.st_size) for name, own in states.items())
+            folders[folder.name] = tuple(
+                sorted((name, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size) for name, stat in states.items())
             )
-    return found
+    return folders
 
 
 class FolderWatcher:
@@ -80,16 +80,16 @@ class FolderWatcher:
         at_once: whether to load folders that were not the same in the look before. Raises OSError if the folder
         cannot be read.
         """
-        found = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
-        for name in self._settled.keys() - found.keys():
+        states = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
+        for name in self._settled.keys() - states.keys():
             del self._settled[name]
             if any(entry.folder == self._root / name for entry in self._registry.entries if entry.name == name):
                 self._registry.remove(name)
-        for name, state in found.items():
+        for name, state in states.items():
             if state != self._settled.get(name) and (at_once or state == self._seen.get(name)):
                 self._settled[name] = state
                 try:
                     await self._registry.load(name, self._root / name, in_thread)
                 except UserError:
                     continue  # the registry has logged the reason
-        self._seen = found
+        self._seen = states

@@ -249,16 +249,16 @@ class TrainingArguments(OneGpuArguments):
 
         None is not a given value. Raises UserError if an option is unknown.
         """
-        made, defaults = super().__new__(cls), {one.name: one for one in fields(cls)}
+        instance, defaults = super().__new__(cls), {field.name: field for field in fields(cls)}
         if unknown := next((name for name in options if name not in defaults), None):
             refuse_removed([unknown])
             hint = did_you_mean(unknown, defaults.keys() - UNSUPPORTED.keys(), form="--{}")
             raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/training.md'}")
         passed = dict(zip(defaults, args, strict=False)) | options
         # dataclasses.replace and HfArgumentParser pass all options, also those that nobody has given.
-        passes_all = len(passed) == sum(one.init for one in defaults.values())
-        made.given = None if passes_all else frozenset(name for name in passed if passed[name] is not None)
-        return made
+        passes_all = len(passed) == sum(field.init for field in defaults.values())
+        instance.given = None if passes_all else frozenset(name for name in passed if passed[name] is not None)
+        return instance
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -294,10 +294,10 @@ class TrainingArguments(OneGpuArguments):
 
     def _check_values(self) -> None:
         """Raise UserError for values that transformers would not refuse, or only during the training."""
-        for one in fields(self):
-            value, bounds = getattr(self, one.name), BOUNDS_OF_TRANSFORMERS.get(one.name, {})
-            if bounds or "help" in one.metadata:
-                check_value(one.name, value, {**one.metadata, **bounds})
+        for field in fields(self):
+            value, bounds = getattr(self, field.name), BOUNDS_OF_TRANSFORMERS.get(field.name, {})
+            if bounds or "help" in field.metadata:
+                check_value(field.name, value, {**field.metadata, **bounds})
         if self.max_grad_norm is not None and self.max_grad_norm < 0:  # inf clips nothing
             raise OptionError("max_grad_norm", self.max_grad_norm, "must be at least 0")
         if self.max_steps < 1 and self.max_steps != -1:
@@ -323,9 +323,9 @@ class TrainingArguments(OneGpuArguments):
             raise OptionError("optim_args", self.optim_args, "must be NAME=VALUE, several separated by commas")
 
 
-def require_supported(given: Collection[str]) -> None:
+def require_supported(names: Collection[str]) -> None:
     """Raise UserError if one of the given options is one that train.py rejects."""
-    for name in sorted(given):
+    for name in sorted(names):
         if name in UNSUPPORTED:
             raise UserError(f"{spell(name)} is not supported: {UNSUPPORTED[name]}; leave it out")
 
@@ -351,7 +351,7 @@ def as_training_arguments(args: transformers.TrainingArguments | None) -> Traini
     else:
         require_supported(changed)
         _require_only_known(args)
-        known = {one.name for one in fields(args)} & {one.name for one in fields(TrainingArguments)}
+        known = {field.name for field in fields(args)} & {field.name for field in fields(TrainingArguments)}
         copied = TrainingArguments(**{name: getattr(args, name) for name in known})
         copied.given = changed
     copied.filled = {}
@@ -365,7 +365,7 @@ def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
     Values that follow from other options are left out, and columns that are removed or not: none is removed here.
     """
     usual = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
-    shared = {one.name for one in fields(args)} & {one.name for one in fields(usual)}
+    shared = {field.name for field in fields(args)} & {field.name for field in fields(usual)}
     changed = {name for name in shared if getattr(args, name) != getattr(usual, name)}
     changed |= {"use_cpu"} if args.use_cpu else set()
     changed -= {"remove_unused_columns", "do_eval", "gradient_checkpointing", "gradient_checkpointing_kwargs"}
@@ -378,7 +378,7 @@ def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
 
 def _require_only_known(args: transformers.TrainingArguments) -> None:
     """Raise UserError for an option of a subclass of transformers' arguments that has an effect elsewhere only."""
-    others = [one for one in fields(args) if one.name not in {own.name for own in fields(TrainingArguments)}]
+    others = [field for field in fields(args) if field.name not in {known.name for known in fields(TrainingArguments)}]
     usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu) if others else args
-    if unknown := sorted(one.name for one in others if getattr(args, one.name) != getattr(usual, one.name)):
+    if unknown := sorted(field.name for field in others if getattr(args, field.name) != getattr(usual, field.name)):
         raise UserError(f"args: {unknown[0]} of {type(args).__name__} has no effect here; leave it out")

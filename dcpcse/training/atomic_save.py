@@ -84,9 +84,9 @@ def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int |
     Checkpoints after step `newest` are kept and not counted: they belong to a run that was abandoned by resuming from
     an earlier checkpoint.
     """
-    found = [step for step in checkpoints_in(folder) if step <= newest]
-    spare = [step for step in found if step not in (newest, best)]
-    for step in spare[: max(0, len(found) - limit)] if limit and limit > 0 else []:
+    steps = [step for step in checkpoints_in(folder) if step <= newest]
+    spare = [step for step in steps if step not in (newest, best)]
+    for step in spare[: max(0, len(steps) - limit)] if limit and limit > 0 else []:
         delete_checkpoint(folder / f"checkpoint-{step}")
 
 
@@ -149,10 +149,10 @@ def read_seal(folder: Path) -> Mapping[str, Any]:
     if not (folder / SEAL).is_file():
         return {}
     seal = schema.read(Seal, folder / SEAL)
-    sealed, found = seal["sha256"], _digests(folder)
-    if missing := sorted(set(sealed) - set(found)):
+    sealed, digests = seal["sha256"], _digests(folder)
+    if missing := sorted(set(sealed) - set(digests)):
         raise UserError(f"{folder} lacks {missing[0]}")
-    if changed := sorted(name for name in sealed if sealed[name] != found[name]):
+    if changed := sorted(name for name in sealed if sealed[name] != digests[name]):
         raise UserError(f"{folder / changed[0]} is damaged: its contents have changed since it was written")
     return seal["made_of"]
 
@@ -176,9 +176,9 @@ def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterato
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        place = error.filename or f"while a file in {folder} was written"  # only errors of opening name the file
+        location = error.filename or f"while a file in {folder} was written"  # only errors of opening name the file
         room = _room(folder) if error.errno in _DISK_FULL_ERRORS or not folder.is_dir() else ""
-        raise UserError(f"{error.strerror} ({place}); {room}{resume_hint()}") from error
+        raise UserError(f"{error.strerror} ({location}); {room}{resume_hint()}") from error
     except Exception as error:
         # The writers of torch and of tokenizers raise other exceptions than OSError.
         if isinstance(error, UserError) or not any(mark in str(error) for mark in ("inline_container", "os error")):

@@ -138,12 +138,12 @@ class Checkpoint:
         """Raise UserError if the best checkpoint so far, which may become the result, is missing or damaged."""
         if self.best in (None, self.step):
             return
-        found = find_best(self.best, output_dir, self.folder)
-        if found is None:
+        checkpoint = find_best(self.best, output_dir, self.folder)
+        if checkpoint is None:
             missing = output_dir / f"checkpoint-{self.best}"
             raise UserError(f"{self.folder}: its best step was {self.best}; copy that checkpoint to {missing}")
-        read_seal(found)
-        model_folder.read_contents(found)
+        read_seal(checkpoint)
+        model_folder.read_contents(checkpoint)
 
     def require_same_run(self, model: SentenceEncoder, losses: Mapping[str, Tensor] | None) -> None:
         """Raise UserError unless a run with this model and these losses wrote the checkpoint.
@@ -234,7 +234,7 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
     best: its step. It may be in `output_dir`, or next to `checkpoint`, from which the run resumes.
     """
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
-    return next((place for place in places if place.is_dir()), None)
+    return next((path for path in places if path.is_dir()), None)
 
 
 def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpoint | None:
@@ -248,10 +248,10 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
     resume = run.resume and asked is None
     asked = run.resume_from_checkpoint if asked is None else asked
     if asks_to_resume(asked) and not asks_for_newest(asked):
-        place, what = Path(asked), spell("resume_from_checkpoint", asked)
-        if is_in(place, run):  # the training that is running there is this one
-            return _read(place, what, run.world_size)
-        return read_beside_training(place, lambda: _read(place, what, run.world_size))
+        path, what = Path(asked), spell("resume_from_checkpoint", asked)
+        if is_in(path, run):  # the training that is running there is this one
+            return _read(path, what, run.world_size)
+        return read_beside_training(path, lambda: _read(path, what, run.world_size))
     if not (resume or asks_to_resume(asked)):
         return None
     newest = newest_whole(Path(run.output_dir), run.world_size)
@@ -322,16 +322,16 @@ def _read(folder: Path, what: str, processes: int) -> Checkpoint:
 
 def _random_states(folder: Path, what: str, processes: int, sealed: int | None) -> list[str]:
     """Return the names of the files with random states in a checkpoint, one file per process of the run."""
-    found = sorted(path.name for path in folder.glob("rng_state*.pth"))
+    names = sorted(path.name for path in folder.glob("rng_state*.pth"))
     expected = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]
-    if set(found) == set(expected):
+    if set(names) == set(expected):
         return expected
-    wrote = sealed or len(found)
+    wrote = sealed or len(names)
     if wrote and wrote != processes:
         raise UserError(
             f"{what} was written by {wrote} processes, but this run has {processes}; start {wrote} processes"
         )
-    missing = sorted(set(expected) - set(found))
+    missing = sorted(set(expected) - set(names))
     raise BrokenCheckpoint(f"{what} is not a complete checkpoint: it lacks {missing}; {_ANOTHER}")
 
 

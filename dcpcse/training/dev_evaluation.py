@@ -36,30 +36,30 @@ def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) ->
     are none.
     """
     pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
-    own: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
-    own += [own_labels(labels, "eval_labels")] if labels is not None else []
-    return [*own, *retrieval_tasks(data.eval_retrieval or [], "dev")]
+    tasks: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
+    tasks += [own_labels(labels, "eval_labels")] if labels is not None else []
+    return [*tasks, *retrieval_tasks(data.eval_retrieval or [], "dev")]
 
 
-def load_dev_tasks(data: DataArguments, own: Sequence[OwnTask] | None = None) -> Suite:
+def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = None) -> Suite:
     """Load and check the data of the dev tasks once for the whole run, before any encoder is loaded.
 
-    own: the own evaluation data; by default, those that the options name.
+    own_tasks: the own evaluation data; by default, those that the options name.
     """
-    own = read_own_data(data) if own is None else own
+    own_tasks = read_own_data(data) if own_tasks is None else own_tasks
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
     with advice(OF_TRAINING, f"{spell('eval_tasks')} STSBenchmark"):
-        return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own)
+        return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own_tasks)
 
 
-def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) -> None:
+def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[str]) -> None:
     """Set the metric of the best checkpoint to that of the own data, if there are any and no metric is given.
 
     Raises UserError if the given one is not measured, which depends on the scores of the pairs.
     """
-    own = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
-    if "metric_for_best_model" not in given:
-        run.metric_for_best_model = own[0] if own else run.metric_for_best_model
+    metrics = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
+    if "metric_for_best_model" not in option_names:
+        run.metric_for_best_model = metrics[0] if metrics else run.metric_for_best_model
         if run.load_best_model_at_end:
             warn(
                 f"{spell('metric_for_best_model', run.metric_for_best_model)}: filled in; it selects the best "
@@ -67,9 +67,9 @@ def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) ->
             )
         return
     name = (run.metric_for_best_model or "").removeprefix("eval_")
-    if name in OWN_METRICS.values() and name not in own:
+    if name in OWN_METRICS.values() and name not in metrics:
         scores = "only 0 and 1" if name == "pairs_spearman" else "other scores than 0 and 1"
         raise UserError(
             f"{spell('metric_for_best_model', name)} is not measured, since the pairs of {spell('eval_pairs')} have "
-            f"{scores}; give {own[0]}"
+            f"{scores}; give {metrics[0]}"
         )

@@ -55,7 +55,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
         return {"": load_suite([], data_dir, settings, [data])}
     data = [data] if isinstance(data, str) and data in WITH_METRIC else data
     if _is_names(data):
-        if unknown := next((one for one in data if one not in WITH_METRIC), None):
+        if unknown := next((task for task in data if task not in WITH_METRIC), None):
             raise invalid_choice(name, unknown, WITH_METRIC)
         with advice(OF_TRAINING):
             return {"": load_suite(list(data), data_dir, settings)}
@@ -63,7 +63,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
 
 
 def _is_names(data: Any) -> bool:
-    return isinstance(data, (list, tuple)) and bool(data) and all(isinstance(one, str) for one in data)
+    return isinstance(data, (list, tuple)) and bool(data) and all(isinstance(name, str) for name in data)
 
 
 def _is_columns(data: Mapping[Any, Any]) -> bool:
@@ -111,8 +111,8 @@ def compute_scores(
     for name, suite in suites.items():
         results = evaluate_suite(model, suite, batch_size=batch_size).results
         others = {task: result.points for task, result in results.items() if result.family not in _WITH_NAMED_METRIC}
-        found = dev_metrics(results) | others | _own_metrics(results, compute)
-        scores |= {f"{name}_{metric}" if name else metric: value for metric, value in found.items()}
+        metrics = dev_metrics(results) | others | _own_metrics(results, compute)
+        scores |= {f"{name}_{metric}" if name else metric: value for metric, value in metrics.items()}
     return scores
 
 
@@ -122,11 +122,11 @@ def _own_metrics(results: Mapping[str, Result], compute: ComputeMetrics | None) 
         return {}
     metrics = {}
     for task, result in pairs.items():
-        found = compute(EvalPrediction(predictions=result.cosines, label_ids=result.gold))
-        if not isinstance(found, Mapping) or not all(isinstance(value, Number) for value in found.values()):
+        computed = compute(EvalPrediction(predictions=result.cosines, label_ids=result.gold))
+        if not isinstance(computed, Mapping) or not all(isinstance(value, Number) for value in computed.values()):
             raise UserError("compute_metrics must return a dict of numbers by name, such as {'accuracy': 0.9}")
         # transformers itself adds the prefix, or leaves it where the function has added it.
-        own = {str(name).removeprefix("eval_"): float(value) for name, value in found.items()}
+        scores = {str(name).removeprefix("eval_"): float(value) for name, value in computed.items()}
         prefix = METRIC_NAMES.get(task, task).removesuffix("_spearman") if len(pairs) > 1 else ""
-        metrics |= {f"{prefix}_{name}" if prefix else name: value for name, value in own.items()}
+        metrics |= {f"{prefix}_{name}" if prefix else name: value for name, value in scores.items()}
     return metrics

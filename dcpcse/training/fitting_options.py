@@ -88,7 +88,7 @@ def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | N
 
     Options of prompts choose the default method as well.
     """
-    choosing = {"method", "preset", "tuning", *(one.name for one in fields(PromptOptions))}
+    choosing = {"method", "preset", "tuning", *(field.name for field in fields(PromptOptions))}
     if model.method != ModelArguments.method or choosing & run.given:
         return None
     words = re.findall("[a-z0-9]+", Path(run.output_dir).name.lower())
@@ -104,11 +104,11 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
     if run.bf16 is not None:
         return
     by_launcher = run.mixed_precision  # that of accelerate launch, unless --fp16 is given
-    given = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
-    on = by_launcher == "bf16" or not (given or all_reduce_max(int(not has_bfloat16_units(run.device))))
+    explicit = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
+    on = by_launcher == "bf16" or not (explicit or all_reduce_max(int(not has_bfloat16_units(run.device))))
     _fill(run, {"bf16": on})
     run.set_bf16(on)
-    if on and not given and run.trains:
+    if on and not explicit and run.trains:
         warn(f"{spell('bf16', True)}: filled in, as the default on this GPU; {spell('bf16', False)} trains in float32")
 
 
@@ -184,10 +184,10 @@ def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> Non
     model: what is trained. folder: the settings of the encoder.
     """
     name = f"{model.source.name_or_path} is a sentence encoder ({folder.pooling}, as {MODULES} says)"
-    trained, own = model.pooler, POOLERS[folder.pooling.pooling]
+    trained, original = model.pooler, POOLERS[folder.pooling.pooling]
     prompt = folder.texts.prefix
     differences = {
-        f"the pooler {model.pooling}": (trained.layers, trained.reduce) != (own.layers, own.reduce),
+        f"the pooler {model.pooling}": (trained.layers, trained.reduce) != (original.layers, original.reduce),
         "a head": model.head_at_inference,
         "no dense layer": bool(folder.pooling.dense),
         f"vectors that are {'' if model.normalize else 'not '}scaled to unit length": (

@@ -38,14 +38,14 @@ FAR = 5.0
 """Points by which an untouched encoder's mean must be ahead of its [CLS] for mean pooling to be recommended."""
 
 
-def measure_untouched(trainer: Trainer, own: Sequence[OwnTask], given: ModelArguments | None) -> None:
+def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask], model_args: ModelArguments | None) -> None:
     """Measure the encoder before training on own data, and record the outcomes in the folder of the run.
 
-    Data that the record contains already, as that of a resumed run does, are not measured. given: the options of the
-    model as the user gave them; None for a built method. All processes must call this function.
+    Data that the record contains already, as that of a resumed run does, are not measured. model_args: the options of
+    the model as the user gave them; None for a built method. All processes must call this function.
     """
-    recorded = _recorded(trainer, own)
-    missing = [task for task in own if task.name not in recorded]
+    recorded = _recorded(trainer, tasks)
+    missing = [task for task in tasks if task.name not in recorded]
     if not missing:
         return
     notify(f"measuring the untouched encoder on {' and '.join(task.name for task in missing)}")
@@ -55,20 +55,20 @@ def measure_untouched(trainer: Trainer, own: Sequence[OwnTask], given: ModelArgu
         warn(f"the untouched encoder is not measured: {error}")
         return
     results = _measure(encoder, _suite(missing), trainer)
-    found = {task.name: _entry(task, results, representation) for task in missing}
-    _write(trainer, [(recorded | found)[task.name] for task in own])
-    if given is not None and trainer.args.eval_on_start and representation == UNTOUCHED_CLS:
-        _advise(trainer, given, encoder, missing[0], results)
+    entries = {task.name: _entry(task, results, representation) for task in missing}
+    _write(trainer, [(recorded | entries)[task.name] for task in tasks])
+    if model_args is not None and trainer.args.eval_on_start and representation == UNTOUCHED_CLS:
+        _advise(trainer, model_args, encoder, missing[0], results)
 
 
-def report_gains(trainer: Trainer, own: Sequence[OwnTask], *, finished: bool = False) -> None:
+def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool = False) -> None:
     """Measure the trained model on own data, record its gain over the untouched encoder, and print a line for each.
 
     Data on which the untouched encoder is not recorded are left out. finished: whether the run had ended before, so
     that its recorded gains still hold. All processes must call this function.
     """
-    entries = _recorded(trainer, own)
-    known = [task for task in own if task.name in entries]
+    entries = _recorded(trainer, tasks)
+    known = [task for task in tasks if task.name in entries]
     if missing := [task for task in known if not finished or entries[task.name].get("trained") is None]:
         results = _measure(trainer.sentence_encoder, _suite(missing), trainer)
         entries |= {task.name: _compared(entries[task.name], task, results, trainer) for task in missing}
@@ -77,14 +77,14 @@ def report_gains(trainer: Trainer, own: Sequence[OwnTask], *, finished: bool = F
         notify(str(gain))
 
 
-def _recorded(trainer: Trainer, own: Sequence[OwnTask]) -> dict[str, Entry]:
+def _recorded(trainer: Trainer, tasks: Sequence[OwnTask]) -> dict[str, Entry]:
     """Return the recorded entries of these data by name, the same ones in all processes."""
     try:
         entries = read_gains(Path(trainer.args.output_dir)) if trainer.is_world_process_zero() else []
     except UserError as error:
         warn(f"{error}; it is written again")
         entries = []
-    known = {task.name: task.content.sha256 for task in own}
+    known = {task.name: task.content.sha256 for task in tasks}
     return broadcast({entry["data"]: entry for entry in entries if known.get(entry["data"]) == entry["sha256"]})
 
 
@@ -110,13 +110,13 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
     model, options = trainer.sentence_encoder, load_options(trainer.model_options)
     name, run = model.source.name_or_path, trainer.args
     settings: dict[str, Any] = {name: getattr(run, name) for name in ("packing", "attention")}
-    own = SentenceFolder.find(name, options)
-    if own is None:
+    folder = SentenceFolder.find(name, options)
+    if folder is None:
         settings |= _representation(model)
     args = EncoderArguments(device=str(run.device), **settings)
-    encoder = load_plain(name, args, options) if own is None else load_model(name, args, options=options)
+    encoder = load_plain(name, args, options) if folder is None else load_model(name, args, options=options)
     template = f" in the template {settings['template']}" if settings.get("template") else ""
-    return encoder, str(own.pooling) if own else f"pooler {encoder.pooling}{template}"
+    return encoder, str(folder.pooling) if folder else f"pooler {encoder.pooling}{template}"
 
 
 def _representation(model: SentenceEncoder) -> dict[str, Any]:
@@ -134,14 +134,14 @@ def _outcomes(task: OwnTask, results: Mapping[str, Result]) -> ExampleOutcomes:
 
 
 def _entry(task: OwnTask, results: Mapping[str, Result], representation: str) -> Entry:
-    found = _outcomes(task, results)
+    outcomes = _outcomes(task, results)
     return {
         "data": task.name,
         "sha256": task.content.sha256,
-        "metric": found.statistic,
+        "metric": outcomes.statistic,
         "representation": representation,
         "untouched": float(results[task.name].points),
-        "outcomes": np.asarray(found.values, dtype=float).tolist(),
+        "outcomes": np.asarray(outcomes.values, dtype=float).tolist(),
     }
 
 
@@ -160,19 +160,19 @@ def _compared(entry: Entry, task: OwnTask, results: Mapping[str, Result], traine
 def _interval(before: Sequence[float], after: ExampleOutcomes) -> list[float] | None:
     """Return the 95 % interval of a difference × 100 by the paired bootstrap; None if there are too few examples."""
     try:
-        found = difference(resample(Outcomes(after.statistic, [before, after.values], after.scored_gold)), 0, 1)
+        interval = difference(resample(Outcomes(after.statistic, [before, after.values], after.scored_gold)), 0, 1)
     except ValueError:
         return None
-    return [100 * found.low, 100 * found.high]
+    return [100 * interval.low, 100 * interval.high]
 
 
 def _advise(
-    trainer: Trainer, given: ModelArguments, encoder: SentenceEncoder, task: OwnTask, cls: Mapping[str, Result]
+    trainer: Trainer, model_args: ModelArguments, encoder: SentenceEncoder, task: OwnTask, cls: Mapping[str, Result]
 ) -> None:
     """Recommend mean pooling if the mean of the untouched encoder is far ahead of its [CLS]. cls: results of [CLS]."""
-    if given.pooler_type is not None or trainer.sentence_encoder.templates:
+    if model_args.pooler_type is not None or trainer.sentence_encoder.templates:
         return
-    positions = given.position_offset is None and trainer.sentence_encoder.encoder.position_offset
+    positions = model_args.position_offset is None and trainer.sentence_encoder.encoder.position_offset
     words = " ".join([spell("pooler_type", "avg"), *([spell("position_offset", 0)] if positions else [])])
     encoder.pooling = "avg"
     mean = _measure(encoder, _suite([task]), trainer)

@@ -188,17 +188,17 @@ def _joint_terms(
     with precision():
         terms = {name: o(replace(batch, precomputed=_joined(name, first_passes))) for name, o in losses.items()}
         loss = sum(weights[name] * term for name, term in terms.items())
-    parameters = [one for one in nn.ModuleList(losses.values()).parameters() if one.requires_grad]
+    parameters = [parameter for parameter in nn.ModuleList(losses.values()).parameters() if parameter.requires_grad]
     of_rows, *of_losses = torch.autograd.grad(loss, [embeddings, *parameters], allow_unused=True)
-    found = [pair for pair in zip(parameters, of_losses, strict=True) if pair[1] is not None]
+    gradients = [pair for pair in zip(parameters, of_losses, strict=True) if pair[1] is not None]
     of_rows = torch.zeros_like(embeddings) if of_rows is None else of_rows
-    return terms, of_rows.split([len(first.embeddings) for first in first_passes]), found
+    return terms, of_rows.split([len(first.embeddings) for first in first_passes]), gradients
 
 
 def _joined(name: str, first_passes: Sequence[_FirstPass]) -> dict[str, Tensor]:
     """Concatenate the precomputed tensors of a loss over all chunks."""
-    found = [first.precomputed[name] for first in first_passes]
-    return {tensor: torch.cat([part[tensor] for part in found]) for tensor in found[0]}
+    parts = [first.precomputed[name] for first in first_passes]
+    return {tensor: torch.cat([part[tensor] for part in parts]) for tensor in parts[0]}
 
 
 def _split(batch: Batch, count: int) -> Iterator[Batch]:

@@ -88,11 +88,11 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
 
 def digest_in(card: str) -> str | None:
     """Return the digest of the weights that a card was written for; None if dcpcse did not write the card."""
-    found = re.search(rf"^\| {_DIGEST_ROW} \| ([0-9a-f]{{64}}) \|$", card, flags=re.MULTILINE)
-    return found and found[1]
+    match = re.search(rf"^\| {_DIGEST_ROW} \| ([0-9a-f]{{64}}) \|$", card, flags=re.MULTILINE)
+    return match and match[1]
 
 
-def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
+def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
     """Return file name → content of the score files, with an entry `results` added.
 
     expected: entries of the model's identity. Raises UserError if those in a score file differ.
@@ -101,8 +101,8 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path
     def damaged(line: str) -> None:
         raise UserError(line)
 
-    found = {path: require_scores(path) for path in given} if given else find_scores(folder, damaged)
-    for path, report in found.items():
+    reports = {path: require_scores(path) for path in paths} if paths else find_scores(folder, damaged)
+    for path, report in reports.items():
         evaluated = report.get("model", {}).get("identity", {})
         if others := [key for key in differences(expected, evaluated) if key in expected]:
             raise UserError(
@@ -114,7 +114,7 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path
         families = {name: report.get("tasks", {}).get(name, {}).get("family") for name in report["scores_x100"]}
         if odd := [name for name, family in families.items() if family not in TASK_AND_METRIC]:
             raise UserError(f"{path} is damaged: the task {odd[0]} has family {families[odd[0]]}; evaluate again")
-    return {path.name: {**report, "results": _results(report)} for path, report in found.items()}
+    return {path.name: {**report, "results": _results(report)} for path, report in reports.items()}
 
 
 def _identity(record: Mapping[str, Any]) -> dict[str, Any]:

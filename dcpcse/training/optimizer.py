@@ -52,18 +52,18 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
 def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
     """Move the parameters of each group to groups of the optimiser of their own, with their learning rate."""
-    for own in groups:
-        members = {id(parameter) for parameter in own.parameters}
-        missing = len(members) - sum(id(one) in members for group in optimizer.param_groups for one in group["params"])
+    for target in groups:
+        members = {id(parameter) for parameter in target.parameters}
+        missing = len(members) - sum(id(p) in members for group in optimizer.param_groups for p in group["params"])
         if missing:
-            raise ValueError(f"{missing} parameters of the group {own.name} are not trained by the optimiser")
+            raise ValueError(f"{missing} parameters of the group {target.name} are not trained by the optimiser")
         for group in list(optimizer.param_groups):  # one with weight decay, and one without
             moved = [parameter for parameter in group["params"] if id(parameter) in members]
             if not moved:
                 continue
             group["params"] = [parameter for parameter in group["params"] if id(parameter) not in members]
-            rate = group["lr"] if own.learning_rate is None else own.learning_rate
-            optimizer.add_param_group({**group, "params": moved, "lr": rate, "name": own.name})
+            rate = group["lr"] if target.learning_rate is None else target.learning_rate
+            optimizer.add_param_group({**group, "params": moved, "lr": rate, "name": target.name})
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
@@ -75,9 +75,9 @@ def with_own_warmups(
     schedule: LambdaLR, groups: Sequence[ParameterGroup], args: TrainingArguments, steps: int
 ) -> LambdaLR:
     """Return the schedule of a run of so many steps, in which these groups have a warm-up of their own."""
-    own = {group.name: _factor(args, group, steps) for group in groups if group.warmup_steps is not None}
+    factors = {group.name: _factor(args, group, steps) for group in groups if group.warmup_steps is not None}
     of_groups = zip(schedule.optimizer.param_groups, schedule.lr_lambdas, strict=True)
-    return LambdaLR(schedule.optimizer, [own.get(group.get("name"), factor) for group, factor in of_groups])
+    return LambdaLR(schedule.optimizer, [factors.get(group.get("name"), factor) for group, factor in of_groups])
 
 
 def _factor(args: TrainingArguments, group: ParameterGroup, steps: int) -> Callable[[int], float]:

@@ -46,27 +46,27 @@ def training_option_parser(**settings: Any) -> Parser:
 
 
 def resolve_options(
-    parser: Parser, given: Mapping[str, Any], method: "Builder | Method | None" = None
+    parser: Parser, options: Mapping[str, Any], method: "Builder | Method | None" = None
 ) -> "tuple[Options, set[str]]":
     """Return the options as dataclasses, and the names of those that were given, also by the preset.
 
     Args:
         parser: Result of `training_option_parser`.
-        given: The options that the user has set, with values of their types.
+        options: The options that the user has set, with values of their types.
         method: The method if it is a Python object; None if an option names it.
     """
     from dcpcse.methods.registry import Method, find_method, require_own_options
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
-    given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), warn) | given
-    values = given | _measure_own_data(given)
-    values |= _save_at_evaluations(values) | _implied_method(given)
+    options = presets.drop_unused(_preset(parser, options), options, parser.metadata(), warn) | options
+    values = options | _measure_own_data(options)
+    values |= _save_at_evaluations(values) | _implied_method(options)
     if method is not None and not isinstance(method, Method):
         values["method"] = find_method(method)[0]
     method = method.model.method if isinstance(method, Method) else method or values.get("method")
     kinds = (require_own_options(method, values), DataArguments, TrainingArguments)
     model, data, run = (build_dataclass(kind, values) for kind in kinds)
-    return (model, data, run), set(given)
+    return (model, data, run), set(options)
 
 
 def python_options(
@@ -96,51 +96,51 @@ def python_options(
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
+def _preset(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the preset that `--preset` names, and report its source."""
-    if not given.get("preset"):
+    if not options.get("preset"):
         return {}
-    preset = presets.load_preset(given["preset"])
+    preset = presets.load_preset(options["preset"])
     for line in preset.describe().splitlines():
         notify(line)
     return parser.given_by_name(preset.options)
 
 
-def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
+def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options implied by own evaluation data: they alone are measured, before training and at every epoch.
 
     The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.dev_evaluation`).
     """
-    own = [name for name in OWN_METRICS_OF_OPTION if given.get(name) is not None]
-    if not own:
+    data_options = [name for name in OWN_METRICS_OF_OPTION if options.get(name) is not None]
+    if not data_options:
         return {}
-    implied = {"eval_tasks": [], "metric_for_best_model": OWN_METRICS_OF_OPTION[own[0]][0]}
-    if given.get("do_train") or not given.get("do_eval"):
-        implied["eval_strategy"] = "steps" if "eval_steps" in given else "epoch"
-        implied["eval_on_start"] = given.get("eval_strategy") != "no"
-    implied = {name: value for name, value in implied.items() if name not in given}
+    implied = {"eval_tasks": [], "metric_for_best_model": OWN_METRICS_OF_OPTION[data_options[0]][0]}
+    if options.get("do_train") or not options.get("do_eval"):
+        implied["eval_strategy"] = "steps" if "eval_steps" in options else "epoch"
+        implied["eval_on_start"] = options.get("eval_strategy") != "no"
+    implied = {name: value for name, value in implied.items() if name not in options}
     if "eval_strategy" in implied:
-        when = f"at the steps of {spell('eval_steps')}" if "eval_steps" in given else "after every epoch"
-        start = "before training and " if implied.get("eval_on_start", given.get("eval_on_start")) else ""
-        names = " and ".join(map(spell, own))
+        when = f"at the steps of {spell('eval_steps')}" if "eval_steps" in options else "after every epoch"
+        start = "before training and " if implied.get("eval_on_start", options.get("eval_on_start")) else ""
+        names = " and ".join(map(spell, data_options))
         warn(f"{names}: evaluated {start}{when}; {spell('eval_strategy')} changes this")
     return implied
 
 
-def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
+def _save_at_evaluations(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
 
     With transformers' default save_steps=500 the best evaluation might have no checkpoint.
     """
-    if not given.get("load_best_model_at_end"):
+    if not options.get("load_best_model_at_end"):
         return {}
     implied = {"metric_for_best_model": "stsb_spearman"}
-    if not {"save_steps", "save_strategy"} & set(given):
-        implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
-        if "eval_steps" in given:
-            implied["save_steps"] = given["eval_steps"]
+    if not {"save_steps", "save_strategy"} & set(options):
+        implied |= {"save_strategy": options.get("eval_strategy", "no"), "save_total_limit": 2}
+        if "eval_steps" in options:
+            implied["save_steps"] = options["eval_steps"]
         warn("a checkpoint is saved at every evaluation; the best and the last one are kept")
-    return {name: value for name, value in implied.items() if name not in given}
+    return {name: value for name, value in implied.items() if name not in options}
 
 
 def _conpvp(prompt_len: int) -> dict[str, Any]:
@@ -169,16 +169,16 @@ TELLING_OPTIONS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
 of that code for a value of the option."""
 
 
-def _implied_method(given: Mapping[str, Any]) -> dict[str, Any]:
+def _implied_method(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the method and settings of the public code that an option identifies, unless a method is given.
 
-    given: the options of the command line, the options file and the preset together.
+    options: the options of the command line, the options file and the preset together.
     """
-    telling = next((name for name in TELLING_OPTIONS if given.get(name) is not None), None)
-    if telling is None or "method" in given:
+    telling = next((name for name in TELLING_OPTIONS if options.get(name) is not None), None)
+    if telling is None or "method" in options:
         return {}
     method, settings = TELLING_OPTIONS[telling]
-    implied = {name: value for name, value in settings(given[telling]).items() if name not in given}
+    implied = {name: value for name, value in settings(options[telling]).items() if name not in options}
     implied = {"method": method, **implied}
     words = " ".join(f"{spell(name)} {value}" for name, value in implied.items())
     warn(f"{spell(telling)} is an option of the public {method} code: {words}")

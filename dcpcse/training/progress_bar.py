@@ -22,9 +22,9 @@ class ProgressBar(Silent, ProgressCallback):
 def print_no_log(trainer: Trainer) -> None:
     """Let a trainer print no log entries; with `--disable_tqdm True` it prints nothing at all."""
     callbacks, replaced = trainer.callback_handler.callbacks, (PrinterCallback, DEFAULT_PROGRESS_CALLBACK)
-    for place, callback in enumerate(callbacks):
+    for index, callback in enumerate(callbacks):
         if type(callback) in replaced:
-            callbacks[place] = Silent() if trainer.args.disable_tqdm else ProgressBar()
+            callbacks[index] = Silent() if trainer.args.disable_tqdm else ProgressBar()
 
 
 def close_bars(callbacks: list[TrainerCallback]) -> None:

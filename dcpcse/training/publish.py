@@ -49,10 +49,10 @@ def own_files(folder: str | Path) -> list[str]:
     """Return the relative paths of the files to push. Raises UserError if a link leads out of the folder."""
     folder = Path(folder)
     names = {*manifest.file_names(manifest.read_record(folder)), *EXTRA_FILES}
-    found = sorted(name for name in names if (folder / name).is_file())
-    for name in found:
+    files = sorted(name for name in names if (folder / name).is_file())
+    for name in files:
         require_inside(folder, name)  # a link would publish another file of this machine
-    return found
+    return files
 
 
 def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool = False) -> ModelInfo | None:
@@ -132,18 +132,18 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
     require_new_folder(output, spell("output"))
     if not hub.is_hub_id(repo_id):
         raise UserError(f"{repo_id} is not the id of a repository; give ORGANISATION/NAME, not a local path")
-    found = hub.find_model_folder(repo_id, options, EXTRA_FILES)
-    if found is None:
+    folder = hub.find_model_folder(repo_id, options, EXTRA_FILES)
+    if folder is None:
         raise UserError(
             f"{repo_id} on the Hub does not contain an output folder of a training; give another repository"
         )
-    trained_digest(found)  # reads every weight
+    trained_digest(folder)  # reads every weight
     with atomic_folder(output) as temporary:
-        for name in own_files(found):
+        for name in own_files(folder):
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(found / name, temporary / name)
+            shutil.copyfile(folder / name, temporary / name)
         target = PushTarget(repo_id, options.revision or "main")
-        write_atomic(temporary / LAST_PUSH_FILE, _last_push(target, found.name))
+        write_atomic(temporary / LAST_PUSH_FILE, _last_push(target, folder.name))
     return output
 
 

@@ -52,14 +52,14 @@ Such an option is reported and not rejected, since old scripts contain some.
 """
 
 
-def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarget | None:
+def take_push_target(run: TrainingArguments, option_names: Collection[str]) -> PushTarget | None:
     """Return the repository to which the finished folder is pushed, or None without `--push_to_hub`.
 
     Also sets `run.push_to_hub` to False, since transformers would push every checkpoint with optimiser states and
     pickles.
     """
     if not run.push_to_hub:
-        if unread := [name for name in HUB_OPTIONS if name in given]:
+        if unread := [name for name in HUB_OPTIONS if name in option_names]:
             raise OptionError(
                 unread[0],
                 reason=f"has no effect without {spell('push_to_hub', True)}",
@@ -80,13 +80,13 @@ def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarg
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 
 
-def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given: Collection[str]) -> None:
+def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option_names: Collection[str]) -> None:
     """Fill in values that follow from other options, and raise UserError for invalid combinations.
 
-    data: the options that name the evaluation data; None if these are Python objects. given: the names of the options
-    that the user has set; they are kept as `run.given`.
+    data: the options that name the evaluation data; None if these are Python objects. option_names: the names of the
+    options that the user has set; they are kept as `run.given`.
     """
-    run.given, run.is_resolved = frozenset(given), True
+    run.given, run.is_resolved = frozenset(option_names), True
     # dcpcse.Trainer needs no do_train, as in transformers. run.do_eval is not used: eval_strategy also sets it.
     run.trains = data is None or run.do_train or not {"do_train", "do_eval"} & run.given
     if run.fp16 and not torch.cuda.is_available():
@@ -102,13 +102,13 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
         )
     if run.metric_for_best_model and data:
         _require_metric(run.metric_for_best_model, data)
-        run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
-    _notify_of_unused(run, given)
+        run.greater_is_better = run.greater_is_better if "greater_is_better" in option_names else True
+    _notify_of_unused(run, option_names)
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     if run.dataloader_pin_memory and not torch.cuda.is_available():
         _set_aside(run, "dataloader_pin_memory", "memory is pinned for GPUs, and there is none")
-    if "accelerator_config" not in given:
+    if "accelerator_config" not in option_names:
         # Copies from pinned memory need not be waited for: the next batch is collated in the meantime.
         run.accelerator_config.non_blocking = run.dataloader_pin_memory
     if run.remove_unused_columns:
@@ -135,11 +135,11 @@ def _set_aside(run: TrainingArguments, name: str, reason: str) -> None:
         warn(f"{spell(name, True)} has no effect: {reason}")
 
 
-def _notify_of_unused(run: TrainingArguments, given: Collection[str]) -> None:
+def _notify_of_unused(run: TrainingArguments, option_names: Collection[str]) -> None:
     """Report each given option that has no effect. A flag that is off asks for none."""
     for name, need in NEEDS.items():
         is_off = getattr(run, name, None) is False
-        if name in given and not is_off and not need.holds(run):
+        if name in option_names and not is_off and not need.holds(run):
             value = getattr(run, name, None)
             warn(f"{spell(name, True if value is True else None)} has no effect without {need}")
 
@@ -151,8 +151,8 @@ def _word(value: Any) -> str:
 
 def _require_metric(name: str, data: DataArguments) -> None:
     """Raise UserError if the metric of the best checkpoint is not measured."""
-    own = [metrics for option, metrics in OWN_METRICS_OF_OPTION.items() if getattr(data, option) is not None]
-    known = [metric for metrics in own for metric in metrics]
+    own_metrics = [metrics for option, metrics in OWN_METRICS_OF_OPTION.items() if getattr(data, option) is not None]
+    known = [metric for metrics in own_metrics for metric in metrics]
     sts = {METRIC_NAMES[task]: task for task in data.eval_tasks if task in METRIC_NAMES}
     known += [*sts, *(["avg_sts"] if len(sts) == len(METRIC_NAMES) else [])]
     known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []

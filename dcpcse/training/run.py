@@ -62,40 +62,41 @@ class Inputs:
 
 def run_training(
     options: tuple[ModelArguments, DataArguments, TrainingArguments],
-    given: Collection[str],
+    option_names: Collection[str],
     inputs: Inputs = Inputs(),
 ) -> Trainer:
     """Train, evaluate and record as train.py does, and return the trainer.
 
-    options: parsed options. given: the names of the options that the user has set. inputs: what options cannot hold.
+    options: parsed options. option_names: the names of the options that the user has set. inputs: what options cannot
+    hold.
     """
     _, _, run_args = options
-    resolve_arguments(run_args, options[1], given)
+    resolve_arguments(run_args, options[1], option_names)
     output_folder.require_output_dir(run_args)
     output = Path(run_args.output_dir)
     with contextlib.ExitStack() as stack:
         stack.enter_context(atomic_save.explain_disk_errors(output, lambda: output_folder.resume_hint(output)))
         if run_args.process_index == 0:
             stack.enter_context(exclusive_lock(output, spell("output_dir", output)))
-        return _train_with(options, given, inputs)
+        return _train_with(options, option_names, inputs)
 
 
 def _train_with(
-    options: tuple[ModelArguments, DataArguments, TrainingArguments], given: Collection[str], inputs: Inputs
+    options: tuple[ModelArguments, DataArguments, TrainingArguments], option_names: Collection[str], inputs: Inputs
 ) -> Trainer:
     model_args, data_args, run_args = options
     output_folder.check_output(run_args, model_args.model_name_or_path)
-    target = take_push_target(run_args, given)
+    target = take_push_target(run_args, option_names)
     if target and run_args.process_index == 0:  # checked before training, to save the time
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
     checkpoints.keep_precision(run_args, checkpoint)
     _require_inputs(model_args, data_args, inputs)
-    own, dev = [], None
+    tasks, dev = [], None
     if wants_dev_scores(run_args):
-        own = read_own_data(data_args, inputs.eval_pairs, inputs.eval_labels)
-        dev = load_dev_tasks(data_args, own)
-        settle_metric(run_args, dev, given)
+        tasks = read_own_data(data_args, inputs.eval_pairs, inputs.eval_labels)
+        dev = load_dev_tasks(data_args, tasks)
+        settle_metric(run_args, dev, option_names)
     source = data_args.train_file if inputs.train_data is None else inputs.train_data
     data = open_train_dataset(source, model_args, refresh=data_args.overwrite_cache, name="train_data")
     if inputs.train_data is not None:
@@ -104,7 +105,7 @@ def _train_with(
     if checkpoint:
         with _explain_removal(checkpoint, run_args):
             trainer.require_resumable(checkpoint)
-    _train_and_evaluate(trainer, checkpoint, own, None if isinstance(inputs.method, Method) else model_args)
+    _train_and_evaluate(trainer, checkpoint, tasks, None if isinstance(inputs.method, Method) else model_args)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # a process that leaves the group early may abort the others
@@ -122,22 +123,22 @@ def _require_inputs(model: ModelArguments, data: DataArguments, inputs: Inputs) 
 
 
 def _train_and_evaluate(
-    trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, own: Sequence[OwnTask], given: ModelArguments | None
+    trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask], args: ModelArguments | None
 ) -> None:
     """Train and evaluate if this is requested and not done yet, and report the gain on own data.
 
-    given: the options of the model as the user gave them; None for a built method.
+    args: the options of the model as the user gave them; None for a built method.
     """
     run = trainer.args
     finished = run.trains and _is_finished(trainer)
     if run.trains and not finished:
         _prepare(trainer, checkpoint)
-        measure_untouched(trainer, own, given)
+        measure_untouched(trainer, tasks, args)
         _train(trainer, checkpoint)
     if run.do_eval and not (finished and (Path(run.output_dir) / output_folder.EVAL_RESULTS).is_file()):
         _evaluate(trainer)
     if run.trains:
-        report_gains(trainer, own, finished=finished)
+        report_gains(trainer, tasks, finished=finished)
 
 
 def _push(folder: Path, target: PushTarget) -> None:

@@ -165,9 +165,9 @@ def read_run(folder: Path) -> Run:
     """Read the files of a run; `problems` names the files that cannot be read."""
     problems: list[str] = []
 
-    def attempt(read: Callable[[Path], Content], place: Path, instead: Content) -> Content:
+    def attempt(read: Callable[[Path], Content], path: Path, instead: Content) -> Content:
         try:
-            return read(place)
+            return read(path)
         except UserError as error:
             problems.append(str(error))
             return instead
@@ -192,13 +192,13 @@ def gains_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Gain, ...]:
     names = ("data", "metric", "representation", "untouched", "trained")
     return tuple(
         Gain(
-            **{name: one[name] for name in names},
-            size=len(one["outcomes"]),
-            interval=None if one.get("interval") is None else tuple(one["interval"]),
-            chose=one.get("chose", False),
+            **{name: entry[name] for name in names},
+            size=len(entry["outcomes"]),
+            interval=None if entry.get("interval") is None else tuple(entry["interval"]),
+            chose=entry.get("chose", False),
         )
-        for one in entries
-        if one.get("trained") is not None
+        for entry in entries
+        if entry.get("trained") is not None
     )
 
 
@@ -234,13 +234,13 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
 
     on_problem: called with a message for each unreadable folder. Raises UserError if a root is not a folder.
     """
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for root in roots:
         if not root.is_dir():
             raise UserError(f"{root} is not a folder; give folders that contain runs of dcpcse train")
         for folder in _runs_below(root, on_problem):
-            found.setdefault(folder.resolve(), folder)
-    return list(found.values())
+            runs.setdefault(folder.resolve(), folder)
+    return list(runs.values())
 
 
 def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
@@ -249,9 +249,9 @@ def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]
             return  # a running training has removed a folder since it was listed
         on_problem(f"cannot read {error.filename}: {error.strerror}")
 
-    for place, folders, files in os.walk(root, onerror=tell):
+    for dirpath, folders, files in os.walk(root, onerror=tell):
         folders.sort()
-        folder = Path(place)
+        folder = Path(dirpath)
         of_a_run = is_checkpoint(folder) and (folder.absolute().parent / RUN_FILE).is_file()
         if RUN_FILE in files and not of_a_run:
             yield folder
@@ -267,7 +267,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
     on_problem: called with a message for each damaged file.
     """
-    found = {}
+    reports = {}
     for path in sorted(folder.glob("*.json")):
         try:
             report = run_files.read_scores(path)
@@ -278,8 +278,8 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
                 on_problem(str(error))
             continue
         if report is not None:
-            found[path] = report
-    return found
+            reports[path] = report
+    return reports
 
 
 def run_labels(folders: Sequence[Path]) -> list[str]:

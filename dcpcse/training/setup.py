@@ -105,49 +105,49 @@ class Setup:
     made_of: Mapping[str, Any]
 
 
-def model_options(model: Any, method: Any, given: Mapping[str, Any]) -> ModelArguments:
+def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelArguments:
     """Return the options of the model and its method from the arguments of `dcpcse.Trainer`.
 
     Raises UserError for an encoder or a method of another type, and for an option that is unknown or has no effect.
     """
-    if reason := next((f"{name} is not supported: {NOT_HERE[name]}" for name in given if name in NOT_HERE), None):
+    if reason := next((f"{name} is not supported: {NOT_HERE[name]}" for name in values if name in NOT_HERE), None):
         raise UserError(reason)
     known = option_fields().keys() - {"model_name_or_path", "method", *NOT_HERE}
-    if unknown := next((name for name in given if name not in known), None):
+    if unknown := next((name for name in values if name not in known), None):
         hint = did_you_mean(unknown, known)
         raise UserError(f"unknown option {unknown}{hint and f'; {hint}'}")
     if isinstance(method, Method):
-        return options_of_built(model, method, given)
-    kind, name = require_own_options(method, given), find_method(method)[0]
-    options = kind(method=name, model_name_or_path=_name_of_encoder(model), **given)
+        return options_of_built(model, method, values)
+    kind, name = require_own_options(method, values), find_method(method)[0]
+    options = kind(method=name, model_name_or_path=_name_of_encoder(model), **values)
     if isinstance(model, Backbone):
-        if unread := next((name for name in _OF_LOADING if name in given), None):
+        if unread := next((name for name in _OF_LOADING if name in values), None):
             raise UserError(f"{unread} has no effect on an encoder that is loaded already; give its name or folder")
         if (options.do_mlm or options.org_mlp) and model.lm_head is None:
             raise UserError("do_mlm and org_mlp need a masked-LM head; give the name or folder of the encoder")
     return options
 
 
-def options_of_built(model: Any, method: Method, given: Collection[str]) -> ModelArguments:
+def options_of_built(model: Any, method: Method, option_names: Collection[str]) -> ModelArguments:
     """Return the options that a built method was made from.
 
     Args:
         model: The encoder that was given beside the method, which must be None.
         method: The built method.
-        given: Names of the options of a model that were given.
+        option_names: Names of the options of a model that were given.
 
     Raises:
         UserError: If an encoder or an option is given.
     """
     if model is not None:
         raise UserError("a built method has its own encoder; leave model out")
-    if given:
-        raise UserError(f"{next(iter(given))} has no effect on a built method; leave it out, or build it so")
-    own = method.model
-    kind = arguments_class(own.method if own.method in METHODS else ModelArguments.method)
-    known = {one.name for one in fields(kind)}
-    made_from = {name: value for name, value in (own.arguments or {}).items() if name in known}
-    return kind(**{**made_from, "method": own.method, "model_name_or_path": own.source.name_or_path})
+    if option_names:
+        raise UserError(f"{next(iter(option_names))} has no effect on a built method; leave it out, or build it so")
+    encoder = method.model
+    kind = arguments_class(encoder.method if encoder.method in METHODS else ModelArguments.method)
+    known = {field.name for field in fields(kind)}
+    made_from = {name: value for name, value in (encoder.arguments or {}).items() if name in known}
+    return kind(**{**made_from, "method": encoder.method, "model_name_or_path": encoder.source.name_or_path})
 
 
 def _name_of_encoder(model: Any) -> str:
@@ -279,8 +279,8 @@ def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args
 def _unchanged(backbone: Backbone) -> Backbone:
     """Return a loaded encoder. Raises UserError if its weights have changed since, as by an earlier training."""
     source = backbone.source
-    found = EncoderSource.of(backbone.model, source.name_or_path, source.revision, source.weights_file)
-    if found.fingerprint != source.fingerprint:
+    current = EncoderSource.of(backbone.model, source.name_or_path, source.revision, source.weights_file)
+    if current.fingerprint != source.fingerprint:
         raise UserError("model was changed after it was loaded, such as by an earlier training; load it again")
     return backbone
 
@@ -322,7 +322,7 @@ def _made_of(
     if data:
         made_of["training file"] = data.sha256
     made_of["configuration for training"] = training_configuration(method.model.encoder.backbone.config)
-    if frozen := {name: weight_digest(one) for name, one in losses.named_parameters() if not one.requires_grad}:
+    if frozen := {name: weight_digest(param) for name, param in losses.named_parameters() if not param.requires_grad}:
         made_of["generator or LM head"] = combined_digest(frozen.values())
         models = [module for module in losses.modules() if isinstance(module, PreTrainedModel)]
         settings = [configuration(model, head=True) | training_configuration(model.config) for model in models]
@@ -344,12 +344,12 @@ def _described(method: Method) -> str:
 
 
 def resolved(
-    model: ModelArguments, data: DataArguments, run: TrainingArguments, given: Collection[str]
+    model: ModelArguments, data: DataArguments, run: TrainingArguments, option_names: Collection[str]
 ) -> dict[str, Any]:
     """Return the options of a run with their final values, including defaults."""
     # Only those of transformers' hundred options are kept that were given or are always recorded.
-    kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
-    options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir, "do_train": run.trains}
+    values = {name: value for name, value in run.to_dict().items() if name in option_names or name in ALWAYS_RECORDED}
+    options = {**vars(model), **vars(data), **values, "output_dir": run.output_dir, "do_train": run.trains}
     return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}
 
 

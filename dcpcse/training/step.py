@@ -23,9 +23,9 @@ def require_scalar(term: str, value: Any) -> Tensor:
     """Return the value of a term if it is a scalar tensor. Raises UserError with the name of the term otherwise."""
     if isinstance(value, Tensor) and not value.dim():
         return value
-    found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
+    description = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
     raise UserError(
-        f"the term {term} of the loss is {found}; let its objective return a scalar tensor, such as a mean"
+        f"the term {term} of the loss is {description}; let its objective return a scalar tensor, such as a mean"
     )
 
 
@@ -43,9 +43,9 @@ class TrainingStep(nn.Module):
         self.view_names = [view.name for view in method.views]
         self.adversary = method.adversary
         self.guides = nn.ModuleDict(method.guides)
-        kept = {id(tensor) for loss_fn in method.losses for tensor in loss_fn.persistent_state().values()}
+        persistent = {id(tensor) for loss_fn in method.losses for tensor in loss_fn.persistent_state().values()}
         # Every process computes the same values, so DDP need not broadcast them before each pass.
-        self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
+        self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in persistent]
         of_guides = (*self.guides.named_parameters(prefix="guides"), *self.guides.named_buffers(prefix="guides"))
         self._ddp_params_and_buffers_to_ignore += [name for name, _ in of_guides]
 

@@ -266,10 +266,10 @@ class Trainer(HookedTrainer):
 
     def _prepare(self, asked: str | Path | bool | None) -> Path | None:
         """Check the output folder, and return the checkpoint to resume from."""
-        found = checkpoints.find_checkpoint(self.args, None if asked is None else str(asked))
-        if found is not None:
-            self.require_resumable(found)
-            return found.folder
+        checkpoint = checkpoints.find_checkpoint(self.args, None if asked is None else str(asked))
+        if checkpoint is not None:
+            self.require_resumable(checkpoint)
+            return checkpoint.folder
         output = Path(self.args.output_dir)
         if (
             self.args.process_index == 0
@@ -597,9 +597,9 @@ class Trainer(HookedTrainer):
 
     def _figures(self) -> dict[str, float]:
         """Return the metrics of the guards (effective rank), averaged over processes."""
-        own = self.guards.figures()
-        means = self.accelerator.reduce(torch.tensor([*own.values()], device=self.args.device), reduction="mean")
-        return dict(zip(own, means.tolist(), strict=True))
+        figures = self.guards.figures()
+        means = self.accelerator.reduce(torch.tensor([*figures.values()], device=self.args.device), reduction="mean")
+        return dict(zip(figures, means.tolist(), strict=True))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model as transformers does. Raises UserError if a weight is not finite."""
@@ -680,7 +680,7 @@ class Trainer(HookedTrainer):
         if not number:
             return
         self.stop.number = number
-        place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self._saved_step != self.state.global_step or self.args.save_only_model:
             self.save_checkpoint()
         self.accelerator.wait_for_everyone()
@@ -688,7 +688,7 @@ class Trainer(HookedTrainer):
         raise Interrupted(
             number,
             f"{Interrupted(number).name} after step {self.state.global_step} of {self.state.max_steps}: saved to "
-            f"{place}; add {spell('resume', True)} to {same_call()} to continue from there",
+            f"{path}; add {spell('resume', True)} to {same_call()} to continue from there",
         )
 
     def load_checkpoint(self, folder: Path) -> None:
@@ -708,18 +708,20 @@ class Trainer(HookedTrainer):
         )
         best = Path(self.state.best_model_checkpoint)
         # The folder of a run may have been moved or copied since the path was recorded.
-        own = Path(self.args.output_dir) / best.name
-        self.step_module.model.load_trained(own if own.is_dir() else best)
+        checkpoint = Path(self.args.output_dir) / best.name
+        self.step_module.model.load_trained(checkpoint if checkpoint.is_dir() else best)
 
 
 def require_callbacks(callbacks: Any) -> None:
     """Raise UserError unless these are a list of callbacks, or of their classes."""
     if not isinstance(callbacks, list | tuple):
         raise UserError(f"callbacks is {describe(callbacks)}; give a list of transformers.TrainerCallback")
-    for one in callbacks:
-        if not isinstance(one, TrainerCallback) and not (isinstance(one, type) and issubclass(one, TrainerCallback)):
+    for callback in callbacks:
+        if not isinstance(callback, TrainerCallback) and not (
+            isinstance(callback, type) and issubclass(callback, TrainerCallback)
+        ):
             raise UserError(
-                f"callbacks: {one!r:.60} is not a transformers.TrainerCallback; derive its class from that"
+                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from that"
             )
 
 

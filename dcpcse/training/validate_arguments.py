@@ -13,16 +13,16 @@ from dcpcse.utils.files import require_encoder_path
 
 def require_valid(
     options: tuple[ModelArguments, DataArguments, TrainingArguments],
-    given: Collection[str],
+    option_names: Collection[str],
     objects: Collection[str] = (),
 ) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    given: names of the options that the user has set. objects: names of inputs that are Python objects instead of
-    options, such as `train_data` and `method`.
+    option_names: names of the options that the user has set. objects: names of inputs that are Python objects instead
+    of options, such as `train_data` and `method`.
     """
     model, data, run = options
-    if "output_dir" not in given:  # transformers would take ./trainer_output
+    if "output_dir" not in option_names:  # transformers would take ./trainer_output
         raise OptionError("output_dir", reason="is missing", remedy="give a folder for the trained model")
     if Path(run.output_dir).is_file():
         raise UserError(f"{spell('output_dir', run.output_dir)} is a file; give a folder")
@@ -34,7 +34,7 @@ def require_valid(
         reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
     if not has_encoder:
         require_encoder_path(model.model_name_or_path, spell("model_name_or_path"))
-    if not run.do_train and not run.do_eval and "do_train" in given:
+    if not run.do_train and not run.do_eval and "do_train" in option_names:
         raise UserError(
             f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "
             f"{spell('do_eval', True)}"

@@ -75,13 +75,13 @@ def require_following(data: TrainingData, examples: int) -> None:
     """Raise UserError if --positive next finds fewer than two lines with a following line, of which pairs are made."""
     if examples < 2:
         unit, lines = data.unit, len(data.dataset)
-        found = f"no {unit} of {data.name}" if examples == 0 else f"only one {unit} of {data.name}"
+        subject = f"no {unit} of {data.name}" if examples == 0 else f"only one {unit} of {data.name}"
         # The last line of each document is not followed by another one.
         documents = f"{plural(lines, unit)} in {plural(lines - examples, 'document')}"
         raise OptionError(
             "positive",
             "next",
-            f"{found} is followed by another {unit} of its document ({documents}), and at least 2 must be",
+            f"{subject} is followed by another {unit} of its document ({documents}), and at least 2 must be",
             f"write one sentence per {unit} and blank {unit}s only between documents, or leave "
             f"{spell('positive')} out",
         )
@@ -89,13 +89,13 @@ def require_following(data: TrainingData, examples: int) -> None:
 
 def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
     """Log a warning if rows of the data are repeated, contradict each other or give no training signal."""
-    found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
+    stats, batch = data.repeats, run.per_device_train_batch_size * run.world_size
     problems = {
-        "repeat an earlier row": found.duplicates,
-        "have the same sentence as anchor and positive": found.identical,
-        "have the same sentence as negative and as anchor or positive": found.contradictory,
+        "repeat an earlier row": stats.duplicates,
+        "have the same sentence as anchor and positive": stats.identical,
+        "have the same sentence as negative and as anchor or positive": stats.contradictory,
         f"repeat an earlier {'sentence' if data.roles.label == CLASS else 'pair'} with a different label": (
-            found.relabelled
+            stats.relabelled
         ),
     }
     counts = [
@@ -103,16 +103,16 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
         for problem, rows in problems.items()
         if rows.count
     ]
-    if not counts and 2 * found.pairs >= found.rows * (found.rows - 1):  # a column that is no sentence of the pair
+    if not counts and 2 * stats.pairs >= stats.rows * (stats.rows - 1):  # a column that is no sentence of the pair
         counts = ["any two have the same anchor or the same positive"]
     most = "up to " if len(data.roles.positives) > 1 else ""  # not all of them are drawn
-    share = f"; {most}{100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
+    share = f"; {most}{100 * stats.share(batch):.1f} % of batches of {batch} contain a false negative"
     share += f" (not with {spell('batch_sampler', NO_DUPLICATES)})"
     share = "" if data.roles.label or run.batch_sampler == NO_DUPLICATES else share
     if counts:
         logger.warning(
             "%s: of %s rows, %s%s%s",
-            *(data.name, f"{found.rows:,}", ", ".join(counts), share),
+            *(data.name, f"{stats.rows:,}", ", ".join(counts), share),
             "" if data.unit == "row" else f"; dcpcse doctor {data.name} shows more",
         )
 
@@ -159,8 +159,8 @@ def require_classes(data: TrainingData) -> None:
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
     """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out."""
-    given = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
-    for what in (name for name, known in given.items() if known):
+    sources = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
+    for what in (name for name, known in sources.items() if known):
         comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
         for name, loss_fn in comparing.items():
             if not loss_fn.leaves_out_false_negatives:
@@ -206,15 +206,15 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
     if run.batch_sampler != NO_DUPLICATES:
         return
     largest = max(batch_sizes(dataset, run))
-    found = len(distinct_rows(dataset, largest))
-    if found < largest:
-        most = found // run.world_size
-        lower = f"lower {spell('per_device_train_batch_size')} to at most {most}, or " if found > 1 and most else ""
+    count = len(distinct_rows(dataset, largest))
+    if count < largest:
+        most = count // run.world_size
+        lower = f"lower {spell('per_device_train_batch_size')} to at most {most}, or " if count > 1 and most else ""
         raise OptionError(
             "batch_sampler",
             "no_duplicates",
             f"a batch needs {largest:,} rows of which no two have a common sentence or class, but the data have "
-            f"only {found:,}",
+            f"only {count:,}",
             f"{lower}leave {spell('batch_sampler')} out",
         )
 
@@ -325,8 +325,8 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
             f"which is not scaled and underflows in half precision; use {spell('bf16', True)}",
         ),
     }
-    for option, (given, reason) in obstacles.items():
-        if given:
+    for option, (enabled, reason) in obstacles.items():
+        if enabled:
             raise UserError(
                 f"{option}: {spell('method', method.model.method)} needs the gradient of its adversarial views inside "
                 f"the forward pass, {reason}"

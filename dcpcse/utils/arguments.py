@@ -54,12 +54,12 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
 
 def whole_numbers(name: str, value: Any) -> list[int]:
     """Return whole numbers as a list of them; a single one is a list of one."""
-    return [whole_number(name, one) for one in _several(value)]
+    return [whole_number(name, item) for item in _several(value)]
 
 
 def numbers(name: str, value: Any) -> list[float]:
     """Return finite real numbers as a list of them; a single one is a list of one."""
-    return [number(name, one) for one in _several(value)]
+    return [number(name, item) for item in _several(value)]
 
 
 def _several(value: Any) -> Sequence[Any]:
@@ -94,9 +94,9 @@ def string(name: str, value: Any) -> str:
 def list_of_strings(name: str, value: Any) -> list[str]:
     """Return a list or tuple of strings and paths as a list of strings; a single one is a list of one."""
     value = [value] if isinstance(value, str | Path) else value
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str | Path) for one in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str | Path) for item in value):
         raise _invalid(name, value, "a list of strings")
-    return [str(one) for one in value]
+    return [str(item) for item in value]
 
 
 def location(name: str, value: Any) -> str:
@@ -106,7 +106,7 @@ def location(name: str, value: Any) -> str:
 
 def list_of_locations(name: str, value: Any) -> list[str]:
     """Return a list or tuple of paths and names as strings, each as `location` returns it."""
-    return [os.path.expanduser(one) for one in list_of_strings(name, value)]
+    return [os.path.expanduser(item) for item in list_of_strings(name, value)]
 
 
 def path(name: str, value: Any) -> str | Path:
@@ -137,8 +137,8 @@ def encode_function(model: Any, batch_size: int | None, truncate_dim: int | None
 
     truncate_dim: given to `model.encode` as well, unless it is None.
     """
-    given = batch_size_or_default(batch_size)
-    size = getattr(encoder(model), "default_batch_size", 128) if given is None else given
+    requested = batch_size_or_default(batch_size)
+    size = getattr(encoder(model), "default_batch_size", 128) if requested is None else requested
     if truncate_dim is None:
         return functools.partial(model.encode, batch_size=size)
     whole_number("truncate_dim", truncate_dim, 1)

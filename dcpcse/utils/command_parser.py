@@ -121,12 +121,12 @@ class CommandParser(argparse.ArgumentParser):
         words = _model_first(words) if self.takes_model else words
         _refuse_empty(words, {name for name, action in self._option_string_actions.items() if action.type is as_text})
         if self._subparsers is None:  # otherwise the options belong to a subparser
-            given = [word.split("=")[0] for word in _options(words)]
-            for name in (option[2:].replace("-", "_") for option in given):
+            options = [word.split("=")[0] for word in _options(words)]
+            for name in (option[2:].replace("-", "_") for option in options):
                 if name in self.unsupported:
                     raise UserError(f"--{name} is not supported: {self.unsupported[name]}; leave it out")
-            self.refuse_unknown([name for name in given if name not in self._option_string_actions])
-            self._notify_of_repeated(given)
+            self.refuse_unknown([name for name in options if name not in self._option_string_actions])
+            self._notify_of_repeated(options)
         return super().parse_known_args(words, namespace)
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
@@ -145,8 +145,8 @@ class CommandParser(argparse.ArgumentParser):
             hint = f"did you mean --{name}?" if name in known else ""
         raise UserError(f"unknown argument {words[0]}{hint and '; ' + hint} (--help lists the options)")
 
-    def _notify_of_repeated(self, given: Sequence[str]) -> None:
-        actions = [self._option_string_actions[name] for name in given]
+    def _notify_of_repeated(self, options: Sequence[str]) -> None:
+        actions = [self._option_string_actions[name] for name in options]
         for action, times in Counter(actions).items():
             if times > 1 and not isinstance(action, argparse._AppendAction):
                 notify(f"{action.option_strings[0]} is given {times} times; the last one is used")
@@ -301,6 +301,6 @@ class _HelpAction(argparse.Action):
         parser.exit()
 
 
-def build_dataclass(kind: type, given: Mapping[str, Any]) -> Any:
+def build_dataclass(kind: type, values: Mapping[str, Any]) -> Any:
     """Build a dataclass from those given options that are its fields."""
-    return kind(**{field.name: given[field.name] for field in fields(kind) if field.init and field.name in given})
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.init and field.name in values})

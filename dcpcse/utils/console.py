@@ -60,8 +60,8 @@ def printable_output() -> Iterator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    for one in (logging.root, *logging.root.manager.loggerDict.values()):
-        yield from getattr(one, "handlers", ())
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        yield from getattr(logger, "handlers", ())
 
 
 class _PrintableStream:

@@ -57,13 +57,13 @@ _groups = itertools.count()
 
 def meeting_seconds() -> float:
     """Return for how long a process waits for the others at the start: DCPCSE_MEETING_SECONDS, or two minutes."""
-    given = os.environ.get("DCPCSE_MEETING_SECONDS", "120")
+    value = os.environ.get("DCPCSE_MEETING_SECONDS", "120")
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise UserError(f"DCPCSE_MEETING_SECONDS is {given!r}; set a number of seconds above 0, or unset it")
+        raise UserError(f"DCPCSE_MEETING_SECONDS is {value!r}; set a number of seconds above 0, or unset it")
     return seconds
 
 
@@ -138,10 +138,10 @@ def _open_store(host: str, port: int, serves: bool) -> Any:
 
 def _number(name: str) -> int:
     """Return an environment variable of the launcher. Raises UserError unless it is a number from 0."""
-    given = os.environ[name]
-    if not given.isascii() or not given.isdecimal():
-        raise UserError(f"{name} is {given!r}; set a number, or unset WORLD_SIZE to run one process")
-    return int(given)
+    value = os.environ[name]
+    if not value.isascii() or not value.isdecimal():
+        raise UserError(f"{name} is {value!r}; set a number, or unset WORLD_SIZE to run one process")
+    return int(value)
 
 
 def destroy_process_group() -> None:
@@ -206,14 +206,14 @@ def global_mean(mean: Tensor, count: int | Tensor, gradient: str = "exact") -> T
     to its own rows only; the average over processes is then the exact gradient divided by the number of processes.
     """
     if world_size() > 1:
-        own = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
-        mean = mean * (own / mean_count(own))
+        local_count = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
+        mean = mean * (local_count / mean_count(local_count))
     return mean if gradient == "exact" else _published_gradient(mean)
 
 
 def _published_gradient(loss: Tensor) -> Tensor:
-    own = loss / world_size()
-    return own + (loss - own).detach()
+    scaled = loss / world_size()
+    return scaled + (loss - scaled).detach()
 
 
 def mean_count(count: Tensor) -> Tensor:

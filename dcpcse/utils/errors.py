@@ -162,24 +162,24 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str
     A synonym is preferred, then a similar spelling in any case, then the first known name that begins with `name`.
     form: the format of X.
     """
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {candidate.lower(): candidate for candidate in known}
     lower = str(name).lower()
     near = [_SYNONYMS[lower]] if _SYNONYMS.get(lower) in by_lower else []
     near = near or difflib.get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
-    near = near or [one for one in by_lower if len(lower) > 2 and one.startswith(lower)]
+    near = near or [candidate for candidate in by_lower if len(lower) > 2 and candidate.startswith(lower)]
     return f"did you mean {form.format(by_lower[near[0]])}?" if near else ""
 
 
-def choose_from(given: str, known: Iterable[str]) -> str:
+def choose_from(value: str, known: Iterable[str]) -> str:
     """Return the remedy for an unknown value: `did you mean 'avg'? Choose from: avg, cls`."""
     known = list(map(str, known))
-    hint = did_you_mean(given, known)
+    hint = did_you_mean(value, known)
     return f"{f'{hint} Choose' if hint else 'choose'} from: {', '.join(known)}"
 
 
-def invalid_choice(option: str, given: Any, known: Iterable[str]) -> OptionError:
+def invalid_choice(option: str, value: Any, known: Iterable[str]) -> OptionError:
     """Return the error for a value of an option that is not one of the known values."""
-    return OptionError(option, given, "unknown", choose_from(given, known))
+    return OptionError(option, value, "unknown", choose_from(value, known))
 
 
 def shown(value: object) -> str:
@@ -208,7 +208,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 def printable(text: str) -> str:
     """Return the text with its control characters escaped as in JSON (\\u001b), so that no terminal acts on them."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shortened(message: str) -> str:

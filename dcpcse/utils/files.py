@@ -93,12 +93,12 @@ def require_plain_file(path: Path) -> None:
     Changing it would change a file in another place, which may belong to somebody else.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         kinds = {stat.S_ISLNK: "a link", stat.S_ISDIR: "a folder", stat.S_ISREG: "a second name of another file"}
-        kind = next((name for is_kind, name in kinds.items() if is_kind(found.st_mode)), "a pipe or a device")
+        kind = next((name for is_kind, name in kinds.items() if is_kind(status.st_mode)), "a pipe or a device")
         raise UserError(f"{path} is {kind}, to which dcpcse does not write; remove it, or choose another folder")
 
 
@@ -130,7 +130,7 @@ def require_inside(folder: Path, name: str) -> None:
     allowed = [home]
     if home.parent.name == "snapshots":
         allowed.append(home.parent.parent / "blobs")
-    if not any(target.is_relative_to(one) for one in allowed):
+    if not any(target.is_relative_to(root) for root in allowed):
         raise UserError(f"{folder / name} leads out of its folder, to {target}; copy the file itself into the folder")
 
 
@@ -287,12 +287,12 @@ def json_text(content: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def fsync(place: Path | int) -> None:
+def fsync(path: Path | int) -> None:
     """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure.
 
-    place: its path, or the descriptor of an open file.
+    path: its path, or the descriptor of an open file.
     """
-    opened = os.dup(place) if isinstance(place, int) else os.open(place, os.O_RDONLY)
+    opened = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
     except OSError as error:

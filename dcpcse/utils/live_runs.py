@@ -22,8 +22,8 @@ class ChangedByTraining(UserError):
 
 def running_in(folder: str | Path) -> Path | None:
     """Return the folder of the training that is running in this folder, or that this checkpoint is of; else None."""
-    place = _resolved(folder)
-    run = place.parent if is_checkpoint_name(place.name) else place
+    path = _resolved(folder)
+    run = path.parent if is_checkpoint_name(path.name) else path
     return run if is_locked(run) else None
 
 
@@ -37,7 +37,7 @@ def read_beside_training(
     folder: str | Path,
     read: Callable[[], Found],
     *,
-    is_complete: Callable[[Found], bool] = lambda found: True,
+    is_complete: Callable[[Found], bool] = lambda result: True,
     attempts: int = ATTEMPTS,
 ) -> Found:
     """Return `read()`, which reads the files of a folder, even if a training is running that changes them.
@@ -46,25 +46,25 @@ def read_beside_training(
     again. Raises ChangedByTraining if the folder is a checkpoint that has been removed or replaced meanwhile, or if
     all attempts have failed. Without a running training, errors of `read` pass unchanged.
     """
-    place = _resolved(folder)
-    before, is_checkpoint = _identity(place), is_checkpoint_name(place.name)
+    path = _resolved(folder)
+    before, is_checkpoint = _identity(path), is_checkpoint_name(path.name)
     while True:
-        attempts, found, error = attempts - 1, None, None
+        attempts, result, error = attempts - 1, None, None
         try:
-            found = read()
-            if is_complete(found):
-                return found
+            result = read()
+            if is_complete(result):
+                return result
         except ChangedByTraining:
             raise
         except Exception as raised:
             error = raised
-        run, now = running_in(place), _identity(place)
+        run, now = running_in(path), _identity(path)
         if is_checkpoint and (before != now or (run and now is None)):
-            raise _removed(folder, place) from error
+            raise _removed(folder, path) from error
         if run and not is_checkpoint and attempts:  # a checkpoint that is there does not change
             continue
         if error is None:
-            return found
+            return result
         if run and not is_checkpoint:
             problem = " ".join(str(error).split())
             raise ChangedByTraining(
@@ -88,8 +88,8 @@ def explain_removal(checkpoint: Path | None, applies: Callable[[], bool]) -> Ite
         raise _removed(checkpoint, _resolved(checkpoint)) from error
 
 
-def _removed(folder: str | Path, place: Path) -> ChangedByTraining:
-    if (run := running_in(place)) is None:
+def _removed(folder: str | Path, path: Path) -> ChangedByTraining:
+    if (run := running_in(path)) is None:
         return ChangedByTraining(f"{folder} has been removed or replaced while it was read; give another checkpoint")
     newest = last_checkpoint(run)
     other = f"a newer one, such as {newest.name}" if newest else "one of its later checkpoints"
@@ -106,10 +106,10 @@ def _resolved(folder: str | Path) -> Path:
         return Path(folder).absolute()
 
 
-def _identity(place: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     """Return device and inode of a folder, which differ if another folder has replaced it; None if it is missing."""
     try:
-        found = place.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -75,8 +75,8 @@ def needs_value(option: str, value: Any, *, voids: bool = False) -> Need:
     """
 
     def holds(options: Any) -> bool:
-        given = getattr(options, option)
-        return bool(given) if value is True else given == value
+        current = getattr(options, option)
+        return bool(current) if value is True else current == value
 
     return Need(lambda: spell(option, value), holds, option if voids else None)
 
@@ -170,10 +170,10 @@ def flag(help: str, **metadata: Any) -> Any:
     return option(None, help, nargs="?", const=True, **metadata)
 
 
-def require(holds: bool, option: str, given: Any, allowed: str) -> None:
+def require(holds: bool, option: str, value: Any, allowed: str) -> None:
     """Raise OptionError, with the given and the allowed values, unless the condition `holds` is true."""
     if not holds:
-        raise OptionError(option, given, f"must be {allowed}")
+        raise OptionError(option, value, f"must be {allowed}")
 
 
 class Options:
@@ -190,8 +190,8 @@ class Options:
 
     def __post_init__(self) -> None:
         require_kinds(self)
-        for one in fields(self):
-            check_value(one.name, getattr(self, one.name), one.metadata)
+        for option_field in fields(self):
+            check_value(option_field.name, getattr(self, option_field.name), option_field.metadata)
         for kind in reversed(type(self).__mro__):
             if "check" in vars(kind):
                 kind.check(self)
@@ -207,14 +207,14 @@ def check_value(option: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """
     choices = metadata.get("choices")
     bounds = {name: metadata[name] for name in BOUNDS if name in metadata}
-    for one in value if isinstance(value, list) else [value]:
-        if one is None:
+    for item in value if isinstance(value, list) else [value]:
+        if item is None:
             continue
-        if choices is not None and one not in choices:
-            raise invalid_choice(option, one, choices)
-        if isinstance(one, float) and not math.isfinite(one):
+        if choices is not None and item not in choices:
+            raise invalid_choice(option, item, choices)
+        if isinstance(item, float) and not math.isfinite(item):
             raise OptionError(option, value, "must be finite")
-        if not all(BOUNDS[name](one, bound) for name, bound in bounds.items()):
+        if not all(BOUNDS[name](item, bound) for name, bound in bounds.items()):
             allowed = " and ".join(f"{name.replace('_', ' ')} {_number(bound)}" for name, bound in bounds.items())
             raise OptionError(option, value, f"must be {allowed}")
 
@@ -233,15 +233,15 @@ def require_kinds(arguments: Any) -> None:
         **{bool: truth_value, int: whole_number, float: number, str: location},
     }
     of_texts = {location: string, list_of_locations: list_of_strings}
-    for one in fields(arguments):
-        value = getattr(arguments, one.name)
-        kinds = {one.type} if one.type in checks else {*get_args(one.type)} - {NoneType}
+    for option_field in fields(arguments):
+        value = getattr(arguments, option_field.name)
+        kinds = {option_field.type} if option_field.type in checks else {*get_args(option_field.type)} - {NoneType}
         check = checks.get(kinds.pop()) if len(kinds) == 1 else None
-        if check and (value is not None or one.type in checks):
-            check = of_texts.get(check, check) if one.metadata.get("text") else check
-            setattr(arguments, one.name, check(one.name, value))
+        if check and (value is not None or option_field.type in checks):
+            check = of_texts.get(check, check) if option_field.metadata.get("text") else check
+            setattr(arguments, option_field.name, check(option_field.name, value))
         elif isinstance(value, str):
-            setattr(arguments, one.name, os.path.expanduser(value))
+            setattr(arguments, option_field.name, os.path.expanduser(value))
 
 
 _COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a third column of"}
@@ -253,16 +253,18 @@ def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
 
     columns: the columns of the training data; None if they are not known yet.
     """
-    for one in fields(arguments):
-        value, column = getattr(arguments, one.name), one.metadata.get("column")
-        if value in (None, False, one.default):
+    for option_field in fields(arguments):
+        value, column = getattr(arguments, option_field.name), option_field.metadata.get("column")
+        if value in (None, False, option_field.default):
             continue
-        missing = [str(need) for need in needs_of(one.metadata) if not need.holds(arguments)]
+        missing = [str(need) for need in needs_of(option_field.metadata) if not need.holds(arguments)]
         if column and columns is not None and column not in columns:
             missing.append(f"{_COLUMNS.get(column, f'a column {column} in')} {spell('train_file')}")
         if missing:
-            off = f" ({spell(one.name, False)} turns it off)" if value is True else ""
-            raise OptionError(one.name, reason=f"has no effect without {missing[0]}", remedy=f"leave it out{off}")
+            off = f" ({spell(option_field.name, False)} turns it off)" if value is True else ""
+            raise OptionError(
+                option_field.name, reason=f"has no effect without {missing[0]}", remedy=f"leave it out{off}"
+            )
 
 
 def needs_of(metadata: Mapping[str, Any]) -> tuple[Need, ...]:

@@ -147,8 +147,8 @@ def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
         known[id(node)] = 0
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         _refuse_repeats(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode) and key.value != "<<")
-        inside = node.value if isinstance(node, yaml.SequenceNode) else [one for pair in pairs for one in pair]
-        known[id(node)] = 1 + sum(_written_out(one, known) for one in inside)
+        inside = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
+        known[id(node)] = 1 + sum(_written_out(child, known) for child in inside)
     elif not known[id(node)]:
         raise ValueError("an anchor (&name) contains itself")
     return known[id(node)]

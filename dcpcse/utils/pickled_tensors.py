@@ -29,7 +29,9 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
 
 def pickled_headers(path: Path) -> TensorHeaders:
     """Return name → shape and type of the tensors in a file, as `load_pickle` does, without reading their values."""
-    return {name: (list(one.shape), str(one.dtype).removeprefix("torch.")) for name, one in _read(path).items()}
+    return {
+        name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in _read(path).items()
+    }
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 def drop_unused(
     preset: Mapping[str, Any],
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     metadata: Mapping[str, Mapping[str, Any]],
     warn: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -52,15 +52,15 @@ def drop_unused(
     metadata: option → its metadata, which declare the options that it needs and replaces. warn: called with a line
     for each option that is left out.
     """
-    kept = dict(preset)
-    options = SimpleNamespace(**{**dict.fromkeys(metadata), **given})
-    for name in (name for name in metadata if name in given):
-        replaced = () if given[name] is True else metadata[name].get("replaces", ())
-        for other in sorted(set(kept) - set(given)):
+    result = dict(preset)
+    options = SimpleNamespace(**{**dict.fromkeys(metadata), **overrides})
+    for name in (name for name in metadata if name in overrides):
+        replaced = () if overrides[name] is True else metadata[name].get("replaces", ())
+        for other in sorted(set(result) - set(overrides)):
             void = any(need.voids == name and not need.holds(options) for need in needs_of(metadata[other]))
             if void or other in replaced:
-                warn(f"{spell(name, given[name])}: the preset's {spell(other, kept.pop(other))} is left out")
-    return kept
+                warn(f"{spell(name, overrides[name])}: the preset's {spell(other, result.pop(other))} is left out")
+    return result
 
 
 def load_preset(name: str) -> Preset:

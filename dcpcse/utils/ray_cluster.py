@@ -59,8 +59,8 @@ def _require_answer(address: str) -> None:
 def _last_cluster() -> str:
     """Return the address that Ray uses by default. After a crash, the cluster at this address may no longer exist."""
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray/ray_current_cluster"
-    given = os.environ.get("RAY_ADDRESS", "")
-    return given or (read_text(file).strip() if file.is_file() else "")
+    address = os.environ.get("RAY_ADDRESS", "")
+    return address or (read_text(file).strip() if file.is_file() else "")
 
 
 def machines(ray: ModuleType) -> list[dict[str, float]]:

@@ -147,9 +147,9 @@ class TaskScores(schema.Open):
 
     def validate_ranks(self) -> None:
         """Raise ValueError unless each rank is a query, an answer and a number."""
-        for one in self.ranks or ():
-            if len(one) != 3 or type(one[0]) is not str or type(one[1]) is not str or type(one[2]) is not int:
-                raise ValueError(f"ranks contains {one!r:.60}; expected a query, an answer and a rank")
+        for rank in self.ranks or ():
+            if len(rank) != 3 or type(rank[0]) is not str or type(rank[1]) is not str or type(rank[2]) is not int:
+                raise ValueError(f"ranks contains {rank!r:.60}; expected a query, an answer and a rank")
 
     def validate_numbers_of_tokens(self) -> None:
         """Raise ValueError unless the keys of scores without the most frequent tokens are numbers of tokens."""
@@ -186,8 +186,8 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
     """Return step → folder for all checkpoints of a run, in ascending order, including incomplete checkpoints."""
     if not folder.is_dir():
         return {}
-    found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
-    return {step: found[step] for step in sorted(found) if found[step].is_dir()}
+    checkpoints = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
+    return {step: checkpoints[step] for step in sorted(checkpoints) if checkpoints[step].is_dir()}
 
 
 def read_options(folder: Path) -> dict[str, Any]:

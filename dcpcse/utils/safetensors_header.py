@@ -34,13 +34,13 @@ def read_header(path: Path) -> TensorHeaders:
         with safe_open(path, framework="numpy") as file:
             names = file.keys()
             slices = {name: file.get_slice(name) for name in names}
-            found = {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
+            header = {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
-    for name, (_, dtype) in found.items():
+    for name, (_, dtype) in header.items():
         if dtype not in _READ:
             raise UserError(f"{path}: '{name}' is of type {dtype}; allowed are {', '.join(HEADER_DTYPES.values())}")
-    return found
+    return header
 
 
 def require_no_pointer(path: Path) -> None:

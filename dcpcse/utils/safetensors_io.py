@@ -53,16 +53,16 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_atomic(path, save(on_cpu, metadata={"format": "pt"}))
 
 
-def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> None:
     """Raise UserError unless expected and found tensors have the same names and shapes. what: for messages."""
-    if missing := set(expected) - set(found):
+    if missing := set(expected) - set(actual):
         raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
-    if extra := set(found) - set(expected):
+    if extra := set(actual) - set(expected):
         raise UserError(f"{what} contains {listed(extra)}, which this model does not have")
     for name, tensor in expected.items():
-        if tensor.shape != found[name].shape:
+        if tensor.shape != actual[name].shape:
             raise UserError(
-                f"{what}: '{name}' has shape {tuple(found[name].shape)}; {tuple(tensor.shape)} is expected"
+                f"{what}: '{name}' has shape {tuple(actual[name].shape)}; {tuple(tensor.shape)} is expected"
             )
 
 

@@ -86,7 +86,7 @@ def finite(**default: Any) -> Any:
 
     def allows(value: Any) -> bool:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        return all(one is None or math.isfinite(one) for one in inside)
+        return all(item is None or math.isfinite(item) for item in inside)
 
     return allowed("finite numbers only", allows, **default)
 
@@ -102,8 +102,8 @@ def sha256(**default: Any) -> Any:
 
 def are_sizes(value: Any) -> bool:
     """Return whether a value is a list of whole numbers above 0, each smaller than the one before it."""
-    numbers = isinstance(value, list) and all(type(one) is int and one > 0 for one in value)
-    return numbers and all(one > other for one, other in pairwise(value))
+    numbers = isinstance(value, list) and all(type(number) is int and number > 0 for number in value)
+    return numbers and all(number > other for number, other in pairwise(value))
 
 
 def sizes(**default: Any) -> Any:
@@ -124,18 +124,18 @@ fraction = partial(between, 0, 1, "a number")
 
 
 @contextlib.contextmanager
-def explained(place: Path | str) -> Iterator[None]:
+def explained(location: Path | str) -> Iterator[None]:
     """Raise UserError, with the place of the content, instead of the errors of `read_text` and `parse`."""
     try:
         yield
     except UserError:
         raise
     except OSError as error:
-        raise UserError(f"cannot read {place}: {error.strerror}") from error
+        raise UserError(f"cannot read {location}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{place} is damaged: not UTF-8") from error
+        raise UserError(f"{location} is damaged: not UTF-8") from error
     except ValueError as error:
-        raise UserError(f"{place} is damaged: {' '.join(str(error).split())}") from error
+        raise UserError(f"{location} is damaged: {' '.join(str(error).split())}") from error
 
 
 def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
@@ -151,11 +151,11 @@ def read_lines(kind: Any, path: Path) -> list[Any]:
     """
     with explained(path):
         lines = read_text(path).split("\n")[:-1]
-    found = []
+    records = []
     for number, line in enumerate(lines, start=1):
         with explained(f"{path}, line {number}"):
-            found.append(parse(kind, line))
-    return found
+            records.append(parse(kind, line))
+    return records
 
 
 def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json) -> Any:
@@ -191,9 +191,9 @@ def _require_plain(content: Any, finite: bool) -> None:
             if strange := [key for key in value if not isinstance(key, str)]:
                 raise ValueError(f"{at}the key {strange[0]!r:.60} is not a string")
             waiting += [(where, key, depth) for key in value]
-            waiting += [(f"{where}.{key}" if where else key, one, depth + 1) for key, one in value.items()]
+            waiting += [(f"{where}.{key}" if where else key, item, depth + 1) for key, item in value.items()]
         elif isinstance(value, list):
-            waiting += [(f"{where}[{i}]", one, depth + 1) for i, one in enumerate(value)]
+            waiting += [(f"{where}[{i}]", item, depth + 1) for i, item in enumerate(value)]
         elif isinstance(value, str):
             if len(value) > MAX_TEXT_LENGTH or SURROGATE.search(value):
                 raise ValueError(f"{at}{value!r:.60} is longer than {MAX_TEXT_LENGTH} or has surrogates")
@@ -207,13 +207,13 @@ def _require_plain(content: Any, finite: bool) -> None:
 def _converted(kind: Any, value: Any, where: str) -> Any:
     """Return a value of which each object is the dataclass that the type `kind` has in its place."""
     if get_origin(kind) is UnionType:
-        kind = next((one for one in get_args(kind) if is_dataclass(one) or get_args(one)), kind)
+        kind = next((item for item in get_args(kind) if is_dataclass(item) or get_args(item)), kind)
     if is_dataclass(kind) and isinstance(value, dict):
         return validate(kind, value, where)
     if get_origin(kind) is list and isinstance(value, list):
-        return [_converted(get_args(kind)[0], one, f"{where}[{i}]") for i, one in enumerate(value)]
+        return [_converted(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
     if get_origin(kind) is dict and isinstance(value, dict):
-        return {key: _converted(get_args(kind)[1], one, f"{where}.{key}") for key, one in value.items()}
+        return {key: _converted(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
     return value
 
 
@@ -226,10 +226,10 @@ def _expected(kind: Any) -> str:
         inside = get_args(kind)[-1]
         whole = "a list of values" if get_origin(kind) is list else "an object with values"
         return f"{whole}, each {_expected(inside)}" if inside is not Any else whole.split(" of ")[0].split(" with ")[0]
-    kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
+    kinds = [arg for arg in get_args(kind) or (kind,) if arg is not NoneType]
     if float in kinds:
         kinds.remove(int)
-    return " or ".join(_WORDS.get(one, "a list" if one is list else "an object") for one in kinds)
+    return " or ".join(_WORDS.get(arg, "a list" if arg is list else "an object") for arg in kinds)
 
 
 def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
@@ -238,13 +238,13 @@ def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
     where: the key of the object, empty for a whole file. Raises ValueError, with the key, its value and the
     allowed values, if the object is invalid.
     """
-    known = {one.name: one for one in fields(kind)}
+    known = {field.name: field for field in fields(kind)}
     inside = f" in {where}" if where else ""
-    for name, one in known.items():
-        found, expected = content.get(name), one.metadata.get("version")
-        if expected is not None and (type(found) is not int or found != expected):
-            raise ValueError(f"has {name} {found!r:.40}; this version reads {name} {expected}")
-    required = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
+    for name, field in known.items():
+        value, expected = content.get(name), field.metadata.get("version")
+        if expected is not None and (type(value) is not int or value != expected):
+            raise ValueError(f"has {name} {value!r:.40}; this version reads {name} {expected}")
+    required = {name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING}
     if missing := sorted(required - set(content)):
         raise ValueError(f"lacks {missing}{inside}")
     unknown, others = sorted(set(content) - set(known)), getattr(kind, "other_keys", None)

@@ -43,7 +43,7 @@ class DemoModel:
         return top_neighbours(cosines, sentences, count, query)
 
 
-def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
+def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
     A trained model keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
@@ -54,10 +54,10 @@ def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: S
     from dcpcse.evaluation.evaluator import cached_encode
     from dcpcse.inference.loading import has_representation, load_model
 
-    notify(f"{label}: {place}")
-    trained = has_representation(place, args)
-    model = load_model(place, replace(args, pooler_type=None) if trained else replace(args, base=None))
-    about = place if trained or args.pooler_type is None else f"{place}, {args.pooler_type}"
+    notify(f"{label}: {path}")
+    trained = has_representation(path, args)
+    model = load_model(path, replace(args, pooler_type=None) if trained else replace(args, base=None))
+    about = path if trained or args.pooler_type is None else f"{path}, {args.pooler_type}"
     folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
     with cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder) as encode:
         located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))

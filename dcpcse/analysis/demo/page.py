@@ -50,8 +50,8 @@ def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str,
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(Markup("<h1>{}</h1><p class='about'>{}</p>").format(TITLE, about))
         sentence = gr.Textbox(label="Sentence", autofocus=True, submit_btn="Search", elem_id="sentence")
-        found = gr.HTML(elem_id="found")
-        sentence.submit(partial(results_html, models, sentences, count), sentence, found, api_visibility="private")
+        output = gr.HTML(elem_id="found")
+        sentence.submit(partial(results_html, models, sentences, count), sentence, output, api_visibility="private")
     return blocks
 
 

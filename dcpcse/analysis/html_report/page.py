@@ -46,7 +46,7 @@ class ScoreTable:
     @property
     def best(self) -> list[str | None]:
         """The highest score of each column, formatted; None if fewer than two rows have one."""
-        columns = [list(filter(is_number, column)) for column in zip(*(own for _, own in self.rows), strict=True)]
+        columns = [list(filter(is_number, column)) for column in zip(*(row for _, row in self.rows), strict=True)]
         return [self.text(max(scores)) if len(scores) > 1 else None for scores in columns]
 
 
@@ -82,8 +82,8 @@ def render_page(
 
     logged = {label: run.metrics for label, run in runs.items() if run.metrics}
     geometry = {label: model.pairs for label, model in measured.items() if model.pairs is not None}
-    scored = {label: PairScores(one.gold, one.cosines, one.spearman) for label, one in geometry.items()}
-    plane = [Point(label, one.alignment, one.uniformity, one.spearman) for label, one in geometry.items()]
+    scored = {label: PairScores(pairs.gold, pairs.cosines, pairs.spearman) for label, pairs in geometry.items()}
+    plane = [Point(label, pairs.alignment, pairs.uniformity, pairs.spearman) for label, pairs in geometry.items()]
     plane = [point for point in plane if point.alignment is not None]
     neighbours = {label: model.neighbours for label, model in measured.items() if model.neighbours}
     return render(
@@ -138,20 +138,20 @@ def _dev_scores(runs: Mapping[str, Run]) -> ScoreTable | None:
 
 def _evaluation_tables(evaluations: Sequence[EvaluationScores]) -> list[ScoreTable]:
     by_mode: dict[str, list[EvaluationScores]] = {}
-    for one in evaluations:
-        mode = mode_and_size(one.report.get("mode"), one.report.get("truncate_dim"))
-        by_mode.setdefault(mode, []).append(one)
+    for item in evaluations:
+        mode = mode_and_size(item.report.get("mode"), item.report.get("truncate_dim"))
+        by_mode.setdefault(mode, []).append(item)
     tables = []
     for mode, of_mode in by_mode.items():
-        reports = [one.report for one in of_mode]
-        files = [f"{one.path.name}{'' if one.report.get('complete', True) else ' (incomplete)'}" for one in of_mode]
+        reports = [item.report for item in of_mode]
+        files = [f"{item.path.name}{'' if item.report.get('complete', True) else ' (incomplete)'}" for item in of_mode]
         tasks = dict.fromkeys(chain(*(report["scores_x100"] for report in reports)))
         families = dict.fromkeys(chain(*(report.get("averages_x100", {}) for report in reports)))
         scores = [
             [*map(report["scores_x100"].get, tasks), *map(report.get("averages_x100", {}).get, families)]
             for report in reports
         ]
-        rows = [([one.label, file], values) for one, file, values in zip(of_mode, files, scores, strict=True)]
+        rows = [([item.label, file], values) for item, file, values in zip(of_mode, files, scores, strict=True)]
         notes = []
         if any(set(report["scores_x100"]) != set(tasks) for report in reports):
             notes.append("The files contain different tasks, so their averages cannot be compared.")

@@ -49,13 +49,13 @@ def draw(points: Sequence[Point]) -> "Figure":
         norm = Normalize(low - 0.5, high + 0.5) if high - low < 1e-9 else Normalize(low, high)
     handles, names = [], []
     for i, label in enumerate(dict.fromkeys(point.label for point in points)):
-        own, look = [point for point in points if point.label == label], style.series_style(i)
-        path = sorted((point for point in own if point.step is not None), key=lambda point: point.step)
+        group, look = [point for point in points if point.label == label], style.series_style(i)
+        path = sorted((point for point in group if point.step is not None), key=lambda point: point.step)
         _draw_path(axes, path, look)
-        _draw_markers(axes, own, look.marker, norm)
+        _draw_markers(axes, group, look.marker, norm)
         line = {"linestyle": "-", "color": look.color} if len(path) > 1 else {"linestyle": "none"}
         handles.append(Line2D([], [], marker=look.marker, markerfacecolor="#bbbbbb", markeredgecolor="black", **line))
-        last = path[-1] if path else own[0]
+        last = path[-1] if path else group[0]
         names.append(label if last.spearman is None else f"{label} ({last.spearman:.2f})")
     axes.set_xlabel("uniformity (lower is better)")
     axes.set_ylabel("alignment (lower is better)")
@@ -87,12 +87,12 @@ def _draw_markers(axes: "Axes", points: Sequence[Point], marker: str, norm: Any)
     options: dict[str, Any] = {"marker": marker, "s": size, "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
     known = [point for point in points if point.spearman is not None]
     hollow = [point for point in points if point.spearman is None]
-    for own, fill in (
+    for part, fill in (
         (known, {"c": [point.spearman for point in known], "cmap": style.SEQUENTIAL, "norm": norm}),
         (hollow, {"c": "white"}),
     ):
-        if own:
-            axes.scatter([point.uniformity for point in own], [point.alignment for point in own], **fill, **options)
+        if part:
+            axes.scatter([point.uniformity for point in part], [point.alignment for point in part], **fill, **options)
 
 
 def gather(args: argparse.Namespace) -> list[Point]:
@@ -102,9 +102,9 @@ def gather(args: argparse.Namespace) -> list[Point]:
     places, runs = inputs.labelled(args.sources), inputs.labelled(args.over_training)
     if shared := next((label for label in places if label in runs), None):
         raise UserError(f"two have the same label {shared!r}; give one of them another label, as in {shared}-2=PLACE")
-    points = [_read_point(label, Path(place), args.split) for label, place in places.items() if _is_scores(place)]
-    steps = {label: checkpoints(Path(place)) for label, place in runs.items()}
-    encoders = {label: place for label, place in places.items() if not _is_scores(place)}
+    points = [_read_point(label, Path(path), args.split) for label, path in places.items() if _is_scores(path)]
+    steps = {label: checkpoints(Path(path)) for label, path in runs.items()}
+    encoders = {label: path for label, path in places.items() if not _is_scores(path)}
     if encoders or steps:
         return points + list(_evaluate(encoders, steps, args))
     unused = inputs.encoder_arguments(args).changed() | ({"custom_data"} if args.custom_data else set())
@@ -114,8 +114,8 @@ def gather(args: argparse.Namespace) -> list[Point]:
     return points
 
 
-def _is_scores(place: str) -> bool:
-    return place.endswith(".json")
+def _is_scores(path: str) -> bool:
+    return path.endswith(".json")
 
 
 def _read_point(label: str, path: Path, split: str) -> Point:
@@ -133,10 +133,10 @@ def _evaluate(encoders: dict[str, str], runs: dict[str, dict[int, Path]], args: 
 
     settings = settings_of_mode(args.split, official=not args.custom_data)
     pairs = GEOMETRY[f"{inputs.STS_TASK}-geometry"].load(Path(args.data_dir), settings).pairs
-    places = [(label, None, place) for label, place in encoders.items()]
+    places = [(label, None, path) for label, path in encoders.items()]
     places += [(label, step, str(folder)) for label, steps in runs.items() for step, folder in steps.items()]
-    for label, step, place in places:
-        ((_, encoded),) = inputs.encode_by_each({label: place}, args, inputs.STS_TASK, [pairs])
+    for label, step, path in places:
+        ((_, encoded),) = inputs.encode_by_each({label: path}, args, inputs.STS_TASK, [pairs])
         measured = measure_pairs(inputs.STS_TASK, pairs, encoded.first, encoded.second)
         yield Point(label, measured.alignment, measured.uniformity, measured.spearman, step)
 
@@ -148,10 +148,10 @@ def checkpoints(run: Path) -> dict[int, Path]:
     if not run.is_dir():
         raise UserError(f"--over_training {run}: is not a folder; give the output folder of a run")
     numbered = {path.name.removeprefix("checkpoint-"): path for path in run.glob("checkpoint-*")}
-    found = {int(step): path for step, path in numbered.items() if step.isdigit() and is_model_folder(path)}
-    if not found:
+    folders = {int(step): path for step, path in numbered.items() if step.isdigit() and is_model_folder(path)}
+    if not folders:
         raise UserError(f"--over_training {run}: contains no checkpoint-* folder; train with --save_steps")
-    return dict(sorted(found.items()))
+    return dict(sorted(folders.items()))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

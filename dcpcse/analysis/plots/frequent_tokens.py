@@ -57,11 +57,11 @@ def gather(args: argparse.Namespace) -> tuple[dict[str, dict[int, float]], str]:
 
 def _scores(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, float]]:
     """Return what a result scores, and its scores by number of removed tokens."""
-    own = task["family"] == "frequent"
-    scores = task.get("average_without" if own else "without_frequent")
+    frequent = task["family"] == "frequent"
+    scores = task.get("average_without" if frequent else "without_frequent")
     if not scores:
         raise UserError(f"{path}: no scores without frequent tokens; evaluate again with --task_set frequent")
-    if own:
+    if frequent:
         return f"mean of {len(task.get('without') or ())} STS tasks", scores
     return f"{task['task'].removesuffix('-geometry')} {task['split']}", {"0": task.get("spearman"), **scores}
 

@@ -34,24 +34,24 @@ def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
     Without a label, the name of the place is the label. called: what messages call a label. Raises UserError if two
     arguments have the same label.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for word in words:
-        label, equals, place = word.partition("=")
+        label, equals, path = word.partition("=")
         if not equals or Path(word).exists():
-            label, place = _name(word), word
-        elif not (label and place):
+            label, path = _name(word), word
+        elif not (label and path):
             raise UserError(f"{word!r}: must be {called.upper()}=PLACE or PLACE")
-        if label in found:
+        if label in paths:
             raise UserError(
-                f"{found[label]} and {place} have the same {called} {label!r}; give one of them another {called}, as "
-                f"in {label}-2={place}"
+                f"{paths[label]} and {path} have the same {called} {label!r}; give one of them another {called}, as "
+                f"in {label}-2={path}"
             )
-        found[label] = os.path.expanduser(place)
-    return found
+        paths[label] = os.path.expanduser(path)
+    return paths
 
 
-def _name(place: str) -> str:
-    path = Path(place).resolve() if Path(place).exists() else Path(place)
+def _name(source: str) -> str:
+    path = Path(source).resolve() if Path(source).exists() else Path(source)
     if path.suffix == ".json":
         return path.stem
     return f"{path.parent.name}/{path.name}" if path.name.startswith("checkpoint-") else path.name
@@ -69,25 +69,25 @@ def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> 
         raise UserError(f"{path} contains no scores; give a file of evaluation.py --output_file")
     with schema.explained(path):
         schema.check(Scores, content)
-    of_families = ([task for task in tasks.values() if task.get("family") == one] for one in (family, *others))
-    found = next(filter(None, of_families), None)
-    if found is None:
+    of_families = ([task for task in tasks.values() if task.get("family") == wanted] for wanted in (family, *others))
+    matches = next(filter(None, of_families), None)
+    if matches is None:
         families = ", ".join(sorted({str(task.get("family")) for task in tasks.values()})) or "none"
         raise UserError(f"{path}: no {family} tasks (only: {families}); evaluate with --task_set {family}")
-    for task, name in itertools.product(found, needs):
+    for task, name in itertools.product(matches, needs):
         if task.get(name) is None:
             raise UserError(f"{path} is damaged: a task of the family {task['family']} lacks {name}; evaluate again")
     if not content.get("complete", True):
         notify(f"{path}: the evaluation has not finished; the file contains {plural(len(tasks), 'task')} so far")
-    return found
+    return matches
 
 
 def read_task(path: Path, family: str, *others: str, needs: Sequence[str]) -> dict[str, Any]:
     """Return the only result that `read_family` finds; raises UserError if there are several."""
-    found = read_family(path, family, *others, needs=needs)
-    if len(found) > 1:
-        raise UserError(f"{path} contains {len(found)} {found[0]['family']} tasks; give a file with one of them")
-    return found[0]
+    tasks = read_family(path, family, *others, needs=needs)
+    if len(tasks) > 1:
+        raise UserError(f"{path} contains {len(tasks)} {tasks[0]['family']} tasks; give a file with one of them")
+    return tasks[0]
 
 
 def numbers(values: Sequence[Any], owner: str) -> list[float]:
@@ -138,12 +138,12 @@ def encode_by_each(
     from dcpcse.inference.loading import has_representation, load_model
 
     encoder = encoder_arguments(args)
-    trained = [place for place in places.values() if encoder.pooler_type and has_representation(place, encoder)]
+    trained = [path for path in places.values() if encoder.pooler_type and has_representation(path, encoder)]
     as_trained = trained if len(trained) < len(places) else []
-    for label, place in places.items():
-        notify(f"{label}: {place}")
-        options = replace(encoder, pooler_type=None) if place in as_trained else encoder
-        encoded = encode_pairs(load_model(place, options), task, sets, encoder.batch_size)
+    for label, path in places.items():
+        notify(f"{label}: {path}")
+        options = replace(encoder, pooler_type=None) if path in as_trained else encoder
+        encoded = encode_pairs(load_model(path, options), task, sets, encoder.batch_size)
         notify(f"{label}: {len(encoded.gold):,} pairs of {task} {args.split}, Spearman x 100 = {encoded.spearman:.2f}")
         yield label, encoded
 

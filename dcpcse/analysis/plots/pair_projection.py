@@ -85,8 +85,8 @@ def grouped(gold: np.ndarray, scores: Sequence[float] | None = None) -> dict[str
 def sample_pairs(groups: Mapping[str, np.ndarray], count: int, seed: int) -> dict[str, np.ndarray]:
     """Return the sorted rows of at most `count` pairs of each group, drawn at random."""
     random = np.random.default_rng(seed)
-    found = {name: np.flatnonzero(rows) for name, rows in groups.items()}
-    return {name: np.sort(random.choice(rows, min(count, len(rows)), replace=False)) for name, rows in found.items()}
+    indices = {name: np.flatnonzero(rows) for name, rows in groups.items()}
+    return {name: np.sort(random.choice(rows, min(count, len(rows)), replace=False)) for name, rows in indices.items()}
 
 
 def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
@@ -102,14 +102,14 @@ def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
         if len(rows) < args.count:
             inputs.notify(f"{name}: {task} {args.split} has only {plural(len(rows), 'such pair')}; all are drawn")
     rows = np.concatenate(list(sample.values()))
-    ends = np.cumsum([len(own) for own in sample.values()])[:-1]
+    ends = np.cumsum([len(indices) for indices in sample.values()])[:-1]
     projected = {}
     for label, encoded in inputs.encode_by_each(places, args, task, sets):
         both = unit_rows(np.concatenate([encoded.first[rows], encoded.second[rows]]))
         coordinates, names = project(both, args.projection, args.seed)
         first, second = (np.split(half, ends) for half in np.split(coordinates, 2))
         projected[label] = ProjectedPairs(dict(zip(sample, zip(first, second, strict=True), strict=True)), names)
-        drawn = ", ".join(f"{len(own)} with {name}" for name, own in sample.items())
+        drawn = ", ".join(f"{len(indices)} with {name}" for name, indices in sample.items())
         inputs.notify(f"{label}: {len(rows)} sampled pairs ({drawn}); {args.projection}")
     return projected
 

@@ -97,15 +97,15 @@ def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, lis
     rows = content.get("rows", []) if isinstance(content, dict) else []
     with schema.explained(path):
         schema.check(list[AnswerRow], rows)
-    found = [(named, row) for row in rows if (named := LENGTH_ROW.fullmatch(row["name"])) and row.get("cells")]
-    studies = dict.fromkeys(named["study"] for named, _ in found)
+    matches = [(named, row) for row in rows if (named := LENGTH_ROW.fullmatch(row["name"])) and row.get("cells")]
+    studies = dict.fromkeys(named["study"] for named, _ in matches)
     if not studies:
         raise UserError(f"{path}: no finished rows named .../length-P; give the results of a study of prompt lengths")
     if study is None and len(studies) > 1:
         raise UserError(f"{path} contains several studies; choose one with --study: {', '.join(studies)}")
     if study is not None and study not in studies:
         raise UserError(f"--study {study}: not in {path}; choose from: {', '.join(studies)}")
-    chosen = {int(named["length"]): row["cells"] for named, row in found if study in (None, named["study"])}
+    chosen = {int(named["length"]): row["cells"] for named, row in matches if study in (None, named["study"])}
     points, published, comparable = {}, {}, True
     for length, cells in sorted(chosen.items()):
         owner = f"{path}, length {length}"

@@ -25,7 +25,7 @@ def draw_score_intervals(scores: Mapping[str, Mapping[str, Point]], level: float
     handles = []
     for number, (_, points) in enumerate(scores.items()):
         style = series_style(number)
-        places = [place + (number - (len(models) - 1) / 2) * step for place in range(len(tasks))]
+        places = [row + (number - (len(models) - 1) / 2) * step for row in range(len(tasks))]
         values = [value for value, _, _ in points.values()]
         below = [0 if low is None else value - low for value, low, _ in points.values()]
         above = [0 if high is None else high - value for value, _, high in points.values()]

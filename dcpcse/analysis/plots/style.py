@@ -204,11 +204,11 @@ def _render(figure: "Figure", format: str, metadata: dict[str, None]) -> tuple[b
     with _style(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         figure.savefig(buffer, format=format, metadata=metadata)
-    for one in told:
-        if found := _MISSING_GLYPH.match(str(one.message)):
-            missing[chr(int(found[1]))] = None
+    for warning in told:
+        if match := _MISSING_GLYPH.match(str(warning.message)):
+            missing[chr(int(match[1]))] = None
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return buffer.getvalue(), list(missing)
 
 

@@ -137,12 +137,12 @@ def read_lines(path: Path, most: int) -> list[str]:
     try:
         with open_input(path) as file:
             texts = (decode_line(path, number, line) for number, line in enumerate(file, start=1))
-            found = list(islice((text for text in texts if text.strip()), most))
+            lines = list(islice((text for text in texts if text.strip()), most))
     except OSError as error:
         raise UserError(f"--text: cannot read {path}: {error.strerror}") from error
-    if not found:
+    if not lines:
         raise UserError(f"--text {path}: contains no text")
-    return found
+    return lines
 
 
 def gather(args: argparse.Namespace) -> list[Tokens]:
@@ -156,14 +156,14 @@ def gather(args: argparse.Namespace) -> list[Tokens]:
     places = inputs.labelled(args.models)
     encoders = _encoders(places.values(), args)
     panels = []
-    for label, place in places.items():
-        own = token_panels(label, load_model(place, encoders[place]), args.matrix, lines)
-        for one in own:
-            counts = "; ".join(f"{name}: {members(one, *key).sum():,}" for key, (name, _) in CLASSES.items())
-            inputs.notify(f"{label}, {one.matrix}: {len(one.rank):,} tokens of {place} ({counts})")
-        occurring = (own[0].rank > 0).sum()
+    for label, path in places.items():
+        model_panels = token_panels(label, load_model(path, encoders[path]), args.matrix, lines)
+        for panel in model_panels:
+            counts = "; ".join(f"{name}: {members(panel, *key).sum():,}" for key, (name, _) in CLASSES.items())
+            inputs.notify(f"{label}, {panel.matrix}: {len(panel.rank):,} tokens of {path} ({counts})")
+        occurring = (model_panels[0].rank > 0).sum()
         inputs.notify(f"{label}: {occurring:,} tokens occur in {len(lines):,} lines of {text}")
-        panels += own
+        panels += model_panels
     return panels
 
 
@@ -174,18 +174,18 @@ def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], 
     """
     from dcpcse.encoders.untrained.static import biased_tokens
 
-    tokenizer, found = model.tokenizer, _matrices(model, matrices)
-    size = len(next(iter(found.values())))
+    tokenizer, weights = model.tokenizer, _matrices(model, matrices)
+    size = len(next(iter(weights.values())))
     ranks = frequency_ranks(tokenizer, lines, size)
     # Rows beyond the vocabulary only pad the matrix.
-    kept = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
+    ids = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
     classes = {name: np.zeros(size, dtype=bool) for name in ("subword", "case")}
     for name, member in classes.items():
         member[list(biased_tokens(tokenizer, [name]))] = True
     panels = []
-    for matrix, weight in found.items():
-        coordinates, names = project(weight[kept], "pca", seed=0)
-        columns = (ranks[kept], classes["subword"][kept], classes["case"][kept])
+    for matrix, weight in weights.items():
+        coordinates, names = project(weight[ids], "pca", seed=0)
+        columns = (ranks[ids], classes["subword"][ids], classes["case"][ids])
         panels.append(Tokens(label, matrix, coordinates, *columns, names))
     return panels
 
@@ -198,13 +198,13 @@ def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, Enco
     # The input embeddings do not depend on the pooling, and cls_before_pooler works for any encoder.
     plain = "static_lm_head" if "mlm_head" in args.matrix else "cls_before_pooler"
     encoders = {}
-    for place in places:
-        trained = has_representation(place, options)
+    for path in places:
+        trained = has_representation(path, options)
         if trained and "mlm_head" in args.matrix:
             raise UserError(
-                f"--matrix mlm_head applies only to plain encoders, but {place} is a trained model; leave it out"
+                f"--matrix mlm_head applies only to plain encoders, but {path} is a trained model; leave it out"
             )
-        encoders[place] = replace(options, pooler_type=None if trained else plain)
+        encoders[path] = replace(options, pooler_type=None if trained else plain)
     return encoders
 
 
@@ -212,12 +212,12 @@ def _matrices(model: "SentenceEncoder", chosen: Sequence[str]) -> dict[str, np.n
     """Return the chosen matrices (V, H) of an encoder by their names in titles; equal ones are under one name."""
     from dcpcse.evaluation.evaluator import token_embeddings
 
-    found = {"input": token_embeddings(model)}
+    matrices = {"input": token_embeddings(model)}
     if "mlm_head" in chosen:
-        found["mlm_head"] = model.encoder.weight.float().cpu().numpy()
-    named = {MATRICES[name]: found[name] for name in MATRICES if name in chosen}
+        matrices["mlm_head"] = model.encoder.weight.float().cpu().numpy()
+    named = {MATRICES[name]: matrices[name] for name in MATRICES if name in chosen}
     if len(named) > 1 and np.array_equal(*named.values()):
-        return {" = ".join(named): found["input"]}
+        return {" = ".join(named): matrices["input"]}
     return named
 
 

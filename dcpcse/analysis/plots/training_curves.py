@@ -61,8 +61,8 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
 def metric_names(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return the names of the values that are drawn, in the order of their panels."""
     logged = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
-    kept = [name for name in logged if name not in NOT_DRAWN and not name.startswith(TOTALS)]
-    return sorted(kept, key=_order)  # stable: names of the same prefix stay in the order of the log
+    names = [name for name in logged if name not in NOT_DRAWN and not name.startswith(TOTALS)]
+    return sorted(names, key=_order)  # stable: names of the same prefix stay in the order of the log
 
 
 def _order(name: str) -> int:
@@ -83,9 +83,9 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     from dcpcse.utils.run_files import METRICS, read_metrics
 
     runs = {}
-    for label, place in inputs.labelled(args.runs).items():
-        path = Path(place) / METRICS
-        runs[label] = read_metrics(Path(place))
+    for label, folder in inputs.labelled(args.runs).items():
+        path = Path(folder) / METRICS
+        runs[label] = read_metrics(Path(folder))
         if not runs[label]:
             raise UserError(f"{path} is {'empty' if path.is_file() else 'missing'}; give the output folder of a run")
         last = max(line["step"] for line in runs[label])

@@ -25,8 +25,8 @@ def adapt_command(argv: Sequence[str]) -> None:
     from dcpcse.experiments.adaptation.run import Request, adapt_encoder
     from dcpcse.training.options import training_option_parser
 
-    given = training_option_parser().given(argv[split + 1 :])
-    values = {**vars(args), "output_dir": Path(args.output_dir), "given": given, "started": started}
+    options = training_option_parser().given(argv[split + 1 :])
+    values = {**vars(args), "output_dir": Path(args.output_dir), "given": options, "started": started}
     print_result(str(adapt_encoder(Request(**values))))
 
 

@@ -40,7 +40,7 @@ def demo_command(argv: Sequence[str]) -> None:
         cache_dir=args.cache_dir,
     )  # fmt: skip
     file = Path(args.sentences)
-    models = [load_demo_model(label, place, encoder, sentences, file) for label, place in places.items()]
+    models = [load_demo_model(label, location, encoder, sentences, file) for label, location in places.items()]
     serve_page(build_page(models, sentences, file.name, args.top_k), args.host, args.port)
     notify("the server has stopped")
 
@@ -58,7 +58,7 @@ def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
     """Raise UserError for values out of range and for options that apply to none of the models."""
     from dcpcse.encoders.storage.manifest import is_model_folder
 
-    trained = [is_model_folder(place) for place in places]
+    trained = [is_model_folder(location) for location in places]
     if args.base is not None and not any(trained):
         raise UserError(f"--base {args.base}: applies to output folders of train.py, and none is given; omit it")
     if args.pooler is not None and all(trained):

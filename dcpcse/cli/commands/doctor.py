@@ -44,8 +44,8 @@ def doctor_command(argv: Sequence[str]) -> int:
         base=args.base,
         progress=_progress,
     )
-    found = [read_beside_training(path, partial(expand_path, Path(path))) for path in args.paths]
-    places = list(chain.from_iterable(found)) or [(Path(), "environment")]
+    expanded = [read_beside_training(path, partial(expand_path, Path(path))) for path in args.paths]
+    places = list(chain.from_iterable(expanded)) or [(Path(), "environment")]
     for name, of_kind in KIND_OF_OPTION.items():
         if getattr(args, name) != parser.get_default(name) and of_kind not in {kind for _, kind in places}:
             raise UserError(f"--{name} has no effect without a {of_kind} among the paths; leave it out")
@@ -95,12 +95,12 @@ def _tokenizer(folder: str | None) -> Any:
         return None
     file = Path(folder) / "tokenizer.json"
     if is_hub_id(folder):
-        if (found := download_first(folder, [file.name], LoadOptions())) is None:
+        if (path := download_first(folder, [file.name], LoadOptions())) is None:
             raise UserError(
                 f"--tokenizer {folder} is no folder, and neither the cache nor the hub, if it was reached, has its "
                 "tokenizer.json; give the folder or hub id of an encoder or a model"
             )
-        file = found
+        file = path
     if not file.is_file():
         raise UserError(
             f"--tokenizer {folder} contains no tokenizer.json; give the folder or hub id of an encoder or a model"

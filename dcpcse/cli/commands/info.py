@@ -47,7 +47,7 @@ def _text(name: str, value: Any) -> str:
     if name in _FORMATS:
         return _FORMATS[name](value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
+        return ", ".join(f"{key} {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

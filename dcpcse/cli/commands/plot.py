@@ -72,9 +72,9 @@ def plot_parser() -> CommandParser:
     kinds = parser.add_subparsers(prog=parser.prog, dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in PLOTS.items():
         dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
-        own: Parser = kinds.add_parser(name, dataclass_types=dataclass_types, help=kind.help, description=kind.help)
-        kind.add_options(own)
-        own.add_argument("--output", metavar="OUT", help=f"Save the plot to OUT.png and OUT.svg (default: {name}).")
-        own.add_argument("--overwrite", action="store_true", help="Replace existing files.")
-        own.set_defaults(parser=own)
+        sub: Parser = kinds.add_parser(name, dataclass_types=dataclass_types, help=kind.help, description=kind.help)
+        kind.add_options(sub)
+        sub.add_argument("--output", metavar="OUT", help=f"Save the plot to OUT.png and OUT.svg (default: {name}).")
+        sub.add_argument("--overwrite", action="store_true", help="Replace existing files.")
+        sub.set_defaults(parser=sub)
     return parser

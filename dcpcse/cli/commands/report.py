@@ -52,17 +52,17 @@ def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     return dict(zip(run_labels(folders), runs, strict=True))
 
 
-def _read_scores(runs: Mapping[str, Run], given: Sequence[Path]) -> tuple[list[EvaluationScores], list[str]]:
+def _read_scores(runs: Mapping[str, Run], paths: Sequence[Path]) -> tuple[list[EvaluationScores], list[str]]:
     """Return the score files found in the runs' folders and given by --scores, and a note for each damaged file."""
     problems: list[str] = []
-    found = {
+    scores = {
         path.resolve(): EvaluationScores(label, path, content)
         for label, run in runs.items()
         for path, content in find_scores(run.folder, problems.append).items()
     }
-    for path in given:
-        found.setdefault(path.resolve(), EvaluationScores(path.stem, path, require_scores(path)))
-    return [*found.values()], [f"A score file is left out: {problem}" for problem in problems]
+    for path in paths:
+        scores.setdefault(path.resolve(), EvaluationScores(path.stem, path, require_scores(path)))
+    return [*scores.values()], [f"A score file is left out: {problem}" for problem in problems]
 
 
 def report_parser() -> CommandParser:

@@ -304,8 +304,8 @@ def _planned_size(unit: RunUnit) -> tuple[int, int]:
 
     steps = examples = 0
     for words in trainings:
-        (model, data, run), given = parse_training(words)
-        resolve_arguments(run, data, given)
+        (model, data, run), option_names = parse_training(words)
+        resolve_arguments(run, data, option_names)
         rows, roles = _training_data(data.train_file)
         fill_defaults(model, roles)
         batch = run.per_device_train_batch_size
@@ -413,7 +413,9 @@ def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUn
         if len(units) < 2:
             continue
         try:
-            runs = {label: [read_outcomes(one.folder / UNIT_SCORES) for one in own] for label, own in units.items()}
+            runs = {
+                label: [read_outcomes(unit.folder / UNIT_SCORES) for unit in group] for label, group in units.items()
+            }
             compared[table] = compare_runs(runs)
         except UserError as error:  # the results themselves are there
             notify(f"{table}: its rows are not compared: {error}")
@@ -435,8 +437,8 @@ def _result_of(
         return result
     notify(f"{row.name}: resampling pairs for the gain over {baseline}")
     try:
-        found = gain_over_baseline(done[row.name], done[baseline])
-        return replace(result, over_baseline=found, notes=(*result.notes, f"over {baseline}: {found.covers()}"))
+        gain = gain_over_baseline(done[row.name], done[baseline])
+        return replace(result, over_baseline=gain, notes=(*result.notes, f"over {baseline}: {gain.covers()}"))
     except ValueError as error:
         return replace(result, notes=(*result.notes, f"not compared with the baseline: {error}"))
 

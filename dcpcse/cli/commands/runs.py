@@ -68,10 +68,10 @@ def runs_command(argv: Sequence[str]) -> None:
 
 def _list(args: argparse.Namespace, problems: _Problems) -> None:
     roots = [Path(folder) for folder in args.folders or [DEFAULT_FOLDER]]
-    found = _read(find_runs(roots, problems), problems)
-    if not found:
+    runs = _read(find_runs(roots, problems), problems)
+    if not runs:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
-    facts = [{name: fact(one) for name, fact in RUN_FACTS.items()} for one in found]
+    facts = [{name: fact(run) for name, fact in RUN_FACTS.items()} for run in runs]
     facts = sort_runs(facts, args.sort or DEFAULT_SORT, args.reverse)
     print_result(runs_table(facts))
     _write(args, facts, [*RUN_FACTS], [tuple(fact.values()) for fact in facts])
@@ -85,15 +85,15 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
             raise UserError(f"--compare: {folder} {problem}; give output folders of train.py")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--compare: a run is given twice; give each run once")
-    found = _read(folders, problems)
+    runs = _read(folders, problems)
     reports = [find_scores(folder, problems) for folder in folders]
     labels = run_labels(folders)
     sections = {
-        "settings that differ": [row for row in run_comparison.compare_settings(found) if row.differs],
-        "last logged values": run_comparison.compare_last_values(found),
-        "dev scores": run_comparison.compare_dev_scores(found),
+        "settings that differ": [row for row in run_comparison.compare_settings(runs) if row.differs],
+        "last logged values": run_comparison.compare_last_values(runs),
+        "dev scores": run_comparison.compare_dev_scores(runs),
         "scores x 100": run_comparison.compare_test_scores(reports),
-        "environments that differ": [row for row in run_comparison.compare_environments(found) if row.differs],
+        "environments that differ": [row for row in run_comparison.compare_environments(runs) if row.differs],
     }
     for title, rows in sections.items():
         shown = PrettyTable([title, *labels], align="l")
@@ -108,12 +108,12 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
 
 
 def _read(folders: Iterable[Path], problems: _Problems) -> list[Run]:
-    found = [read_run(folder) for folder in folders]
-    for one in found:
-        notify_of_running(one.folder)
-        for line in one.problems:
+    runs = [read_run(folder) for folder in folders]
+    for run in runs:
+        notify_of_running(run.folder)
+        for line in run.problems:
             problems(line)
-    return found
+    return runs
 
 
 def _check_options(args: argparse.Namespace) -> None:

@@ -63,8 +63,8 @@ class SearchArguments:
 
     def __post_init__(self) -> None:
         for name in ("top_k", "num_cells", "num_cells_in_search", "truncate_dim"):
-            given = getattr(self, name)
-            require(given is None or given >= 1, name, given, "at least 1")
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, value, "at least 1")
         cosine = self.threshold is None or -1 <= self.threshold <= 1
         require(cosine, "threshold", self.threshold, "between -1 and 1, as cosines are")
         if not (self.sentences or self.index):
@@ -100,8 +100,8 @@ def search_command(argv: Sequence[str]) -> None:
     notify(index.described)
     chunks = [places.query] if places.query else []
     for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
-        found = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
-        for query, hits in zip(queries, found, strict=True):
+        results = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
+        for query, hits in zip(queries, results, strict=True):
             print_result(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
 
 
@@ -126,9 +126,9 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int | No
     if args.index and is_index_folder(args.index) and not args.overwrite:
         return _with_options(SentenceIndex.load(args.index, model, args.backend), args)
     cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
-    given = {name: value for name, value in cells.items() if value is not None}
-    if given and args.backend != "ivf":
-        name = next(iter(given))
+    options = {name: value for name, value in cells.items() if value is not None}
+    if options and args.backend != "ivf":
+        name = next(iter(options))
         raise UserError(f"--{name} needs --backend ivf; add it, or leave --{name} out")
     return SentenceIndex.build(
         model,
@@ -140,7 +140,7 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int | No
         overwrite=args.overwrite,
         show_progress=True,
         truncate_dim=args.truncate_dim,
-        **given,
+        **options,
     )
 
 

@@ -21,7 +21,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     if unknown := set(args.stages or ()) - set(search.stages):
         raise UserError(f"--stages {sorted(unknown)}: unknown; choose from {', '.join(search.stages)}")
     require_writable(folder, f"--output_dir {folder}")
-    given, shared, columns = _options_of_tries(argv[split + 1 :], search)
+    options, shared, columns = _options_of_tries(argv[split + 1 :], search)
     known = search.stages_for(columns)
     if left_out := sorted(set(args.stages or ()) - set(known)):
         fixed = ", ".join(f"--{name} {value}" for name, value in search.fixed_with_pairs[left_out[0]].items())
@@ -31,7 +31,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
         )
     import_optuna()
     folder.mkdir(parents=True, exist_ok=True)
-    trials = Trials(folder, args.search, given, shared, args.limit, args.retake)
+    trials = Trials(folder, args.search, options, shared, args.limit, args.retake)
     try:
         for name in args.stages or known:
             before = list(known)[: list(known).index(name)]

@@ -51,8 +51,8 @@ def similarity_command(argv: Sequence[str]) -> None:
     for number in range(file.chunks if file else 0):
         _pairs(file, number)  # checks the lines before the encoder is loaded
     model = load_model(places.model, encoder)
-    own = [(places.sentence[0], other) for other in places.sentence[1:]]
-    chunks = [own] if file is None else (_pairs(file, number) for number in range(file.chunks))
+    pairs = [(places.sentence[0], other) for other in places.sentence[1:]]
+    chunks = [pairs] if file is None else (_pairs(file, number) for number in range(file.chunks))
     encode = partial(model.encode, batch_size=encoder.batch_size, truncate_dim=args.truncate_dim)
     for first, second, score in _scored(encode, chunks):
         line = {"sentences": [first, second], "score": score}

@@ -7,10 +7,10 @@ from dcpcse.cli.parse import parse_training
 
 def train_command(argv: Sequence[str]) -> None:
     """Run train.py. Raises UserError or DataError for a user mistake."""
-    options, given = parse_training(argv)
+    options, option_names = parse_training(argv)
     from dcpcse.training.validate_arguments import require_valid
 
-    require_valid(options, given)
+    require_valid(options, option_names)
     from dcpcse.training.run import run_training
 
-    run_training(options, given)
+    run_training(options, option_names)

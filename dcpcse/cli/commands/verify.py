@@ -95,10 +95,10 @@ def _find(
         notify(f"{subject.location} is {subject.title}; {row.name} is the only row that fits")
     if is_converted(subject, row, source.layout):
         return subject, checkpoint, row
-    given = {**vars(choices), "tokenizer": source.tokenizer, "layout": source.layout, "keep": args.keep}
+    options = {**vars(choices), "tokenizer": source.tokenizer, "layout": source.layout, "keep": args.keep}
     if not subject.trained:
-        given["base"] = source.base
-    if name := next((name for name, value in given.items() if value is not None), None):
+        options["base"] = source.base
+    if name := next((name for name, value in options.items() if value is not None), None):
         raise UserError(f"--{name} has no effect on {subject.location}, which is not converted; leave it out")
     return subject, None, row
 
@@ -129,8 +129,8 @@ def _convert(
     options = source.load_options
     if subject.revision:  # the revision is that of the checkpoint
         options = replace(options, revision=None)
-    place = EncoderPlace(base, source.tokenizer, options)
-    model, imported = load_checkpoint(checkpoint, place, source.layout, choices, conversion_settings(row))
+    origin = EncoderPlace(base, source.tokenizer, options)
+    model, imported = load_checkpoint(checkpoint, origin, source.layout, choices, conversion_settings(row))
     write_model_folder(model, folder)
     return imported.assumed
 
@@ -146,6 +146,6 @@ def _evaluate(
 
     names = ("data_dir", "custom_data", "batch_size", "device")
     every = {**options, **{name: getattr(args, name) for name in names}, "output_file": output}
-    given = {name: value for name, value in every.items() if value is not None}
-    run_evaluation(*parse_evaluation(command_words(evaluation_options(row, encoder) | given)))
+    values = {name: value for name, value in every.items() if value is not None}
+    run_evaluation(*parse_evaluation(command_words(evaluation_options(row, encoder) | values)))
     return json.loads(read_text(output))

@@ -99,14 +99,14 @@ class TunedBackbone:
 
     def write(self, folder: Path) -> dict[str, str]:
         """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
-        place = folder if self.modules else folder / BACKBONE
-        place.mkdir(exist_ok=True)
+        path = folder if self.modules else folder / BACKBONE
+        path.mkdir(exist_ok=True)
         if self.modules:
             self.modules.write(folder)
-        save_tensors(place / WEIGHTS, self._tensors())
+        save_tensors(path / WEIGHTS, self._tensors())
         config = copy.deepcopy(self.model.config)
         config.architectures = [type(self.model).__name__]
-        config.save_pretrained(place)  # last, so that the folder of an interrupted save does not load
+        config.save_pretrained(path)  # last, so that the folder of an interrupted save does not load
         return {"folder": "." if self.modules else BACKBONE, "fingerprint": self.fingerprint}
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def holds_encoder(folder: Path) -> bool:
     """Return whether a folder contains an encoder at a location that `TunedBackbone.write` writes to."""
-    return any((folder / place / name).exists() for place in (".", BACKBONE) for name in (CONFIG, WEIGHTS))
+    return any((folder / subfolder / name).exists() for subfolder in (".", BACKBONE) for name in (CONFIG, WEIGHTS))
 
 
 def clear_files(folder: Path, names: Iterable[str]) -> None:

@@ -126,11 +126,11 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
     if the repository or revision is unknown.
     """
     try:
-        found = {file.rfilename for file in model_info(name, options).siblings or ()}
+        files = {file.rfilename for file in model_info(name, options).siblings or ()}
         offline = False
     except UnreachableError:
-        found, offline = set(), True
-    wanted = [CONFIG, PEFT_CONFIG, MODULES, *TOKENIZER_FILES, *[one for one in weights if one in found][:1]]
+        files, offline = set(), True
+    wanted = [CONFIG, PEFT_CONFIG, MODULES, *TOKENIZER_FILES, *[weight for weight in weights if weight in files][:1]]
     with explain_hub_errors(name):
         return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline, **options.kwargs()))
 
@@ -155,12 +155,12 @@ def download_first(name: str, files: Collection[str], options: LoadOptions) -> P
     If the Hub cannot be reached, the copy in its cache is returned.
     """
     try:
-        found = {file.rfilename for file in model_info(name, options).siblings or ()}
+        available = {file.rfilename for file in model_info(name, options).siblings or ()}
         offline = False
     except UnreachableError:
-        found, offline = set(files), True
+        available, offline = set(files), True
     for file in files:
-        if file in found:
+        if file in available:
             with contextlib.suppress(errors.LocalEntryNotFoundError):
                 return Path(hf_hub_download(name, file, local_files_only=offline, **options.kwargs()))
     return None

@@ -192,9 +192,9 @@ class Manifest:
 
     def validate_pairs(self) -> None:
         """Raise ValueError if only one of two fields that belong together is null."""
-        for one, other in (("prompt", "prompts_file"), ("template", "denoising"), ("lora", "lora_folder")):
-            if (getattr(self, one) is None) != (getattr(self, other) is None):
-                raise ValueError(f"{one} and {other} belong together, but one of them is null")
+        for first, other in (("prompt", "prompts_file"), ("template", "denoising"), ("lora", "lora_folder")):
+            if (getattr(self, first) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{first} and {other} belong together, but one of them is null")
         if self.lora is not None and (self.prompt is not None or self.backbone is not None):
             raise ValueError("lora is the adapter of a frozen encoder without deep prompts")
         if self.lora is not None and not self.lora.target_modules:
@@ -260,10 +260,10 @@ def read_record(folder: str | Path) -> dict[str, Any]:
         problem = "is not a folder" if not folder.is_dir() else f"contains no {MODEL_FOLDER_FILE}"
         raise UserError(f"{folder} {problem}; give the output folder of a training")
     record = read_object(path)
-    found = record.get("format")
-    if type(found) is not int or found not in (1, FOLDER_FORMAT):
-        raise UserError(f"{path} has format {found!r:.60}; this version reads formats 1 and {FOLDER_FORMAT}")
-    if found == 1:
+    version = record.get("format")
+    if type(version) is not int or version not in (1, FOLDER_FORMAT):
+        raise UserError(f"{path} has format {version!r:.60}; this version reads formats 1 and {FOLDER_FORMAT}")
+    if version == 1:
         record = {**dict.fromkeys(_SECOND_FORMAT), **record}
     try:
         schema.validate(Manifest, record)
@@ -285,8 +285,8 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]
 
 def adapter_file(record: Mapping[str, Any]) -> str | None:
     """Return the name of the file with the deep prompts or the LoRA adapter of a model; None if it has neither."""
-    place = record.get("lora_folder")
-    return record["prompts_file"] if place is None else ADAPTERS[place][0]
+    folder = record.get("lora_folder")
+    return record["prompts_file"] if folder is None else ADAPTERS[folder][0]
 
 
 def shapes(record: Mapping[str, Any]) -> Shapes:
@@ -294,30 +294,30 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
 
     The shapes of a head and of a LoRA adapter are not included, since they depend on the encoder.
     """
-    found: Shapes = {TRAINED: {}}
+    result: Shapes = {TRAINED: {}}
     if prompt := record["prompt"]:
         length, hidden = prompt["length"], prompt["heads"] * prompt["head_dim"]
         width = PROMPT_PARTS[prompt["kind"]] * prompt["layers"] * hidden
         inner = prompt["projection"]
-        found[record["prompts_file"]] = {PROMPT_KEY: (length, width)}
+        result[record["prompts_file"]] = {PROMPT_KEY: (length, width)}
         if inner is not None:
             layers = {0: (inner, hidden), 2: (width, inner)}
-            found[TRAINED]["prompt.embedding"] = (length, hidden)
-            found[TRAINED] |= {f"prompt.trans.{i}.weight": shape for i, shape in layers.items()}
-            found[TRAINED] |= {f"prompt.trans.{i}.bias": shape[:1] for i, shape in layers.items()}
+            result[TRAINED]["prompt.embedding"] = (length, hidden)
+            result[TRAINED] |= {f"prompt.trans.{i}.weight": shape for i, shape in layers.items()}
+            result[TRAINED] |= {f"prompt.trans.{i}.bias": shape[:1] for i, shape in layers.items()}
     for part in ("shallow", "cls_prompt"):
-        if own := record.get(part):
-            found[TRAINED][f"{part}.weight"] = (own["length"], own["width"])
-    return {file: tensors for file, tensors in found.items() if tensors}
+        if settings := record.get(part):
+            result[TRAINED][f"{part}.weight"] = (settings["length"], settings["width"])
+    return {file: tensors for file, tensors in result.items() if tensors}
 
 
-def shape_faults(folder: Path, record: Mapping[str, Any], found: Shapes) -> Iterator[str]:
+def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Iterator[str]:
     """Yield an error message for each tensor that is missing or differs in shape from the manifest.
 
-    found: the shapes of the tensors in the files.
+    actual: the shapes of the tensors in the files.
     """
     for file, expected in shapes(record).items():
-        tensors = found.get(file, {})
+        tensors = actual.get(file, {})
         if missing := sorted(set(expected) - set(tensors)):
             yield f"{folder / file} lacks {missing}; copy the folder again"
         for name in sorted(set(expected) & set(tensors)):
@@ -325,22 +325,22 @@ def shape_faults(folder: Path, record: Mapping[str, Any], found: Shapes) -> Iter
                 yield f"{folder / file}: '{name}' has shape {tensors[name]}; {expected[name]} is expected"
     if record.get("lora") is not None:
         file = adapter_file(record)
-        yield from _lora_faults(folder / file, record["lora"]["r"], found.get(file, {}))
+        yield from _lora_faults(folder / file, record["lora"]["r"], actual.get(file, {}))
 
 
-def _lora_faults(path: Path, rank: int, found: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     """Yield an error message for each matrix of an adapter that lacks its partner, or has a different rank.
 
     A layer has the matrices A, (rank, in), and B, (out, rank).
     """
-    if not found:
+    if not tensors:
         yield f"{path} contains no matrices; copy the folder again"
-    for name, shape in sorted(found.items()):
+    for name, shape in sorted(tensors.items()):
         layer, part, _ = name.rsplit(".", 2) if name.count(".") > 1 else ("", name, "")
         partner = {"lora_A": "lora_B", "lora_B": "lora_A"}.get(part)
         if partner is None:
             yield f"{path} contains {name!r:.100}, which is no matrix of an adapter; copy the folder again"
-        elif f"{layer}.{partner}.weight" not in found:
+        elif f"{layer}.{partner}.weight" not in tensors:
             yield f"{path} lacks '{layer}.{partner}.weight'; copy the folder again"
         elif len(shape) != 2 or shape[part == "lora_B"] != rank:
             yield f"{path}: '{name}' has shape {shape}; a matrix of rank {rank} is expected"
@@ -397,9 +397,9 @@ def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
         path = folder / name
         if not path.is_file():
             yield f"{path} is missing; the folder is not complete: copy it again"
-        elif (found := sha256_of(path)) != expected:
+        elif (digest := sha256_of(path)) != expected:
             yield (
-                f"{path} is damaged: it has changed since it was written, its sha256 is {found[:12]}…, not "
+                f"{path} is damaged: it has changed since it was written, its sha256 is {digest[:12]}…, not "
                 f"{expected[:12]}…; copy the folder again"
             )
 

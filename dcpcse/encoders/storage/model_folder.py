@@ -94,10 +94,10 @@ def write_contents(
             modules.write(part)
         if trained:
             save_tensors(part / manifest.TRAINED, trained)
-        own = None if backbone is None else backbone.write(part)
+        entry = None if backbone is None else backbone.write(part)
         if tokenizer is not None:
             tokenizer.save_pretrained(part)
-        record["backbone"] = own
+        record["backbone"] = entry
         record["sha256"] = manifest.checksums(part, record)
         record["record_sha256"] = manifest.record_digest(record)
         write_json_atomic(part / manifest.MODEL_FOLDER_FILE, record)
@@ -185,12 +185,12 @@ def read_contents(folder: str | Path) -> FolderContents:
 def _require_shapes(folder: Path, contents: FolderContents) -> None:
     """Raise UserError if the shapes of tensors differ from the record, from which the model will be built."""
     files = {manifest.adapter_file(contents.record): contents.adapter, manifest.TRAINED: contents.trained}
-    found = {
+    shapes = {
         file: {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         for file, tensors in files.items()
         if file
     }
-    if problem := next(manifest.shape_faults(folder, contents.record, found), None):
+    if problem := next(manifest.shape_faults(folder, contents.record, shapes), None):
         raise UserError(problem)
 
 

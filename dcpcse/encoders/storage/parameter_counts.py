@@ -36,7 +36,7 @@ def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     for part in dict.fromkeys(name.split(".")[0] for name in trained):
         parts[part] = count({name: header for name, header in trained.items() if name.split(".")[0] == part})
     if record["backbone"] is not None:
-        own = parameters_of(read_header(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS))
+        headers = parameters_of(read_header(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS))
         # The pooler is a copy of the head for other libraries.
-        parts["backbone"] = count({name: header for name, header in own.items() if not name.startswith("pooler.")})
+        parts["backbone"] = count({name: header for name, header in headers.items() if not name.startswith("pooler.")})
     return parts

@@ -80,7 +80,7 @@ class PoolingSettings:
     normalize: bool
 
     def __str__(self) -> str:
-        parts = [f"{self.title} pooling", *(f"dense layer ({one.activation})" for one in self.dense)]
+        parts = [f"{self.title} pooling", *(f"dense layer ({layer.activation})" for layer in self.dense)]
         return ", ".join([*parts, *(["normalised"] if self.normalize else [])])
 
 
@@ -113,12 +113,12 @@ def encoder_folder(folder: Path, modules: Sequence[Module]) -> Path:
 def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
     """Return how texts are prepared; raise UserError if a setting is unknown or cannot be reproduced."""
     path = next((encoder / name for name in SENTENCE_CONFIGS if (encoder / name).is_file()), None)
-    found = {} if path is None else read_object(path)
-    for name, value in found.items():
-        neutral = _NEUTRAL.get(name, found)
+    config = {} if path is None else read_object(path)
+    for name, value in config.items():
+        neutral = _NEUTRAL.get(name, config)
         if name not in ("max_seq_length", "do_lower_case", *_WITHOUT_EFFECT) and value not in (None, neutral):
             raise _foreign(path, f"{name} {value!r:.60}")
-    length, lower = found.get("max_seq_length"), found.get("do_lower_case", False)
+    length, lower = config.get("max_seq_length"), config.get("do_lower_case", False)
     if not (length is None or (type(length) is int and length > 0)) or not isinstance(lower, bool):
         raise UserError(f"{path}: max_seq_length {length!r:.40} or do_lower_case {lower!r:.40} is damaged")
     return TextSettings(length, lower, _default_prompt(folder / MODEL_CONFIG))
@@ -144,17 +144,17 @@ def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) 
     title = _pooling_mode(folder / kinds[0].path / CONFIG, prefix)
     if normalize:
         _require_sentence_embedding(folder / kinds[-1].path / CONFIG, optional=True)
-    return PoolingSettings(POOLINGS[title], title, tuple(_dense(folder / one.path) for one in between), normalize)
+    return PoolingSettings(POOLINGS[title], title, tuple(_dense(folder / layer.path) for layer in between), normalize)
 
 
 def _pooling_mode(path: Path, prefix: str) -> str:
-    found = read_object(path)
-    old = {name: value for name, value in found.items() if name.startswith("pooling_mode_")}
+    config = read_object(path)
+    old = {name: value for name, value in config.items() if name.startswith("pooling_mode_")}
     known = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension", *old)
-    for name in found:
+    for name in config:
         if name not in known:
-            raise _foreign(path, f"{name} {found[name]!r:.60}")
-    modes = found.get("pooling_mode") or [
+            raise _foreign(path, f"{name} {config[name]!r:.60}")
+    modes = config.get("pooling_mode") or [
         name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
         for name, value in old.items()
         if value
@@ -163,38 +163,38 @@ def _pooling_mode(path: Path, prefix: str) -> str:
     modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in modes]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise _foreign(path, f"the pooling {' and '.join(map(str, modes))!r:.60}")
-    if prefix and found.get("include_prompt", True) is not True:
+    if prefix and config.get("include_prompt", True) is not True:
         raise _foreign(path, "a default prompt that the pooling leaves out (include_prompt)")
     return modes[0]
 
 
 def _dense(folder: Path) -> DenseSettings:
     path = folder / CONFIG
-    found = _require_sentence_embedding(path)
+    config = _require_sentence_embedding(path)
     known = ("in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name")
-    for name, value in found.items():
+    for name, value in config.items():
         if name not in known and value not in (None, False):
             raise _foreign(path, f"{name} {value!r:.60}")
-    activation = str(found.get("activation_function", "torch.nn.Tanh"))
+    activation = str(config.get("activation_function", "torch.nn.Tanh"))
     kind = activation.rpartition(".")[2]
     if not activation.startswith("torch.nn.") or kind not in ACTIVATIONS:
         raise _foreign(path, f"the activation {activation!r:.60}")
-    return DenseSettings(folder, kind, found.get("bias", True) is True)
+    return DenseSettings(folder, kind, config.get("bias", True) is True)
 
 
 def _require_sentence_embedding(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
-    found = {} if optional and not path.is_file() else read_object(path)
+    config = {} if optional and not path.is_file() else read_object(path)
     for name in ("module_input_name", "module_output_name"):
-        if found.get(name) not in (None, _SENTENCE_EMBEDDING):
-            raise _foreign(path, f"{name} {found[name]!r:.60}")
-    return found
+        if config.get(name) not in (None, _SENTENCE_EMBEDDING):
+            raise _foreign(path, f"{name} {config[name]!r:.60}")
+    return config
 
 
 def _default_prompt(path: Path) -> str:
-    found = read_object(path) if path.is_file() else {}
-    if found.get("model_type") not in (None, "SentenceTransformer"):
-        raise _foreign(path, f"model_type {found['model_type']!r:.60}")
-    name, prompts = found.get("default_prompt_name"), found.get("prompts")
+    config = read_object(path) if path.is_file() else {}
+    if config.get("model_type") not in (None, "SentenceTransformer"):
+        raise _foreign(path, f"model_type {config['model_type']!r:.60}")
+    name, prompts = config.get("default_prompt_name"), config.get("prompts")
     if name is None:
         return ""
     texts = prompts if isinstance(prompts, dict) else {}

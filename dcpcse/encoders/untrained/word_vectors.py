@@ -83,8 +83,8 @@ class WordVectors(StaticEncoder):
         """Return the table rows of a text's words; stop words are used only if there are no other known words."""
         words = sentence.split()[:max_length]
         content = [row for word in words if (row := self._row(word, STOP_WORDS)) is not None]
-        found = content or [row for word in words if (row := self._row(word, ())) is not None]
-        return [row for row in found if row not in without]
+        rows = content or [row for word in words if (row := self._row(word, ())) is not None]
+        return [row for row in rows if row not in without]
 
     def _row(self, word: str, excluded: Collection[str]) -> int | None:
         """Look up a word as written, without punctuation, and in lower case; return None if unknown or excluded."""
@@ -122,16 +122,16 @@ def load_word_vectors(path: str | Path) -> WordVectors:
 
 def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
     """Return words and their vectors (V, H) in float32; a duplicate word gets its first vector."""
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     try:
         with doing(f"while {path} was read"), open_input(path) as file:
             for word, vector in _parsed(path, io.TextIOWrapper(file, encoding="utf-8")):
-                found.setdefault(word, vector)
+                vectors.setdefault(word, vector)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error
-    if not found:
+    if not vectors:
         raise UserError(f"{path} contains no word vectors; give a text file with a word and its vector per line")
-    return list(found), np.stack(list(found.values()))
+    return list(vectors), np.stack(list(vectors.values()))
 
 
 def _parsed(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, np.ndarray]]:

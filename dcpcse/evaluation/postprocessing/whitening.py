@@ -33,17 +33,17 @@ class Whitening:
         # The singular vectors of the covariance matrix are its eigenvectors, in descending order of variance.
         directions, variances, _ = np.linalg.svd(np.cov(exact, rowvar=False, bias=True))
         rank = int((variances > LEAST_SHARE * variances[0]).sum())
-        kept = rank if dimensions is None else dimensions
+        size = rank if dimensions is None else dimensions
         if dimensions is None and rank < exact.shape[1]:
             logger.warning(
                 "whitening keeps %d of %d dimensions: the embeddings vary in no others", rank, exact.shape[1]
             )
-        if not 1 <= kept <= rank:
+        if not 1 <= size <= rank:
             raise UserError(
-                f"whitening to {kept} dimensions: the {len(exact)} embeddings that it is fitted to vary in {rank} "
+                f"whitening to {size} dimensions: the {len(exact)} embeddings that it is fitted to vary in {rank} "
                 f"of {exact.shape[1]} dimensions only; fit it to more sentences, or keep fewer dimensions"
             )
-        return cls(mean, directions[:, :kept] / np.sqrt(variances[:kept]))
+        return cls(mean, directions[:, :size] / np.sqrt(variances[:size]))
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the whitened embeddings (N, K), in float32, of embeddings (N, H)."""

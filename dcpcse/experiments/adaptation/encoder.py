@@ -23,23 +23,23 @@ def require_encoder_first(name: str) -> None:
     require_encoder_path(name, "ENCODER")
 
 
-def load_untouched(name: str, given: Options) -> SentenceEncoder:
+def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
     """Load an encoder without training, in eval mode.
 
     Its pooling, normalisation and maximum length are those of its sentence-transformers folder; an encoder without
-    these settings is averaged. given: options of train.py, of which the pooler replaces that of the folder.
+    these settings is averaged. overrides: options of train.py, of which the pooler replaces that of the folder.
 
     Raises UserError if there is no such encoder, or if its representation has a part that a model folder cannot keep.
     """
-    places = {one: given[one] for one in ("cache_dir", "model_revision", "use_auth_token") if one in given}
-    args = EncoderArguments(device="cpu" if given.get("use_cpu") else None, **places)
+    places = {key: overrides[key] for key in ("cache_dir", "model_revision", "use_auth_token") if key in overrides}
+    args = EncoderArguments(device="cpu" if overrides.get("use_cpu") else None, **places)
     if is_trained(name, args):
         raise UserError(
             f"{spell('ENCODER', name)} is an output folder of a training; give the encoder that it was trained on"
         )
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(name, options)
-    args.pooler_type = given.get("pooler_type")
+    args.pooler_type = overrides.get("pooler_type")
     if args.pooler_type is None and (checkpoint := find_checkpoint(name, options)):
         raise UserError(
             f"{spell('ENCODER')} {checkpoint}, of which an adapted encoder keeps the encoder alone; give "

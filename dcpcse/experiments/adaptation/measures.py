@@ -146,7 +146,7 @@ def own_positive(part: str, rows: Columns) -> Measure:
     before the positive.
     """
     candidates = {text_key(text): text for name, texts in rows.items() if name != "anchor" for text in texts}
-    place_of = {key: place for place, key in enumerate(candidates)}
+    place_of = {key: index for index, key in enumerate(candidates)}
     anchors: dict[str, str] = {}
     answers: dict[str, set[int]] = {}
     for column in positives_in(rows):
@@ -158,14 +158,14 @@ def own_positive(part: str, rows: Columns) -> Measure:
     queries, texts = list(anchors.values()), list(candidates.values())
 
     def outcomes(embed: Embeddings) -> np.ndarray:
-        found = np.empty(len(queries))
+        scores = np.empty(len(queries))
         for rows, cosines in _cosines(embed, queries, texts):
-            for row, own, key in zip(rows, cosines, list(anchors)[rows.start : rows.stop], strict=True):
+            for row, similarities, key in zip(rows, cosines, list(anchors)[rows.start : rows.stop], strict=True):
                 places = sorted(answers[key])
-                others = np.delete(own, [*places, *([place_of[key]] if key in place_of else [])])
-                ranks = [1 + np.count_nonzero(others >= own[place] - ROUNDING) for place in places]
-                found[row] = np.mean(1 / np.array(ranks))
-        return found
+                others = np.delete(similarities, [*places, *([place_of[key]] if key in place_of else [])])
+                ranks = [1 + np.count_nonzero(others >= similarities[index] - ROUNDING) for index in places]
+                scores[row] = np.mean(1 / np.array(ranks))
+        return scores
 
     remedy = "a query is an anchor with a positive other than itself; give more such pairs"
     return Measure(
@@ -185,14 +185,14 @@ def own_class(part: str, rows: Columns) -> Measure:
     queries = np.flatnonzero(np.bincount(classes)[classes] > 1)
 
     def outcomes(embed: Embeddings) -> np.ndarray:
-        found = np.empty(len(queries))
+        scores = np.empty(len(queries))
         for rows, cosines in _cosines(embed, [texts[query] for query in queries], texts):
-            for row, own in zip(rows, np.round(cosines, 12), strict=True):
-                own[queries[row]] = -np.inf  # last, where it is left out
+            for row, similarities in zip(rows, np.round(cosines, 12), strict=True):
+                similarities[queries[row]] = -np.inf  # last, where it is left out
                 relevant = classes == classes[queries[row]]
-                hits = relevant[np.lexsort((relevant, -own))[:-1]]
-                found[row] = np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits)))
-        return found
+                hits = relevant[np.lexsort((relevant, -similarities))[:-1]]
+                scores[row] = np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits)))
+        return scores
 
     remedy = "a query is a text whose class has another text in the part; give about 10 texts of each class, or more"
     facts = {"remedy": remedy, "classes": names.tolist()}

@@ -57,17 +57,19 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
     """
     if data is None:
         raise UserError("data is None; give a file, or training data as a Python object")
-    given = {"data": data, DEV: dev, TEST: test}
+    sources = {"data": data, DEV: dev, TEST: test}
     read = {
-        name: _read(name, one, cache_dir, documents=documents and name == "data")
-        for name, one in given.items()
-        if one is not None
+        name: _read(name, dataset, cache_dir, documents=documents and name == "data")
+        for name, dataset in sources.items()
+        if dataset is not None
     }
-    for one in read.values():
-        warn_of_columns(one)
+    for dataset in read.values():
+        warn_of_columns(dataset)
     kind, measured = _kinds(read)
     _require_disjoint(read)
-    columns = {name: one.dataset.to_dict() for name, one in read.items() if kind is not SENTENCES or name != "data"}
+    columns = {
+        name: dataset.dataset.to_dict() for name, dataset in read.items() if kind is not SENTENCES or name != "data"
+    }
     rows = _divided(read, columns, seed)
     parts = {name: _rows(columns[source], chosen) for name, (source, chosen) in rows.items()}
     measures = {part: measured.measure(part, parts[part]) for part in (DEV, TEST)}
@@ -78,7 +80,7 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
         name = f"the {TRAIN} part of {train.name}"
         train = replace(load_training_data(kind.prepared(parts[TRAIN]), cache_dir, name=name), name=name)
     sizes = {TRAIN: len(train.dataset), **{part: len(rows[part][1]) for part in (DEV, TEST)}}
-    digests = {name: one.sha256 for name, one in read.items()}
+    digests = {name: dataset.sha256 for name, dataset in read.items()}
     return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
 
 
@@ -92,7 +94,7 @@ def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> Tr
 
 def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
     """Return the kind of the rows to train on, and that of the rows to measure."""
-    kinds = {name: kind_of(one) for name, one in read.items()}
+    kinds = {name: kind_of(dataset) for name, dataset in read.items()}
     kind = kinds["data"]
     if kind is SENTENCES and DEV not in kinds:
         raise UserError(
@@ -107,9 +109,9 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
             "pairs with scores, or sentences with classes"
         )
     for name in (DEV, TEST):
-        if (found := kinds.get(name, measured)) is not measured:
+        if (actual := kinds.get(name, measured)) is not measured:
             raise UserError(
-                f"{read[name].name} has {found.name}, but {read[first].name} has {measured.name}; give "
+                f"{read[name].name} has {actual.name}, but {read[first].name} has {measured.name}; give "
                 f"{measured.name} in both"
             )
     return kind, measured
@@ -117,8 +119,8 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
 
 def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
     """Raise UserError if two of the given data are the same, or if a text is in two of them."""
-    for (first, one), (name, other) in combinations(read.items(), 2):
-        if one.sha256 == other.sha256:
+    for (first, dataset), (name, other) in combinations(read.items(), 2):
+        if dataset.sha256 == other.sha256:
             same = "DATA" if first == "data" else spell(first)
             raise UserError(
                 f"{spell(name)} has the same content as {same}; give other rows, or leave {spell(name)} out"
@@ -149,9 +151,9 @@ def _excerpt(text: str) -> str:
 
 
 def _place(data: TrainingData, row: int) -> str:
-    (found,) = data.locate([row])
-    unit = next((unit for unit in ("line", "item", "given_row") if unit in found), None)
-    number = row + 1 if unit is None else found[unit]
+    (location,) = data.locate([row])
+    unit = next((unit for unit in ("line", "item", "given_row") if unit in location), None)
+    number = row + 1 if unit is None else location[unit]
     return f"{data.name}, {(unit or 'row').removeprefix('given_')} {number}"
 
 
@@ -165,8 +167,8 @@ def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], s
         missing = [part for part in (TEST, DEV) if part not in parts and not (part == TEST and DEV in parts)]
         total = len(read["data"].dataset)
         sizes = {part: min(round(HELD_OUT_SHARE * total), MOST_ROWS[part]) for part in missing}
-        found = _divide("data", read, columns, sizes, seed)
-        parts |= {part: ("data", rows) for part, rows in found.items()}
+        splits = _divide("data", read, columns, sizes, seed)
+        parts |= {part: ("data", rows) for part, rows in splits.items()}
     if TEST not in parts:
         halves = _divide(DEV, read, columns, {TEST: len(parts[DEV][1]) // 2}, seed)
         parts |= {DEV: (DEV, halves[TRAIN]), TEST: (DEV, halves[TEST])}
@@ -177,9 +179,9 @@ def _divide(
     source: str, read: Mapping[str, TrainingData], columns: Mapping[str, Columns], sizes: Mapping[str, int], seed: int
 ) -> dict[str, list[int]]:
     """Divide the rows of one of the given data. Raises UserError if a part gets too few rows."""
-    data, own = read[source], columns[source]
-    groups = groups_of(list(zip(*(own[name] for name in data.roles.sentences), strict=True)))
-    parts = divide(groups, own.get("class", [""] * len(groups)), sizes, seed)
+    data, table = read[source], columns[source]
+    groups = groups_of(list(zip(*(table[name] for name in data.roles.sentences), strict=True)))
+    parts = divide(groups, table.get("class", [""] * len(groups)), sizes, seed)
     part, rows = min(parts.items(), key=lambda item: len(item[1]))
     if len(rows) < LEAST_ITEMS:
         largest = int(np.bincount(groups).max())

@@ -78,21 +78,23 @@ class Record:
         """
         if not self.path.is_file():
             return False
-        found = schema.read(AdaptationRecord, self.path)
-        if found["state"] == DONE:
+        record = schema.read(AdaptationRecord, self.path)
+        if record["state"] == DONE:
             raise UserError(f"{spell('output_dir', self.folder)} contains a finished adaptation; give another folder")
-        names = [*self.made_of, *found["made_of"]]
-        if changed := [name for name in names if self.made_of.get(name) != found["made_of"].get(name)]:
+        names = [*self.made_of, *record["made_of"]]
+        if changed := [name for name in names if self.made_of.get(name) != record["made_of"].get(name)]:
             raise UserError(
                 f"{spell('output_dir', self.folder)} contains an interrupted adaptation with another {changed[0]}; "
                 "give the same, or another folder"
             )
-        for one in found["trials"]:
-            scores = {int(step): score for step, score in one["scores"].items()}
+        for trial in record["trials"]:
+            scores = {int(step): score for step, score in trial["scores"].items()}
             self.trials.append(
-                FinishedTrial(one["setting"], one["outcome"], scores, one["steps"], one["seconds"], one.get("reason"))
+                FinishedTrial(
+                    trial["setting"], trial["outcome"], scores, trial["steps"], trial["seconds"], trial.get("reason")
+                )
             )
-        self.seconds = found["seconds"]
+        self.seconds = record["seconds"]
         return True
 
     def write(self, state: str, result: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -57,17 +57,17 @@ def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, s
     untouched, adapted: the outcomes (n,) of all items, of which the same are drawn for both in each resample.
     """
     scores = resample(test.compared(untouched, adapted), SAMPLES, seed)
-    found = difference(scores, 0, 1, LEVEL)
+    delta = difference(scores, 0, 1, LEVEL)
     return {
         "untouched": _points(estimate(scores, 0, LEVEL)),
         "adapted": _points(estimate(scores, 1, LEVEL)),
-        "difference": {**_points(found), "p": found.p},
-        "covers": found.covers(test.items),
+        "difference": {**_points(delta), "p": delta.p},
+        "covers": delta.covers(test.items),
     }
 
 
-def _points(found: Estimate) -> dict[str, float]:
-    return {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
+def _points(interval: Estimate) -> dict[str, float]:
+    return {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
 
 
 def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:
@@ -83,16 +83,16 @@ def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]
     table = PrettyTable([f"{result['measure']} x 100", "dev", "test", "95 % interval of test"], align="r")
     table.align[table.field_names[0]] = "l"
     for name in ("untouched", "adapted"):
-        own = test.get(name)
-        cells = ["", ""] if own is None else [f"{own['value']:.2f}", f"{own['low']:.2f} to {own['high']:.2f}"]
+        score = test.get(name)
+        cells = ["", ""] if score is None else [f"{score['value']:.2f}", f"{score['low']:.2f} to {score['high']:.2f}"]
         if dev.get(name) is not None:
             table.add_row([name, f"{dev[name]:.2f}", *cells])
     if result["verdict"] == NOT_TRIED:
         return [str(table), f"{NOT_TRIED}: {result['reason']}; keep your encoder as it is"]
-    found = test["difference"]
+    delta = test["difference"]
     line = (
-        f"adapted minus untouched on the test part: {found['value']:+.2f} (95 % interval {found['low']:+.2f} to "
-        f"{found['high']:+.2f}; {test['covers']})"
+        f"adapted minus untouched on the test part: {delta['value']:+.2f} (95 % interval {delta['low']:+.2f} to "
+        f"{delta['high']:+.2f}; {test['covers']})"
     )
     where = f"the adapted encoder is in {folder}" if result["kept"] else "no model is kept"
     advice = {

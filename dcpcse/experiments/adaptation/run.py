@@ -96,13 +96,13 @@ def adapt_encoder(request: Request) -> Adaptation:
     folder = request.output_dir
     require_room(folder)
     with exclusive_lock(folder, spell("output_dir", folder)):
-        given = request.given
-        documents = given.get("positive") == "next"
+        overrides = request.given
+        documents = overrides.get("positive") == "next"
         parts = read_parts(
-            request.data, request.dev, request.test, request.seed, given.get("cache_dir"), documents=documents
+            request.data, request.dev, request.test, request.seed, overrides.get("cache_dir"), documents=documents
         )
-        settings = settings_of(parts.kind, given)
-        untouched = load_untouched(request.encoder, given)
+        settings = settings_of(parts.kind, overrides)
+        untouched = load_untouched(request.encoder, overrides)
         record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
         if record.resume():
             budget.spent = record.seconds
@@ -213,10 +213,10 @@ class _Search:
         self.record.seconds = self.budget.elapsed
 
     def _leave_out_untrainable(self) -> None:
-        place = self.record.folder / TRIALS / "check"
-        given = self.request.given
-        self.settings = trainable(self.settings, self.shared, given, self.parts, place)
-        remove(place)
+        folder = self.record.folder / TRIALS / "check"
+        overrides = self.request.given
+        self.settings = trainable(self.settings, self.shared, overrides, self.parts, folder)
+        remove(folder)
 
     def _warn_of_few(self) -> None:
         """Warn that the verdict is known already if the test part has too few items for another one."""
@@ -292,14 +292,14 @@ class _Search:
             bar.update(min(self.budget.elapsed, bar.total or 0) - bar.n)
 
         before = self.record.best
-        place = self.record.folder / TRIALS / f"{len(self.record.trials):03d}"
+        folder = self.record.folder / TRIALS / f"{len(self.record.trials):03d}"
         watch = Watch(self.budget, is_worse, show)
-        trial = run_trial(setting, self.shared, self.parts, place, watch)
+        trial = run_trial(setting, self.shared, self.parts, folder, watch)
         self.record.trials.append(trial)
         self._count_time()
         self.record.write(RUNNING)
         if self.record.best is not trial:
-            remove(place)
+            remove(folder)
         elif before is not None:
             remove(_place(self.record, before))
         bar.clear()
@@ -309,9 +309,9 @@ class _Search:
     def _tell(self, trial: FinishedTrial) -> None:
         number, best = f"setting {len(self.record.trials)} of {len(self.settings)}", self.record.best
         options = described(trial.setting, self.settings)
-        found = trial.reason or (f"dev {trial.score:.2f}" if trial.score is not None else "no dev score")
+        result = trial.reason or (f"dev {trial.score:.2f}" if trial.score is not None else "no dev score")
         so_far = "" if best is None else f", best {best.score:.2f}"
-        notify(f"{number} ({options}): {found} ({trial.outcome}, {trial.seconds:.0f} s){so_far}; {self._time_left()}")
+        notify(f"{number} ({options}): {result} ({trial.outcome}, {trial.seconds:.0f} s){so_far}; {self._time_left()}")
 
     def _time_left(self) -> str:
         left = max(0, round(self.budget.left))
@@ -329,16 +329,16 @@ class _Search:
                 **{"verdict": NOT_TRIED, "reason": reason, "dev": {"untouched": dev.points}, "test": {}},
                 "kept": False,
             }
-        place = _place(self.record, best)
+        folder = _place(self.record, best)
         with quiet():
-            adapted = SentenceEncoder.load(place, device=self.untouched.device)
+            adapted = SentenceEncoder.load(folder, device=self.untouched.device)
         notify("measuring both encoders on the test part")
         outcomes = [measure(model, test).values for model in (self.untouched, adapted)]
         figures = compare_on_test(test, *outcomes, self.request.seed)
         verdict = verdict_of(test.size, (dev.points, best.score), figures)
-        kept = verdict == GAIN or self.request.keep
-        if kept:
-            _move_model(place, self.record.folder)
+        saved = verdict == GAIN or self.request.keep
+        if saved:
+            _move_model(folder, self.record.folder)
         return {
             **known,
             "verdict": verdict,
@@ -347,7 +347,7 @@ class _Search:
             "step": best.step,
             "dev": {"untouched": dev.points, "adapted": best.score},
             "test": figures,
-            "kept": kept,
+            "kept": saved,
         }
 
 
@@ -356,11 +356,11 @@ def measure(model: SentenceEncoder, of_part: Measure) -> Outcome:
     return evaluate_suite(model, as_suite(of_part)).results[of_part.part]
 
 
-def _move_model(place: Path, folder: Path) -> None:
+def _move_model(source: Path, folder: Path) -> None:
     """Copy the model of a trial, with its records, to the output folder."""
     with atomic_save.atomic_result(folder) as part:
-        for name in own_files(place):
+        for name in own_files(source):
             (part / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(place / name, part / name)
+            shutil.copyfile(source / name, part / name)
         options: Mapping[str, Any] = schema.read(RunOptions, part / RUN_FILE, parse_yaml)
         write_run(part / RUN_FILE, {**options, "output_dir": str(folder)})

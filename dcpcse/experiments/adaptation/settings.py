@@ -29,8 +29,8 @@ BATCH_SIZE = 32
 
 def _prompts(learning_rate: float, length: int, temperature: float) -> Options:
     """Return a setting of deep prompts that leave the positions of the encoder as they are."""
-    kept = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
-    return {**kept, "learning_rate": learning_rate, "pre_seq_len": length, "temp": temperature}
+    fixed = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
+    return {**fixed, "learning_rate": learning_rate, "pre_seq_len": length, "temp": temperature}
 
 
 def _lora(learning_rate: float, temperature: float) -> Options:
@@ -76,13 +76,13 @@ DECIDED = (
 """Options of train.py that an adaptation sets itself."""
 
 
-def require_free(given: Options) -> None:
+def require_free(overrides: Options) -> None:
     """Raise UserError if one of the given options of train.py cannot be chosen."""
-    if taken := next((name for name in given if name in DECIDED), None):
+    if taken := next((name for name in overrides if name in DECIDED), None):
         raise OptionError(
             taken, reason="is an option of training that dcpcse adapt sets itself", remedy="leave it out"
         )
-    pooler = given.get("pooler_type")
+    pooler = overrides.get("pooler_type")
     if pooler in POOLERS_WITH_HEAD:
         allowed = ", ".join(name for name in POOLERS if name not in POOLERS_WITH_HEAD)
         raise UserError(
@@ -91,37 +91,37 @@ def require_free(given: Options) -> None:
         )
 
 
-def settings_of(kind: DataKind, given: Options) -> list[dict[str, Any]]:
+def settings_of(kind: DataKind, overrides: Options) -> list[dict[str, Any]]:
     """Return the settings to try for a kind of data, in their order, as options of train.py.
 
-    given: options that are the same in all settings; the settings vary the others. Settings of a tuning on which a
+    overrides: options that are the same in all settings; the settings vary the others. Settings of a tuning on which a
     given option has no effect, or whose package is not installed, are left out. Raises UserError if none is left.
     """
-    tunings = _tunings(given)
-    fixed = {*given, *(() if kind.contrastive else ("temp",))} - {"tuning"}
+    tunings = _tunings(overrides)
+    fixed = {*overrides, *(() if kind.contrastive else ("temp",))} - {"tuning"}
     chosen = [setting for setting in SETTINGS if setting["tuning"] in tunings]
-    whole = [{**one, **alternative} for one, alternative in zip(chosen, cycle(kind.alternatives), strict=False)]
+    whole = [{**base, **alternative} for base, alternative in zip(chosen, cycle(kind.alternatives), strict=False)]
     varied = [{name: value for name, value in setting.items() if name not in fixed} for setting in whole]
-    return [setting for place, setting in enumerate(varied) if setting not in varied[:place]]
+    return [setting for index, setting in enumerate(varied) if setting not in varied[:index]]
 
 
-def _tunings(given: Options) -> list[str]:
+def _tunings(overrides: Options) -> list[str]:
     """Return the tunings that are tried with the given options."""
     known = list(dict.fromkeys(setting["tuning"] for setting in SETTINGS))
-    if "tuning" in given:
-        if given["tuning"] not in known:
+    if "tuning" in overrides:
+        if overrides["tuning"] not in known:
             raise OptionError(
                 "tuning",
-                given["tuning"],
+                overrides["tuning"],
                 f"dcpcse adapt tries {' and '.join(known)}",
                 "leave it out, or use dcpcse train",
             )
-        return [given["tuning"]]
-    needs = {name: needs_of(one.metadata) for name, one in option_fields().items() if name in given}
-    bound = {name: [need for need in own if need.voids == "tuning"] for name, own in needs.items()}
-    taken = [one for one in known if all(_holds(need, one) for own in bound.values() for need in own)]
+        return [overrides["tuning"]]
+    needs = {name: needs_of(one.metadata) for name, one in option_fields().items() if name in overrides}
+    bound = {name: [need for need in conditions if need.voids == "tuning"] for name, conditions in needs.items()}
+    taken = [one for one in known if all(_holds(need, one) for conditions in bound.values() for need in conditions)]
     if not taken:
-        names = ", ".join(spell(name) for name, own in bound.items() if own)
+        names = ", ".join(spell(name) for name, conditions in bound.items() if conditions)
         raise UserError(f"{names}: no tuning takes all of these options; leave out those of one tuning")
     for tuning in taken:
         if not _is_installed(tuning):
@@ -141,18 +141,20 @@ def _is_installed(tuning: str) -> bool:
 
 def described(setting: Options, settings: Sequence[Options]) -> str:
     """Return the options of a setting that have other values in other settings, in one line."""
-    varied = {name: value for name, value in setting.items() if any(one.get(name, value) != value for one in settings)}
+    varied = {
+        name: value for name, value in setting.items() if any(other.get(name, value) != value for other in settings)
+    }
     return ", ".join(f"{name} {value}" for name, value in (varied or setting).items())
 
 
-def shared_options(kind: DataKind, train: TrainingData, representation: Options, given: Options) -> dict[str, Any]:
+def shared_options(kind: DataKind, train: TrainingData, representation: Options, overrides: Options) -> dict[str, Any]:
     """Return the options of train.py that all settings share.
 
-    train: the rows to train on. representation: what keeps that of the encoder. given: those that the user chooses,
-    which override the others. Raises UserError if no two rows can be in one batch.
+    train: the rows to train on. representation: what keeps that of the encoder. overrides: those that the user
+    chooses, which override the others. Raises UserError if no two rows can be in one batch.
     """
     lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
-    shared = {**kind.options, **representation, **lengths, **given, "do_train": True}
+    shared = {**kind.options, **representation, **lengths, **overrides, "do_train": True}
     return {"per_device_train_batch_size": _batch_size(train, shared), **shared}
 
 

@@ -62,8 +62,8 @@ def _in_order(classes: Sequence[str], seed: int) -> list[int]:
     shuffled = np.random.default_rng(seed).permutation(len(classes)).tolist()
     count, seen = Counter(classes), Counter[str]()
     places = {}
-    for place, group in enumerate(shuffled):
+    for index, group in enumerate(shuffled):
         name = classes[group]
         seen[name] += 1
-        places[group] = ((seen[name] - 0.5) / count[name], place)
+        places[group] = ((seen[name] - 0.5) / count[name], index)
     return sorted(shuffled, key=places.__getitem__)

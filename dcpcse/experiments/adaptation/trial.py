@@ -147,15 +147,15 @@ def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, wat
 def trainable(
     settings: Sequence[Options],
     shared: Options,
-    given: Options,
+    overrides: Options,
     parts: Parts,
     folder: Path,
 ) -> list[Options]:
     """Return the settings with which the encoder can be trained, before anything is measured.
 
     The trainer of the first setting of each tuning and kind of positive is built; numbers alone do not change whether
-    a setting fits. A message says which settings are left out. given: the options that the user chose, of which the
-    messages name no other without saying so. folder: a place that may be written to.
+    a setting fits. A message says which settings are left out. overrides: the options that the user chose, of which
+    the messages name no other without saying so. folder: a place that may be written to.
 
     Raises UserError if no setting fits: then the options, the encoder and the data do not fit together.
     """
@@ -169,7 +169,7 @@ def trainable(
                 gc.collect()
         except UserError as error:
             # A new error, since the traceback of this one would keep the trainer.
-            errors[kind] = UserError(first_line(error) + _chosen(error, {**shared, **setting}, given))
+            errors[kind] = UserError(first_line(error) + _chosen(error, {**shared, **setting}, overrides))
     if len(errors) == len(kinds):
         raise next(iter(errors.values()))
     for message in dict.fromkeys(map(first_line, errors.values())):
@@ -177,11 +177,13 @@ def trainable(
     return [setting for setting in settings if _kind(setting) not in errors]
 
 
-def _chosen(error: UserError, options: Options, given: Options) -> str:
+def _chosen(error: UserError, options: Options, overrides: Options) -> str:
     """Return which of the options in an error adapt has chosen, in parentheses; empty if there are none."""
     named = {*re.findall(r"--(\w+)|(\w+)=", str(error))}
     named = {one or other for one, other in named} | {getattr(error, "option", "")}
-    chosen = ", ".join(spell(name, value) for name, value in options.items() if name in named and name not in given)
+    chosen = ", ".join(
+        spell(name, value) for name, value in options.items() if name in named and name not in overrides
+    )
     return f" (dcpcse adapt itself sets {chosen})" if chosen else ""
 
 
@@ -190,8 +192,8 @@ def _kind(setting: Options) -> tuple[Any, Any]:
 
 
 def _trainer(options: Options, parts: Parts, watch: Watch) -> Trainer:
-    (model, data, run), given = resolve_options(training_option_parser(), {**options, **MEASURING})
-    resolve_arguments(run, None, given - MEASURING.keys())
+    (model, data, run), names = resolve_options(training_option_parser(), {**options, **MEASURING})
+    resolve_arguments(run, None, names - MEASURING.keys())
     inputs = Inputs(callbacks=[watch, EarlyStoppingCallback(PATIENCE)], prints_log=False)
     data.train_file = parts.train.name
     return build_trainer(model, data, run, inputs, parts.train, as_suite(parts.dev))

@@ -51,8 +51,8 @@ class Claim:
     def figures(self) -> tuple[float | None, float | None]:
         """The published figures of both variants, as printed; None where the papers print none."""
         column = AVERAGE_COLUMN if self.metric == "avg" else self.metric
-        found = [None if row is None else all_rows()[row].published.get(column) for row in self.published]
-        return found[0], found[1]
+        figures = [None if row is None else all_rows()[row].published.get(column) for row in self.published]
+        return figures[0], figures[1]
 
     @property
     def expected(self) -> str:

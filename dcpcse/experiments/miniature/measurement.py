@@ -107,12 +107,12 @@ def _similarities(path: Path) -> dict[str, np.ndarray]:
         content = read_bytes(path)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            found = {task: 1 - file[task].astype(np.float32) for task in file.files}
+            similarities = {task: 1 - file[task].astype(np.float32) for task in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(damaged) from error
-    if not all(array.ndim == 1 and np.isfinite(array).all() for array in found.values()):
+    if not all(array.ndim == 1 and np.isfinite(array).all() for array in similarities.values()):
         raise UserError(damaged)
-    return found
+    return similarities
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
@@ -120,14 +120,14 @@ def read_measurements(folder: Path) -> list[Measurement]:
 
     folder: the output folder of `dcpcse reproduce --miniature`, whose units are in `units/VARIANT/seed-N` (or `once`).
     """
-    found = [read_measurement(path.parent) for path in sorted(folder.glob(f"units/*/*/{SCORES}"))]
-    return sorted(found, key=lambda one: (one.variant, -1 if one.seed is None else one.seed))
+    measurements = [read_measurement(path.parent) for path in sorted(folder.glob(f"units/*/*/{SCORES}"))]
+    return sorted(measurements, key=lambda run: (run.variant, -1 if run.seed is None else run.seed))
 
 
 def best_untouched(measurements: Sequence[Measurement]) -> Measurement | None:
     """Return the measurement without training of the embedded encoder that has the highest score on STS-B dev."""
-    untouched = [one for one in measurements if one.variant.startswith("untouched-")]
-    return max(untouched, key=lambda one: one.scores["stsb_dev"], default=None)
+    untouched = [run for run in measurements if run.variant.startswith("untouched-")]
+    return max(untouched, key=lambda run: run.scores["stsb_dev"], default=None)
 
 
 @cache

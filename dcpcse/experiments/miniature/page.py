@@ -84,19 +84,19 @@ class Results:
     @cached_property
     def runs(self) -> dict[str, list[Measurement]]:
         """Variant → its runs."""
-        found: dict[str, list[Measurement]] = {}
-        for one in self.measurements:
-            found.setdefault(one.variant, []).append(one)
-        return found
+        runs: dict[str, list[Measurement]] = {}
+        for run in self.measurements:
+            runs.setdefault(run.variant, []).append(run)
+        return runs
 
     def variants(self, trained: bool, bases: Iterable[str] = ("embedded",)) -> list[Variant]:
         """Return the measured variants, the one with the highest score first."""
-        kept = [
-            one
-            for one in map(VARIANTS.__getitem__, self.runs)
-            if (one.method is not None) == trained and one.base in bases
+        variants = [
+            variant
+            for variant in map(VARIANTS.__getitem__, self.runs)
+            if (variant.method is not None) == trained and variant.base in bases
         ]
-        return sorted(kept, key=lambda one: (-self.mean(one.name, "avg"), one.name))
+        return sorted(variants, key=lambda variant: (-self.mean(variant.name, "avg"), variant.name))
 
     def mean(self, variant: str, score: str) -> float:
         """Return the mean of a score over seeds."""
@@ -120,11 +120,11 @@ def collect(
     for damaged files or other data, and senteval.DataError if data are missing.
     """
     measurements = []
-    for one in read_measurements(folder):
-        if one.variant in VARIANTS:
-            measurements.append(one)
+    for run in read_measurements(folder):
+        if run.variant in VARIANTS:
+            measurements.append(run)
         else:
-            warn(f"{folder} contains {one.variant}, which is no variant of this version; it is left out")
+            warn(f"{folder} contains {run.variant}, which is no variant of this version; it is left out")
     gold = gold_scores(data_dir, custom_data) if measurements else {}
     return Results(
         folder,
@@ -188,16 +188,16 @@ def _draw(results: Results) -> tuple[dict[str, "Figure"], str | None]:
     except UserError as error:
         warn(f"the page is written without pictures: {error}")
         return {}, str(error)
-    found = {}
-    if any(one.verdict != NOT_RUN for one in results.answers):
-        found["claims"] = pictures.draw_claims(results.answers)
+    figures = {}
+    if any(answer.verdict != NOT_RUN for answer in results.answers):
+        figures["claims"] = pictures.draw_claims(results.answers)
     if results.variants(trained=True):
-        found["scores"] = pictures.draw_scores(results.measurements)
+        figures["scores"] = pictures.draw_scores(results.measurements)
     if len(pictures.length_points(results.measurements)) > 1:
-        found["lengths"] = pictures.draw_lengths(results.measurements)
+        figures["lengths"] = pictures.draw_lengths(results.measurements)
     if (results.folder / pictures.TOKENS).is_file():
-        found["tokens"] = pictures.draw_tokens(results.folder)
-    return found, None
+        figures["tokens"] = pictures.draw_tokens(results.folder)
+    return figures, None
 
 
 def page(results: Results, shown: Mapping[str, str], problem: str | None = None) -> str:
@@ -223,11 +223,11 @@ def page(results: Results, shown: Mapping[str, str], problem: str | None = None)
         "search": results.search,
         "margin": MARGIN,
         "search_table": _search_table(results),
-        "ends": ", ".join(f"`{name}`" for name, one in searches if one["at_end_of_range"]),
+        "ends": ", ".join(f"`{name}`" for name, entry in searches if entry["at_end_of_range"]),
         "best": best and f"Best on STS-B dev: `{best.variant}`, with {best.average:.2f} on the seven STS tasks.",
         "untouched_table": _scores_table(results, untouched),
         "lengths_table": _lengths_table(results),
-        "geometry_table": _geometry_table(results, [*trained, *(one for one in untouched if one.starred)]),
+        "geometry_table": _geometry_table(results, [*trained, *(entry for entry in untouched if entry.starred)]),
         "tied_table": _tied_table(results),
         "small_table": _scores_table(results, small),
         "seconds": sum(run.seconds for run in results.measurements),
@@ -263,12 +263,12 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Collection
 
 def _summary(answers: Sequence[Answer]) -> str:
     """Return how many claims have which verdict, of all claims and of the starred ones."""
-    starred = [one for one in answers if one.claim.starred]
+    starred = [answer for answer in answers if answer.claim.starred]
     return f"{_counts(answers, 'claim')} {_counts(starred, 'headline claim')}"
 
 
 def _counts(answers: Sequence[Answer], name: str) -> str:
-    counts = {words: sum(one.verdict == verdict for one in answers) for verdict, words in COUNTED.items()}
+    counts = {words: sum(answer.verdict == verdict for answer in answers) for verdict, words in COUNTED.items()}
     return f"{plural(len(answers), name)}: {', '.join(f'{count} {words}' for words, count in counts.items())}."
 
 
@@ -276,13 +276,13 @@ def _claims_table(results: Results) -> str:
     heads = ("claim", "paper", "published", "measured", "difference [95 %]", "after Holm", "seeds", "verdict")
     rows = [
         (
-            f"{'★ ' if one.claim.starred else ''}{one.claim.title}",
-            one.claim.paper,
-            _arrow(one.claim.figures, one),
-            *_measured(one),
-            one.verdict,
+            f"{'★ ' if answer.claim.starred else ''}{answer.claim.title}",
+            answer.claim.paper,
+            _arrow(answer.claim.figures, answer),
+            *_measured(answer),
+            answer.verdict,
         )
-        for one in results.answers
+        for answer in results.answers
     ]
     return _table(heads, rows, left=["paper", "verdict"])
 
@@ -324,28 +324,28 @@ def _detail(answer: Answer) -> str:
 
 
 def _scores_table(results: Results, variants: Sequence[Variant], *, with_training: bool = False) -> str:
-    own = ["seeds", "learning rate"] if with_training else []
-    heads = ["variant", *own, *(SHORT.get(task, task) for task in STS_TASKS), "avg", "dev"]
+    extra = ["seeds", "learning rate"] if with_training else []
+    heads = ["variant", *extra, *(SHORT.get(task, task) for task in STS_TASKS), "avg", "dev"]
     rows = []
-    for one in variants:
-        runs = results.runs[one.name]
+    for variant in variants:
+        runs = results.runs[variant.name]
         rates = sorted({run.learning_rate for run in runs if run.learning_rate is not None})
-        own = [str(len(runs)), ", ".join(f"{rate:g}" for rate in rates)] if with_training else []
-        scores = [results.shown(one.name, score) for score in (*STS_TASKS, "avg", "stsb_dev")]
-        rows.append([f"`{one.name}`{' ★' if one.starred and with_training else ''}", *own, *scores])
+        extra = [str(len(runs)), ", ".join(f"{rate:g}" for rate in rates)] if with_training else []
+        scores = [results.shown(variant.name, score) for score in (*STS_TASKS, "avg", "stsb_dev")]
+        rows.append([f"`{variant.name}`{' ★' if variant.starred and with_training else ''}", *extra, *scores])
     return _table(heads, rows)
 
 
 def _search_table(results: Results) -> str:
     searches = results.search["searches"]
-    rates = sorted({float(rate) for one in searches.values() for rate in one["stsb_dev"]})
+    rates = sorted({float(rate) for search in searches.values() for rate in search["stsb_dev"]})
     rows = []
-    for name, one in searches.items():
-        scores = {float(rate): score for rate, score in one["stsb_dev"].items()}
-        cells = [_dev_score(scores, rate, one["chosen"]) for rate in rates]
+    for name, search in searches.items():
+        scores = {float(rate): score for rate, score in search["stsb_dev"].items()}
+        cells = [_dev_score(scores, rate, search["chosen"]) for rate in rates]
         users = [variant.name for variant in VARIANTS.values() if variant.search == name]
         also = ", ".join(f"`{user}`" for user in users) or "–"
-        rows.append([f"`{name}`", *cells, f"{one['seconds'] / 60:.1f}", also])
+        rows.append([f"`{name}`", *cells, f"{search['seconds'] / 60:.1f}", also])
     return _table(
         ["searched for", *(f"{rate:g}" for rate in rates), "minutes", "also used by"], rows, left=["also used by"]
     )
@@ -369,8 +369,8 @@ def _lengths_table(results: Results) -> str:
 def _geometry_table(results: Results, variants: Sequence[Variant]) -> str:
     names = ("alignment", "uniformity", "recall@1", "recall@3", "recall@5")
     rows = [
-        [f"`{one.name}`", *(results.shown(one.name, name, 2 if "@" in name else 4) for name in names)]
-        for one in variants
+        [f"`{variant.name}`", *(results.shown(variant.name, name, 2 if "@" in name else 4) for name in names)]
+        for variant in variants
     ]
     return _table(["variant", *names], rows)
 
@@ -400,11 +400,11 @@ def _not_run(results: Results) -> str:
     if not results.measurements and not results.failures:
         return "Everything."
     missing = []
-    for one in VARIANTS.values():
-        lacking, planned = len(one.seeds) - len(results.runs.get(one.name, [])), len(one.seeds)
+    for entry in VARIANTS.values():
+        lacking, planned = len(entry.seeds) - len(results.runs.get(entry.name, [])), len(entry.seeds)
         if lacking > 0:
-            missing.append(f"`{one.name}`" + (f" ({lacking} of {planned} seeds)" if planned > 1 else ""))
-    claims = [f"- claim “{one.claim.title}”: {one.obstacle}" for one in results.answers if one.obstacle]
+            missing.append(f"`{entry.name}`" + (f" ({lacking} of {planned} seeds)" if planned > 1 else ""))
+    claims = [f"- claim “{entry.claim.title}”: {entry.obstacle}" for entry in results.answers if entry.obstacle]
     failed = [f"- {unit} failed: {reason}" for unit, reason in results.failures.items()]
     parts = [_fill(f"Variants: {', '.join(missing)}.")] if missing else []
     parts += ["\n".join([*claims, *failed])] if claims or failed else []
@@ -416,7 +416,7 @@ def as_json(results: Results) -> dict[str, Any]:
     return {
         "base": results.base,
         "level": LEVEL,
-        "claims": [one.as_dict() for one in results.answers],
+        "claims": [answer.as_dict() for answer in results.answers],
         "variants": {name: _variant_figures(runs) for name, runs in results.runs.items()},
         "search": results.search,
         "pretraining_seconds": results.pretraining,
@@ -439,7 +439,7 @@ def claims_table(answers: Sequence[Answer]) -> str:
     view = PrettyTable(["claim", "published", "measured", "difference [95 %]", "after Holm", "seeds", "verdict"])
     view.align = "r"
     view.align["claim"] = view.align["verdict"] = "l"
-    for one in answers:
-        title = f"{'* ' if one.claim.starred else ''}{one.claim.paper}: {one.claim.title}"
-        view.add_row([title, _arrow(one.claim.figures, one), *_measured(one), one.verdict])
+    for answer in answers:
+        title = f"{'* ' if answer.claim.starred else ''}{answer.claim.paper}: {answer.claim.title}"
+        view.add_row([title, _arrow(answer.claim.figures, answer), *_measured(answer), answer.verdict])
     return f"{view.get_string()}\n{_summary(answers)}"

@@ -41,10 +41,10 @@ ROW = 0.17
 def reference_scores(measurements: Sequence[Measurement]) -> dict[str, float]:
     """Return the scores that trained variants are compared with: untouched [CLS], mean, and the best on STS-B dev."""
     named = {"untouched-cls": "untouched [CLS]", "untouched-mean": "untouched mean"}
-    found = {named[one.variant]: one.average for one in measurements if one.variant in named}
+    scores = {named[run.variant]: run.average for run in measurements if run.variant in named}
     if best := best_untouched(measurements):
-        found[f"best untouched on dev: {best.variant.removeprefix('untouched-')}"] = best.average
-    return found
+        scores[f"best untouched on dev: {best.variant.removeprefix('untouched-')}"] = best.average
+    return scores
 
 
 @style.styled
@@ -54,8 +54,8 @@ def draw_claims(answers: Sequence[Answer]) -> "Figure":
     Differences are turned so that the right-hand side is the claimed one. Scores in points are in the first panel,
     alignment and uniformity in the second.
     """
-    points = [one for one in answers if one.value is not None and METRICS[one.claim.metric].scale == 100]
-    others = [one for one in answers if one.value is not None and METRICS[one.claim.metric].scale == 1]
+    points = [answer for answer in answers if answer.value is not None and METRICS[answer.claim.metric].scale == 100]
+    others = [answer for answer in answers if answer.value is not None and METRICS[answer.claim.metric].scale == 1]
     panels = [part for part in (points, others) if part]
     heights = [ROW * len(part) + 0.1 for part in panels]
     drawn = style.figure(style.PAGE, sum(heights) + 0.55 * len(panels) + 0.5)
@@ -69,7 +69,7 @@ def draw_claims(answers: Sequence[Answer]) -> "Figure":
 
 
 def _forest(axes: "Axes", answers: Sequence[Answer]) -> None:
-    ends = [end for one in answers for end in (one.step_low, one.step_high) if isfinite(end)]
+    ends = [end for entry in answers for end in (entry.step_low, entry.step_high) if isfinite(end)]
     for row, answer in enumerate(answers):
         colour, marker = LOOKS[answer.verdict]
         sign = -1 if answer.claim.claimed == LOWER else 1
@@ -86,7 +86,7 @@ def _forest(axes: "Axes", answers: Sequence[Answer]) -> None:
         if answer.claim.claimed not in (HIGHER, LOWER):
             low, high = answer.claim.claimed
             axes.fill_betweenx([row - 0.45, row + 0.45], low, high, color="#dddddd", linewidth=0, zorder=0)
-    titles = [f"{'* ' if one.claim.starred else ''}{one.claim.title} ({one.claim.paper})" for one in answers]
+    titles = [f"{'* ' if entry.claim.starred else ''}{entry.claim.title} ({entry.claim.paper})" for entry in answers]
     axes.set_yticks(range(len(answers)), [style.plain(title) for title in titles], fontsize=6.5)
     for tick, answer in zip(axes.get_yticklabels(), answers, strict=True):
         tick.set_fontweight("bold" if answer.claim.starred else "normal")
@@ -107,7 +107,7 @@ def _scale(axes: "Axes", largest: float) -> None:
     axes.set_xscale("symlog", linthresh=1, linscale=0.6)
     ticks = [tick for tick in (1, 3, 10, 30) if tick <= largest]
     places = [*(-tick for tick in reversed(ticks)), 0, *ticks]
-    axes.set_xticks(places, [f"{place:+g}" if place else "0" for place in places])
+    axes.set_xticks(places, [f"{position:+g}" if position else "0" for position in places])
     axes.minorticks_off()
     axes.set_xlim(-1.2 * largest, 1.2 * largest)
 
@@ -117,11 +117,11 @@ def _claim_legend(drawn: "Figure", answers: Sequence[Answer]) -> None:
 
     handles = {}
     for verdict, (colour, marker) in LOOKS.items():
-        if any(one.verdict == verdict for one in answers):
+        if any(answer.verdict == verdict for answer in answers):
             handles[verdict] = Line2D([], [], color=colour, marker=marker, linewidth=2.2)
     handles["published difference"] = Line2D([], [], **PUBLISHED)
     handles["thick: 95 %; thin: of the step of Holm"] = Line2D([], [], color="black", linewidth=0.7)
-    if any(one.claim.claimed not in (HIGHER, LOWER) for one in answers):
+    if any(answer.claim.claimed not in (HIGHER, LOWER) for answer in answers):
         handles["claimed range"] = Line2D([], [], color="#dddddd", linewidth=5)
     style.legend_below(drawn, list(handles.values()), list(handles))
 
@@ -130,9 +130,9 @@ def _claim_legend(drawn: "Figure", answers: Sequence[Answer]) -> None:
 def draw_scores(measurements: Sequence[Measurement]) -> "Figure":
     """Draw the STS average of each seed and the mean of each trained variant, and untouched encoders as lines."""
     runs: dict[str, list[float]] = {}
-    for one in measurements:
-        if VARIANTS[one.variant].method is not None:
-            runs.setdefault(one.variant, []).append(one.average)
+    for run in measurements:
+        if VARIANTS[run.variant].method is not None:
+            runs.setdefault(run.variant, []).append(run.average)
     names = sorted(runs, key=lambda name: -float(np.mean(runs[name])))
     drawn = style.figure(style.PAGE, ROW * len(names) + 1.1)
     axes = drawn.subplots()
@@ -158,8 +158,8 @@ def length_points(measurements: Sequence[Measurement]) -> dict[int, list[float]]
     """Return prompt length → STS average × 100 of each seed."""
     points: dict[int, list[float]] = {}
     for length, variant in LENGTHS.items():
-        if found := [one.average for one in measurements if one.variant == variant]:
-            points[length] = found
+        if averages := [run.average for run in measurements if run.variant == variant]:
+            points[length] = averages
     return points
 
 
@@ -178,8 +178,8 @@ def store_tokens(folder: Path, encoders: Mapping[str, Path], text: Path, most: i
 
     lines = token_projection.read_lines(text, most)
     arrays: dict[str, np.ndarray] = {}
-    for label, place in encoders.items():
-        model = load_model(str(place), EncoderArguments(pooler_type="static_lm_head"))
+    for label, path in encoders.items():
+        model = load_model(str(path), EncoderArguments(pooler_type="static_lm_head"))
         for panel in token_projection.token_panels(label, model, list(token_projection.MATRICES), lines):
             arrays |= {
                 f"{label}/{panel.matrix}/places": panel.places.astype(np.float16),

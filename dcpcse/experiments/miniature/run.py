@@ -118,7 +118,7 @@ def run_units(plan: MiniaturePlan, jobs: int, start: Start) -> dict[str, str]:
 
 def _ended(running: Mapping[Path, tuple[Unit, Process, float]]) -> list[tuple[Unit, Process, float]]:
     """Wait until at least one process has ended, and return those that have."""
-    while not (ended := [one for one in running.values() if one[1].poll() is not None]):
+    while not (ended := [job for job in running.values() if job[1].poll() is not None]):
         time.sleep(POLL_SECONDS)
     return ended
 

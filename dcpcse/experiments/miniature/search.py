@@ -84,7 +84,7 @@ def search_record(trials: Mapping[str, Sequence[Trial]]) -> dict[str, Any]:
     for name, tried in trials.items():
         chosen = None if next_rates(tried) else chosen_rate(tried)
         searches[name] = {
-            "stsb_dev": {f"{trial.rate:g}": trial.score for trial in sorted(tried, key=lambda one: one.rate)},
+            "stsb_dev": {f"{trial.rate:g}": trial.score for trial in sorted(tried, key=lambda entry: entry.rate)},
             "chosen": chosen,
             "at_end_of_range": chosen in (FINE_RATES[0], FINE_RATES[-1]),
             "trainings": len(tried),
@@ -93,6 +93,6 @@ def search_record(trials: Mapping[str, Sequence[Trial]]) -> dict[str, Any]:
         }
     return {
         "searches": searches,
-        "trainings": sum(one["trainings"] for one in searches.values()),
-        "seconds": sum(one["seconds"] for one in searches.values()),
+        "trainings": sum(entry["trainings"] for entry in searches.values()),
+        "seconds": sum(entry["seconds"] for entry in searches.values()),
     }

@@ -190,14 +190,14 @@ FIRST_TEMPLATE, SECOND_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
 
 
 def _promptbert() -> Iterable[Variant]:
-    one = {"train_file": UNSUPERVISED, "template": FIRST_TEMPLATE, "final_period": True}
-    two = {**one, "second_template": SECOND_TEMPLATE}
+    base = {"train_file": UNSUPERVISED, "template": FIRST_TEMPLATE, "final_period": True}
+    two = {**base, "second_template": SECOND_TEMPLATE}
     yield Variant("promptbert", "promptbert", {**two, "denoise": True})
     three = {**two, "denoise": True, "further_templates": [TEMPLATES["untouched-template-means"]]}
     yield Variant("promptbert-three-templates", "promptbert", three, search="promptbert")
     yield Variant("promptbert-without-denoising", "promptbert", {**two, "denoise": False}, search="promptbert")
-    yield Variant("promptbert-one-template", "promptbert", {**one, "denoise": True}, search="promptbert")
-    plain = {**one, "denoise": False}
+    yield Variant("promptbert-one-template", "promptbert", {**base, "denoise": True}, search="promptbert")
+    plain = {**base, "denoise": False}
     yield Variant("promptbert-one-template-without-denoising", "promptbert", plain, search="promptbert")
 
 

@@ -85,8 +85,8 @@ def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callab
 def _filled(content: Any, places: Mapping[str, str]) -> Any:
     """Return JSON content in which names in braces are replaced by paths."""
     text = json.dumps(content)
-    for place, path in places.items():
-        text = text.replace(place, json.dumps(path)[1:-1])
+    for placeholder, path in places.items():
+        text = text.replace(placeholder, json.dumps(path)[1:-1])
     return json.loads(text)
 
 

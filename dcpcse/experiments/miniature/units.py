@@ -91,8 +91,8 @@ class Unit:
     @property
     def failure(self) -> str | None:
         """Why the unit has failed for good, such as losses that are not finite; None if it has not."""
-        found = _read(FailureRecord, self.folder / FAILURE)
-        return found and found["reason"]
+        record = _read(FailureRecord, self.folder / FAILURE)
+        return record and record["reason"]
 
 
 @strict
@@ -156,11 +156,11 @@ def read_trial(folder: Path) -> Trial | None:
 
 def read_trials(output: Path) -> dict[str, list[Trial]]:
     """Return variant → the finished trials of its learning rate, of all runs in an output folder."""
-    found: dict[str, list[Trial]] = {}
+    trials: dict[str, list[Trial]] = {}
     for path in sorted(output.glob("search/*/rate-*")):
         if trial := read_trial(path):
-            found.setdefault(path.parent.name, []).append(trial)
-    return found
+            trials.setdefault(path.parent.name, []).append(trial)
+    return trials
 
 
 def pretraining_times(output: Path) -> dict[str, float]:
@@ -190,11 +190,11 @@ class MiniaturePlan:
     @property
     def families(self) -> list[Variant]:
         """The variants for which a learning rate is searched."""
-        return [VARIANTS[name] for name in dict.fromkeys(one.family for one in self.ordered) if name]
+        return [VARIANTS[name] for name in dict.fromkeys(variant.family for variant in self.ordered) if name]
 
     @property
     def small_encoders(self) -> list[str]:
-        return [name for name in SMALL_ENCODERS if any(one.base == name for one in self.variants)]
+        return [name for name in SMALL_ENCODERS if any(variant.base == name for variant in self.variants)]
 
     def settings(self) -> dict[str, Any]:
         """Return the content of `SETTINGS`, with the files of earlier runs in the folder.
@@ -216,23 +216,23 @@ class MiniaturePlan:
 
     def estimates(self) -> dict[str, float]:
         """Return the seconds on one core of each unit that is not done, by a name; also of trials not known yet."""
-        found = {}
-        for one in self.families:
-            for number in range(len(self.trials(one)), TRIALS):
-                found[f"{one.name}, trial {number}"] = trial_seconds(one, self.sizes)
+        seconds = {}
+        for variant in self.families:
+            for number in range(len(self.trials(variant)), TRIALS):
+                seconds[f"{variant.name}, trial {number}"] = trial_seconds(variant, self.sizes)
         for name in self.small_encoders:
             if not self.pretraining(name).is_done:
-                found[name] = pretraining_seconds(self.sizes)
-        for one in self.ordered:
-            for seed in one.seeds:
-                if not self._is_measured(one, seed):
-                    found[f"{one.name}, seed {seed}"] = unit_seconds(one, self.sizes)
-        return found
+                seconds[name] = pretraining_seconds(self.sizes)
+        for variant in self.ordered:
+            for seed in variant.seeds:
+                if not self._is_measured(variant, seed):
+                    seconds[f"{variant.name}, seed {seed}"] = unit_seconds(variant, self.sizes)
+        return seconds
 
     @property
     def total(self) -> int:
         """Number of all units."""
-        seeds = sum(len(one.seeds) for one in self.variants)
+        seeds = sum(len(variant.seeds) for variant in self.variants)
         return TRIALS * len(self.families) + len(self.small_encoders) + seeds
 
     def next_units(self) -> list[Unit]:
@@ -241,12 +241,12 @@ class MiniaturePlan:
         A variant is measured after its learning rate is chosen and its encoder is pretrained. Units that need what has
         failed for good are left out.
         """
-        found: dict[Path, Unit] = {}
+        units: dict[Path, Unit] = {}
         for variant in self.ordered:
             for unit in self._next_of(variant):
                 if not unit.is_done:
-                    found.setdefault(unit.folder, unit)
-        return list(found.values())
+                    units.setdefault(unit.folder, unit)
+        return list(units.values())
 
     def _next_of(self, variant: Variant) -> list[Unit]:
         if variant.base in SMALL_ENCODERS:
@@ -264,25 +264,25 @@ class MiniaturePlan:
 
     def blocked(self) -> dict[str, str]:
         """Return unit or variant → why it failed for good, or why it cannot be run."""
-        found = {}
+        reasons = {}
         for family in self.families:
             trials = self.trials(family)
             if trials and not next_rates(trials) and chosen_rate(trials) is None:
-                found[family.name] = "the trainings with all learning rates failed"
+                reasons[family.name] = "the trainings with all learning rates failed"
         for variant in self.ordered:
             for unit in self._next_of(variant):
                 if unit.is_done and unit.failure:
-                    found[unit.name] = unit.failure
-        return found
+                    reasons[unit.name] = unit.failure
+        return reasons
 
     def trials(self, family: Variant) -> list[Trial]:
         """Return the finished trials of learning rates of a variant."""
-        found = []
+        trials = []
         for rate in (*COARSE_RATES, *FINE_RATES):
             unit = self.trial(family, rate)
             if unit.is_done:
-                found.append(read_trial(unit.folder))
-        return found
+                trials.append(read_trial(unit.folder))
+        return trials
 
     def _is_measured(self, variant: Variant, seed: int | None) -> bool:
         folder = self._folder(variant, seed)
@@ -386,7 +386,7 @@ class MiniaturePlan:
     ) -> Unit:
         text = json.dumps([commands, measured])
         encoders = {f"{{{name}}}": self.pretraining(name).digest for name in SMALL_ENCODERS if f"{{{name}}}" in text}
-        used = {place: digest for place, digest in self.inputs.items() if place in text} | encoders
+        used = {placeholder: digest for placeholder, digest in self.inputs.items() if placeholder in text} | encoders
         return Unit(name, folder, commands, measured, used, result, seconds)
 
 

@@ -42,15 +42,15 @@ def _sts(runs: Runs, gold: Mapping[str, np.ndarray], samples: int, seed: int) ->
     for number, task in enumerate(STS_TASKS):
         values = [_stacked(of_variant, task, gold) for of_variant in runs.values()]
         scores.append(resample(Outcomes("spearman", values, gold[task]), samples, [seed, number]))
-    found = average(scores)
-    for of_variant, observed in zip(runs.values(), found.observed, strict=True):
+    averaged = average(scores)
+    for of_variant, observed in zip(runs.values(), averaged.observed, strict=True):
         for run, score in zip(of_variant, observed, strict=True):
             if abs(100 * score - run.average) > TOLERANCE:
                 raise UserError(
                     f"{run.variant}, seed {run.seed}: the cosines give {100 * score:.2f} with these gold scores, but "
                     f"{run.average:.2f} was recorded; give the data that the units were measured on"
                 )
-    return found
+    return averaged
 
 
 def _alignment(runs: Runs, gold: Mapping[str, np.ndarray], samples: int, seed: int) -> ResampledScores:
@@ -80,7 +80,7 @@ def _hits(run: Measurement) -> np.ndarray:
 def _uniformity(runs: Runs, gold: Mapping[str, np.ndarray], samples: int, seed: int) -> ResampledScores:
     """Return the uniformities without any resampling: they are one number a run, so only seeds vary."""
     observed = [np.array([run.scores["uniformity"] for run in of_variant]) for of_variant in runs.values()]
-    return ResampledScores(observed, [np.zeros((len(one), 1)) for one in observed], 0, np.inf, "linear")
+    return ResampledScores(observed, [np.zeros((len(values), 1)) for values in observed], 0, np.inf, "linear")
 
 
 def _stacked(runs: Sequence[Measurement], task: str, gold: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -176,8 +176,8 @@ def answer_claims(
     comparisons = {}
     for name, metric in METRICS.items():
         runs: dict[str, list[Measurement]] = {}
-        for one in filter(metric.available, measurements):
-            runs.setdefault(one.variant, []).append(one)
+        for run in filter(metric.available, measurements):
+            runs.setdefault(run.variant, []).append(run)
         of_metric = [claim for claim in claims if claim.metric == name]
         obstacles = {claim.key: _obstacle(claim, runs) for claim in of_metric}
         answers |= {key: replace(answers[key], obstacle=obstacle) for key, obstacle in obstacles.items()}
@@ -199,10 +199,10 @@ def _obstacle(claim: Claim, runs: Runs) -> str | None:
     """Return which units a claim lacks; None if it can be answered. runs: those in which its metric was measured."""
     lacking = []
     for variant in (claim.first, claim.second):
-        found, least = len(runs.get(variant, [])), min(significance.LEAST_SEEDS, len(VARIANTS[variant].seeds))
+        count, least = len(runs.get(variant, [])), min(significance.LEAST_SEEDS, len(VARIANTS[variant].seeds))
         measure = "" if claim.metric == "avg" else f"{METRICS[claim.metric].label} of "
-        if found < least:
-            state = "not measured" if least == 1 else f"{found} of {least} seeds"
+        if count < least:
+            state = "not measured" if least == 1 else f"{count} of {least} seeds"
             lacking.append(f"{measure}{variant}: {state}")
     return "; ".join(lacking) or None
 
@@ -217,7 +217,7 @@ class _Comparison:
 
     def difference(self, level: float, against: float = 0.0) -> significance.Difference:
         names = list(self.runs)
-        seedless = [place for place, name in enumerate(names) if VARIANTS[name].method is None]
+        seedless = [index for index, name in enumerate(names) if VARIANTS[name].method is None]
         first, second = names.index(self.claim.first), names.index(self.claim.second)
         against /= METRICS[self.claim.metric].scale
         return difference(self.scores, first, second, level, seedless=seedless, against=against)
@@ -233,7 +233,7 @@ class _Comparison:
         names = list(self.runs)
         both = [self.scores.observed[names.index(name)] for name in (self.claim.first, self.claim.second)]
         covered = [metric.examples, "seeds" if plain.seeds else None]
-        found = Answer(
+        answer = Answer(
             self.claim,
             runs=(len(both[0]), len(both[1])),
             scores=(float(both[0].mean() * metric.scale), float(both[1].mean() * metric.scale)),
@@ -247,7 +247,7 @@ class _Comparison:
             p_holm=p_holm,
             covers=" and ".join(filter(None, covered)),
         )
-        return replace(found, verdict=_verdict(found, level))
+        return replace(answer, verdict=_verdict(answer, level))
 
 
 def _verdict(answer: Answer, level: float) -> str:
@@ -262,13 +262,13 @@ def _after_holm(comparisons: Mapping[str, _Comparison], family: int, level: floa
 
     family: number of all claims; the p-value of those that were not run is 1.
     """
-    p_values = [one.p for one in comparisons.values()]
+    p_values = [comparison.p for comparison in comparisons.values()]
     adjusted = significance.holm([*p_values, *[1.0] * (family - len(p_values))])[: len(p_values)]
     decided = sum(p < 1 - level for p in adjusted)
     # Decided claims come first in the order of p-values; the others share the step at which the procedure stopped.
     steps = np.empty(len(p_values), dtype=int)
     steps[np.argsort(p_values, kind="stable")] = np.minimum(np.arange(len(p_values)), decided)
     return {
-        key: one.answer(level, 1 - (1 - level) / (family - step), p_holm)
-        for (key, one), step, p_holm in zip(comparisons.items(), steps, adjusted, strict=True)
+        key: comparison.answer(level, 1 - (1 - level) / (family - step), p_holm)
+        for (key, comparison), step, p_holm in zip(comparisons.items(), steps, adjusted, strict=True)
     }

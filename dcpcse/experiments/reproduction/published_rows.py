@@ -97,7 +97,7 @@ class PublishedRow:
         """Names of all tasks that the table contains, as in scores files."""
         if self.is_multilingual:
             return tuple(f"{MTEB}/{name}" for name in MULTILINGUAL_TASKS)
-        return tuple(task for one in self.tasks for task in TASK_SETS.get(one, (one,)))
+        return tuple(task for task_set in self.tasks for task in TASK_SETS.get(task_set, (task_set,)))
 
     @property
     def is_multilingual(self) -> bool:
@@ -137,14 +137,14 @@ FIGURES = ("published", "deviation", "best", "worst")
 
 def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
     columns = tuple(described["columns"])
-    own = {"tasks": tuple(described["tasks"].split()), "columns": columns}
-    shared = {**{key: value for key, value in described.items() if key != "rows"}, **own}
+    parsed = {"tasks": tuple(described["tasks"].split()), "columns": columns}
+    shared = {**{key: value for key, value in described.items() if key != "rows"}, **parsed}
     rows = []
-    for name, given in described["rows"].items():
-        values = {**shared, **given}
+    for name, row in described["rows"].items():
+        values = {**shared, **row}
         values |= {key: dict(zip(columns, values.get(key, []), strict=False)) for key in FIGURES}
         values |= {key: tuple(values[key]) for key in ("answer", "similarity") if key in values}
-        assumed = [part["assumed"] for part in (shared, given) if "assumed" in part]
+        assumed = [part["assumed"] for part in (shared, row) if "assumed" in part]
         values["assumed"] = "; ".join(assumed) or None
         if "start" in values:
             values["start"] = Start(**values["start"])
@@ -158,7 +158,7 @@ def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
     Raises UserError if a name selects no row.
     """
     rows = all_rows()
-    found: dict[str, PublishedRow] = {}
+    matches: dict[str, PublishedRow] = {}
     for name in asked:
         hits = [
             known for known in rows if known == name or known.startswith(f"{name}/") or fnmatch.fnmatch(known, name)
@@ -168,5 +168,5 @@ def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
             hint = did_you_mean(name, rows, cutoff=0.7) or did_you_mean(name, tables, cutoff=0.4)
             listed = f"the tables are {', '.join(tables)}"
             raise UserError(f"no published row is called {name}; {hint and hint + ' '}{listed}")
-        found |= {hit: rows[hit] for hit in hits}
-    return list(found.values())
+        matches |= {hit: rows[hit] for hit in hits}
+    return list(matches.values())

@@ -78,8 +78,8 @@ def _notes(table: str, results: Sequence[RowResult]) -> list[str]:
     """Return the notes of the rows; a note that all rows share is given once, with the name of the table."""
     shared = set.intersection(*(set(result.notes) for result in results))
     common = [note for note in results[0].notes if note in shared] if len(results) > 1 else []
-    own = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]
-    return [*(f"{table}: {note}" for note in common), *own]
+    specific = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]
+    return [*(f"{table}: {note}" for note in common), *specific]
 
 
 def _words(result: RowResult, last: str) -> list[str]:
@@ -121,11 +121,11 @@ def _number(value: float, cell: Cell, sign: str = "") -> str:
 
 
 def _gain(result: RowResult) -> str:
-    found = result.over_baseline
-    if found is None:
+    gain = result.over_baseline
+    if gain is None:
         return "-"
-    value, low, high = (100 * part for part in (found.value, found.low, found.high))
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p:.4f}"
+    value, low, high = (100 * part for part in (gain.value, gain.low, gain.high))
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}], p = {gain.p:.4f}"
 
 
 def environment_line(environment: Mapping[str, Any]) -> str:

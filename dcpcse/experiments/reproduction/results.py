@@ -80,8 +80,8 @@ class Cell:
     def as_dict(self) -> dict[str, Any]:
         """Return the cell as a JSON-serialisable dictionary."""
         names = ("mean", "deviation", "best", "worst", "published", "reported", "published_best", "published_worst")
-        own = {name: getattr(self, name) for name in (*names, "comparable", "difference")}
-        return {"values": list(self.values), "n": len(self.values), **own}
+        statistics = {name: getattr(self, name) for name in (*names, "comparable", "difference")}
+        return {"values": list(self.values), "n": len(self.values), **statistics}
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ class RowResult:
 
 def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool) -> RowResult:
     """Return the result of a row from its finished units."""
-    found = [read_figures(unit) for unit in units]
-    measured = [column for column in row.columns if found and all(column in one for one in found)]
-    cells = {column: _cell(row, column, [one[column] for one in found], comparable) for column in measured}
-    notes = [f"assumed: {row.assumed}"] if row.assumed and found else []
-    if found and (missing := [column for column in row.columns if column not in cells]):
+    figures = [read_figures(unit) for unit in units]
+    measured = [column for column in row.columns if figures and all(column in scores for scores in figures)]
+    cells = {column: _cell(row, column, [scores[column] for scores in figures], comparable) for column in measured}
+    notes = [f"assumed: {row.assumed}"] if row.assumed and figures else []
+    if figures and (missing := [column for column in row.columns if column not in cells]):
         notes.append(f"not measured on these data: {', '.join(missing)}")
-    if row.predict and found:
+    if row.predict and figures:
         notes += _token_notes(row, _predicted(units[0]))
     return RowResult(row, cells, tuple(unit.seed for unit in units), notes=tuple(notes))
 

@@ -130,16 +130,16 @@ def relevant_options(row: PublishedRow) -> set[str]:
         return set()
     if row.glove:
         return {"vectors"}
-    found = {"base", *(REPLACEABLE_FILES[path] for path in _texts(row) if path in REPLACEABLE_FILES)}
+    options = {"base", *(REPLACEABLE_FILES[path] for path in _texts(row) if path in REPLACEABLE_FILES)}
     if row.trained:
-        found.add("seeds")
+        options.add("seeds")
     if row.preset:
-        found |= {"limit", "set"}
+        options |= {"limit", "set"}
     if row.is_multilingual:
-        found |= {"mteb_data_dir", "mteb_languages"}
+        options |= {"mteb_data_dir", "mteb_languages"}
     if any("generator_name" in presets.load_preset(name).options for name in _presets(row)):
-        found.add("generator")
-    return found
+        options.add("generator")
+    return options
 
 
 def published_encoder(row: PublishedRow) -> str | None:
@@ -152,9 +152,11 @@ def published_encoder(row: PublishedRow) -> str | None:
     return options.get("model_name_or_path") or presets.load_preset(_presets(row)[0]).options["model_name_or_path"]
 
 
-def _is_encoder(place: str, hub_id: str | None) -> bool:
+def _is_encoder(location: str, hub_id: str | None) -> bool:
     """Return whether a place is this encoder: its hub id, or its folder in the cache of downloads."""
-    return hub_id is not None and (place == hub_id or f"models--{hub_id.replace('/', '--')}" in Path(place).parts)
+    return hub_id is not None and (
+        location == hub_id or f"models--{hub_id.replace('/', '--')}" in Path(location).parts
+    )
 
 
 def _is_tied(encoder: str) -> bool:
@@ -196,17 +198,17 @@ def _texts(row: PublishedRow) -> list[str]:
 
     Whitening and flow are fitted to NLI sentences, as published.
     """
-    found = [presets.load_preset(name).options["train_file"] for name in _presets(row)]
-    found += [NLI_TRIPLETS] if row.fitted else []
-    found += [UNLABELLED] if row.sentences or "text" in row.picture else []
-    return list(dict.fromkeys(found))
+    files = [presets.load_preset(name).options["train_file"] for name in _presets(row)]
+    files += [NLI_TRIPLETS] if row.fitted else []
+    files += [UNLABELLED] if row.sentences or "text" in row.picture else []
+    return list(dict.fromkeys(files))
 
 
 def _given_text(path: str, config: ReproductionConfig) -> str:
     """Return the file that the user gives in place of a preset's training file, or that file itself."""
     option = REPLACEABLE_FILES.get(path)
-    given = config.changes.get("train_file") if option is None else getattr(config, option)
-    return given or path
+    override = config.changes.get("train_file") if option is None else getattr(config, option)
+    return override or path
 
 
 def _unit(row: PublishedRow, seed: int | None, config: ReproductionConfig, root: Path) -> RunUnit:
@@ -241,13 +243,13 @@ def _training(
     output: Path,
 ) -> tuple[str, ...]:
     """Return the arguments of train.py: the preset, and the options that are added to it."""
-    own = presets.load_preset(preset).options
+    defaults = presets.load_preset(preset).options
     options: dict[str, Any] = dict(changed)
     if base:
         options["model_name_or_path"] = base
-    if config.generator and "generator_name" in own:
+    if config.generator and "generator_name" in defaults:
         options["generator_name"] = config.generator
-    file = Path(_given_text(own["train_file"], config)).resolve()
+    file = Path(_given_text(defaults["train_file"], config)).resolve()
     options |= {"train_file": file, "eval_data_dir": config.data_dir}
     if config.custom_data:
         options["custom_eval_data"] = True
@@ -263,8 +265,8 @@ def _evaluation(
     options = {**model, "mode": row.mode}
     if row.is_multilingual:
         options["task_set"] = MULTILINGUAL
-        given = {"mteb_data_dir": config.mteb_data_dir, "mteb_languages": config.mteb_languages}
-        options |= {name: value for name, value in given.items() if value}
+        mteb_options = {"mteb_data_dir": config.mteb_data_dir, "mteb_languages": config.mteb_languages}
+        options |= {name: value for name, value in mteb_options.items() if value}
     else:
         options |= {"task_set": "na", "tasks": row.measured, "data_dir": config.data_dir}
     if row.sentences:

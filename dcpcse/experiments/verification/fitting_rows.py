@@ -67,9 +67,9 @@ def _candidates(subject: Subject) -> list[PublishedRow]:
     A row that changes options of its preset, and a row that only quotes the figures of another one, are left out.
     """
     rows = [row for row in all_rows().values() if not (row.cited or row.options) and _suggested(subject, row)]
-    own = [row for row in rows if row.name.startswith(f"{subject.method}/")]
+    matching = [row for row in rows if row.name.startswith(f"{subject.method}/")]
     distinct: list[PublishedRow] = []
-    for row in [*own, *(row for row in rows if row not in own)]:
+    for row in [*matching, *(row for row in rows if row not in matching)]:
         if not any(_same_figures(row, other) for other in distinct):
             distinct.append(row)
     return distinct
@@ -150,8 +150,8 @@ def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
 
 def needed_base(subject: Subject, row: PublishedRow) -> str | None:
     """Return the encoder on which the row's prompts were trained; None if the subject contains or names its own."""
-    found = subject.format
-    return None if found is None or not found.frozen or found.adapter else _settings(row).get("model_name_or_path")
+    layout = subject.format
+    return None if layout is None or not layout.frozen or layout.adapter else _settings(row).get("model_name_or_path")
 
 
 def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> bool:

@@ -75,7 +75,7 @@ class Verification:
     @property
     def passes(self) -> bool:
         """Whether all published columns agree."""
-        return all(one.within for one in self.columns)
+        return all(figure.within for figure in self.columns)
 
     @property
     def verdict(self) -> str:
@@ -84,16 +84,16 @@ class Verification:
     def as_dict(self) -> dict[str, Any]:
         """Return the report in a form that can be written to JSON."""
         columns = {
-            one.column: {
-                "published": float(one.published),
-                "measured": float(one.measured),
-                "difference": float(one.difference),
-                "within": one.within,
+            figure.column: {
+                "published": float(figure.published),
+                "measured": float(figure.measured),
+                "difference": float(figure.difference),
+                "within": figure.within,
             }
-            for one in self.columns
+            for figure in self.columns
         }
-        found = self.subject
-        subject: dict[str, Any] = {"location": found.location, "revision": found.revision, "kind": found.title}
+        source = self.subject
+        subject: dict[str, Any] = {"location": source.location, "revision": source.revision, "kind": source.title}
         head = {
             "row": self.row.name,
             "shows": self.row.shows,
@@ -101,7 +101,7 @@ class Verification:
             "rule": RULE,
             "row_options": row_options(self.row),
         }
-        subject["weights_sha256"] = dict(found.weights)
+        subject["weights_sha256"] = dict(source.weights)
         return {**head, "columns": columns, "checkpoint": subject, **self.facts}
 
     def table(self, style: TableStyle = TableStyle.DEFAULT) -> str:
@@ -109,22 +109,22 @@ class Verification:
         view = PrettyTable(["column", "published", "measured", "difference", "within"], align="r")
         view.align["column"] = "l"
         view.set_style(style)
-        for one in self.columns:
-            within = "yes" if one.within else "no"
-            view.add_row([one.column, one.published, one.measured, f"{one.difference:+f}", within])
+        for figure in self.columns:
+            within = "yes" if figure.within else "no"
+            view.add_row([figure.column, figure.published, figure.measured, f"{figure.difference:+f}", within])
         return view.get_string()
 
     def summary(self) -> str:
         """Return the verdict in one line."""
-        outside = [one.column for one in self.columns if not one.within]
+        outside = [figure.column for figure in self.columns if not figure.within]
         why = f": {', '.join(outside)}" if outside else ""
         return f"{self.row.name} {self.verdict}{why} (a row {RULE})"
 
 
 def row_options(row: PublishedRow) -> dict[str, Any]:
     """Return the options of evaluation.py with which the paper of a row evaluated it, beside tasks and encoder."""
-    own = row.evaluation if row.plain is None else row.plain
-    return {name: value for name, value in own.items() if name != "model"}
+    options = row.evaluation if row.plain is None else row.plain
+    return {name: value for name, value in options.items() if name != "model"}
 
 
 def compare_figures(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[FigureComparison, ...]:
@@ -132,11 +132,11 @@ def compare_figures(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Figur
 
     Raises UserError if the data do not give one of these columns.
     """
-    found = figures_of(row, scores)
-    if missing := [column for column in row.published if column not in found]:
+    measured = figures_of(row, scores)
+    if missing := [column for column in row.published if column not in measured]:
         raise UserError(f"{row.name}: {', '.join(missing)} cannot be measured on these data; give the official sets")
     return tuple(
-        FigureComparison(column, *(_rounded(column, value) for value in (row.published[column], found[column])))
+        FigureComparison(column, *(_rounded(column, value) for value in (row.published[column], measured[column])))
         for column in row.columns
         if column in row.published
     )

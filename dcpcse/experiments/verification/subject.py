@@ -69,8 +69,8 @@ class Subject:
     @property
     def supervised(self) -> bool | None:
         """Whether it was trained with labels, as its name tells; None if it does not."""
-        found = re.search(r"(?<![a-z])(un)?sup(ervised)?(?![a-z])", Path(self.location).name)
-        return found and found[1] is None
+        match = re.search(r"(?<![a-z])(un)?sup(ervised)?(?![a-z])", Path(self.location).name)
+        return match and match[1] is None
 
 
 def find_subject(
@@ -83,28 +83,28 @@ def find_subject(
     """
     from dcpcse.inference.public_checkpoints.read import read_checkpoint
 
-    place, revision = Path(location), None
-    if place.is_file():
-        return Subject(location, place, {place.name: file_sha256(place)}), None
+    path, revision = Path(location), None
+    if path.is_file():
+        return Subject(location, path, {path.name: file_sha256(path)}), None
     if hub.is_hub_id(location):
         with contextlib.suppress(hub.UnreachableError):  # the cache may contain a checkpoint of other code
-            place = hub.find_model_folder(location, options) or place
-        if place == Path(location):
-            place = checkpoint_folder(location, options)
-        revision = place.name
-    if manifest.is_model_folder(place):
-        record = manifest.read_record(place)
-        names = sorted(name for name in manifest.file_names(record) if (place / name).is_file())
-        weights = {name: file_sha256(place / name) for name in names if name.endswith(".safetensors")}
+            path = hub.find_model_folder(location, options) or path
+        if path == Path(location):
+            path = checkpoint_folder(location, options)
+        revision = path.name
+    if manifest.is_model_folder(path):
+        record = manifest.read_record(path)
+        names = sorted(name for name in manifest.file_names(record) if (path / name).is_file())
+        weights = {name: file_sha256(path / name) for name in names if name.endswith(".safetensors")}
         encoder = (record["base"]["model_type"], record["base"]["hidden_size"], None)
-        return Subject(location, place, weights, True, None, False, record["method"], encoder, revision), None
-    checkpoint = read_checkpoint(place)
+        return Subject(location, path, weights, True, None, False, record["method"], encoder, revision), None
+    checkpoint = read_checkpoint(path)
     names, adapter = sorted(checkpoint.tensors), checkpoint.adapter is not None
-    found = recognise_layout(names, adapter=adapter)
+    detected = recognise_layout(names, adapter=adapter)
     if layout:
-        found = find_layout(names, layout, adapter=adapter, where=checkpoint.file)
+        detected = find_layout(names, layout, adapter=adapter, where=checkpoint.file)
     headed = any(name.startswith("mlp.") for name in names)
     encoder = tuple(checkpoint.config.get(name) for name in ("model_type", "hidden_size", "vocab_size"))
     weights = {checkpoint.file.name: file_sha256(checkpoint.file)}
-    method = LAYOUTS[found].method if found else None
-    return Subject(location, place, weights, False, found, headed, method, encoder, revision), checkpoint
+    method = LAYOUTS[detected].method if detected else None
+    return Subject(location, path, weights, False, detected, headed, method, encoder, revision), checkpoint

@@ -49,8 +49,8 @@ def writer_for(output: Path, with_sentences: bool) -> Writer:
     Raises UserError if the extension is unknown, or if the format cannot contain sentences.
     """
     if output.suffix not in WRITERS:
-        found = f"the extension {output.suffix!r}" if output.suffix else "no extension"
-        raise UserError(f"{spell('output', output)} has {found}; choose one of {', '.join(WRITERS)}")
+        extension = f"the extension {output.suffix!r}" if output.suffix else "no extension"
+        raise UserError(f"{spell('output', output)} has {extension}; choose one of {', '.join(WRITERS)}")
     if with_sentences and output.suffix == ".npy":
         raise OptionError(
             "with_sentences",

@@ -194,8 +194,8 @@ class Shards:
     def _conflict(self) -> str | None:
         """Return why existing files do not belong to this job, or None if there is no conflict."""
         job, record = _read(JobRecord, self._job), _read(OutputRecord, self._record)
-        for found in (job, record):
-            if found is not None and (difference := _difference(found["made_of"], self._made_of)):
+        for saved in (job, record):
+            if saved is not None and (difference := _difference(saved["made_of"], self._made_of)):
                 return f"{self.output} was started with {difference}"
         unknown = [self.folder] if job is None and any(path.name != LOCK for path in self.folder.iterdir()) else []
         places = (self._record, self.output, self._journal) if record is None else ()
@@ -252,11 +252,11 @@ def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     for part in sorted({*was, *now}):
         name, before, after = f"a different {part.removesuffix('s')}", was.get(part), now.get(part)
         for key in sorted({*before, *after}) if isinstance(before, dict) and isinstance(after, dict) else ():
-            if (one := before.get(key)) != (other := after.get(key)):
-                if isinstance(one, dict) and isinstance(other, dict):  # a configuration: name its first field
-                    field = min(inner for inner in {*one, *other} if one.get(inner) != other.get(inner))
-                    key, one, other = f"{key}.{field}", one.get(field, "default"), other.get(field, "default")
-                return f"{name} ({key} {one!s:.40}, now {other!s:.40})"
+            if (old := before.get(key)) != (other := after.get(key)):
+                if isinstance(old, dict) and isinstance(other, dict):  # a configuration: name its first field
+                    field = min(inner for inner in {*old, *other} if old.get(inner) != other.get(inner))
+                    key, old, other = f"{key}.{field}", old.get(field, "default"), other.get(field, "default")
+                return f"{name} ({key} {old!s:.40}, now {other!s:.40})"
         if before != after:
             return name
     return None

@@ -42,15 +42,15 @@ def nearest_rows(
     for start in range(0, len(vectors), BLOCK):
         block = vectors[start : start + BLOCK]
         if faiss is not None:
-            found, own = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            similarities, indices = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
         else:
-            found = queries @ block.T
+            similarities = queries @ block.T
             if limits is not None:
-                found[found > limits[:, None] + ROUNDING] = -np.inf
+                similarities[similarities > limits[:, None] + ROUNDING] = -np.inf
             # Few rows beat the k best rows of earlier blocks, so the partition below is cheap.
-            own = np.flatnonzero((found > scores.min(axis=1, keepdims=True)).any(axis=0))
-            found, own = found[:, own], np.broadcast_to(own, (len(queries), len(own)))
-        scores, rows = np.hstack([scores, found]), np.hstack([rows, own + start])
+            indices = np.flatnonzero((similarities > scores.min(axis=1, keepdims=True)).any(axis=0))
+            similarities, indices = similarities[:, indices], np.broadcast_to(indices, (len(queries), len(indices)))
+        scores, rows = np.hstack([scores, similarities]), np.hstack([rows, indices + start])
         best = np.argpartition(scores, -k, axis=1)[:, -k:]
         scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
     rows[np.isneginf(scores)] = -1
@@ -64,9 +64,9 @@ def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) ->
     """
     rows, scores = np.sort(rows[rows >= 0]), np.empty(0)
     for start in range(0, len(rows), BLOCK):
-        own = vectors[rows[start : start + BLOCK]]
+        block = vectors[rows[start : start + BLOCK]]
         # The query is copied for each row, because numpy sums a broadcast array in a different order.
-        scores = np.append(scores, pairwise_cosines(own, np.tile(query, (len(own), 1))))
+        scores = np.append(scores, pairwise_cosines(block, np.tile(query, (len(block), 1))))
     order = np.argsort(-scores, kind="stable")
     return rows[order], scores[order]
 
@@ -97,7 +97,7 @@ def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: np.ndarray, num
     index.is_trained, index.nprobe = True, min(num_cells_in_search, num_cells)
     for start in range(0, len(vectors), BLOCK):
         block = np.ascontiguousarray(vectors[start : start + BLOCK])
-        own = cells[start : start + BLOCK].astype(np.int64)
+        cell_ids = cells[start : start + BLOCK].astype(np.int64)
         # `add` would search the nearest centroid of every vector again, which takes most of the time of loading.
-        index.add_core(len(block), faiss.swig_ptr(block), None, faiss.swig_ptr(own))
+        index.add_core(len(block), faiss.swig_ptr(block), None, faiss.swig_ptr(cell_ids))
     return index

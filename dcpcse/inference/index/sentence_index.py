@@ -132,12 +132,12 @@ class SentenceIndex:
             start = 0
             with tqdm(total=count, desc="index", unit=" sentences", mininterval=1, disable=not show_progress) as bar:
                 for chunk in chunks:
-                    own = slice(start, start + len(chunk))
-                    found = vectors[own] if encode is None else encode(chunk)
-                    if len(found) != len(chunk):
-                        raise UserError(f"the model returned {len(found)} vectors for {len(chunk)} sentences")
-                    yield chunk, normalize_rows(found, start)
-                    start = own.stop
+                    span = slice(start, start + len(chunk))
+                    embeddings = vectors[span] if encode is None else encode(chunk)
+                    if len(embeddings) != len(chunk):
+                        raise UserError(f"the model returned {len(embeddings)} vectors for {len(chunk)} sentences")
+                    yield chunk, normalize_rows(embeddings, start)
+                    start = span.stop
                     bar.update(len(chunk))
 
         def clustering(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,8 +176,8 @@ class SentenceIndex:
         ivf = None
         if backend in ("auto", "ivf") and clusters is not None:
             ivf, backend = nearest.build_ivf(*clusters, vectors, record["num_cells_in_search"]), "ivf"
-        found = {"text": record["text"], "truncate_dim": record.get("truncate_dim")}
-        return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, **found)
+        settings = {"text": record["text"], "truncate_dim": record.get("truncate_dim")}
+        return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, **settings)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -190,11 +190,11 @@ class SentenceIndex:
     @property
     def described(self) -> str:
         """The number of sentences, with a warning if the search is approximate."""
-        found = f"{plural(len(self), 'sentence')} in the index"
+        text = f"{plural(len(self), 'sentence')} in the index"
         if self._ivf is None:
-            return found
+            return text
         cells = f"{self.num_cells_in_search} of its {self.num_cells} cells"
-        return f"{found}; each query searches {cells} and may miss sentences in the others"
+        return f"{text}; each query searches {cells} and may miss sentences in the others"
 
     @property
     def num_cells(self) -> int | None:
@@ -278,8 +278,8 @@ class SentenceIndex:
         """
         encode = self._encoder(batch_size)
         vectors = encode([queries] if isinstance(queries, str) else strings(queries))
-        found = self.search_vectors(vectors, top_k, threshold)
-        return found[0] if isinstance(queries, str) else found
+        hits = self.search_vectors(vectors, top_k, threshold)
+        return hits[0] if isinstance(queries, str) else hits
 
     def search_vectors(
         self,
@@ -303,13 +303,13 @@ class SentenceIndex:
                 raise UserError(f"limits of shape {limits.shape} for vectors {vectors.shape}; give a number a query")
         if vectors.ndim and not len(vectors):
             return []
-        searched, queries, found = self._vectors, self._unit_vectors(vectors), []
+        searched, queries, hits = self._vectors, self._unit_vectors(vectors), []
         for start in range(0, len(queries), QUERY_CHUNK):
-            own = slice(start, start + QUERY_CHUNK)
-            for rows, scores in self._ranked(searched, queries[own], top_k, None if limits is None else limits[own]):
+            span = slice(start, start + QUERY_CHUNK)
+            for rows, scores in self._ranked(searched, queries[span], top_k, None if limits is None else limits[span]):
                 best = list(zip(rows.tolist(), scores.tolist(), strict=True))[:top_k]
-                found.append([Hit(self._sentences[r], s, r) for r, s in best if threshold is None or s >= threshold])
-        return found
+                hits.append([Hit(self._sentences[r], s, r) for r, s in best if threshold is None or s >= threshold])
+        return hits
 
     def _ranked(
         self, searched: np.ndarray, queries: np.ndarray, top_k: int, limits: np.ndarray | None
@@ -320,12 +320,12 @@ class SentenceIndex:
             candidates = nearest.nearest_rows(searched, queries, k, self.backend, limits)
         else:
             candidates = self._ivf.search(queries, k)[1]
-        for i, own in enumerate(candidates):
-            rows, scores = nearest.rank_candidates(searched, queries[i], own)
+        for i, indices in enumerate(candidates):
+            rows, scores = nearest.rank_candidates(searched, queries[i], indices)
             if limits is not None:
                 allowed = scores <= limits[i]
                 # The cells of ivf are searched without limits, and float32 lets cosines pass that are nearly allowed.
-                if allowed.sum() < top_k and (own >= 0).all() and k < len(searched):
+                if allowed.sum() < top_k and (indices >= 0).all() and k < len(searched):
                     yield from self._ranked(searched, queries[i : i + 1], 2 * top_k, limits[i : i + 1])
                     continue
                 rows, scores = rows[allowed], scores[allowed]
@@ -432,9 +432,9 @@ def _read_vectors(
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
     if text != sha256:
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
-    if (own := made_of.get("options", {}).get("truncate_dim")) != truncate_dim:
-        made, given = (f"truncate_dim {size}" if size else "no truncate_dim" for size in (own, truncate_dim))
-        raise UserError(f"{path} was made with {made}, and {given} is given for the index; give the same")
+    if (dim := made_of.get("options", {}).get("truncate_dim")) != truncate_dim:
+        recorded, requested = (f"truncate_dim {size}" if size else "no truncate_dim" for size in (dim, truncate_dim))
+        raise UserError(f"{path} was made with {recorded}, and {requested} is given for the index; give the same")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
     if identity is not None:

@@ -144,22 +144,22 @@ class _Miner:
         """Choose the negatives of all anchors. advance: called with the number of anchors that are finished."""
         shape = (len(self.pairs.anchors), self.args.num_negatives)
         rows, similarities = np.full(shape, -1), np.full(shape, np.nan)
-        of_pairs, candidates, kept = np.empty(len(self.pairs.anchor_of)), 0, 0
+        of_pairs, candidates, remaining = np.empty(len(self.pairs.anchor_of)), 0, 0
         for chunk in self.pairs.chunks(ANCHORS):
             vectors = self.similarities.encode(chunk.texts)
             of_pairs[chunk.rows] = self.similarities.of_pairs(chunk, vectors)
             limits = self._limits(chunk.lowest(of_pairs[chunk.rows]))
-            found = self._candidates(vectors, limits, chunk.excluded())
-            candidates += sum(map(len, found))
+            hits = self._candidates(vectors, limits, chunk.excluded())
+            candidates += sum(map(len, hits))
             if self.guide:
-                found = self._without_false_negatives(self.guide, chunk, found)
-            kept += sum(map(len, found))
-            for anchor, own in zip(chunk.numbers, found, strict=True):
-                chosen = self._sample(anchor, own)
+                hits = self._without_false_negatives(self.guide, chunk, hits)
+            remaining += sum(map(len, hits))
+            for anchor, anchor_hits in zip(chunk.numbers, hits, strict=True):
+                chosen = self._sample(anchor, anchor_hits)
                 rows[anchor, : len(chosen)] = [hit.row for hit in chosen]
                 similarities[anchor, : len(chosen)] = [hit.score for hit in chosen]
             advance(len(chunk.numbers))
-        return Negatives(rows, similarities, of_pairs, candidates, candidates - kept)
+        return Negatives(rows, similarities, of_pairs, candidates, candidates - remaining)
 
     def _limits(self, positives: np.ndarray) -> np.ndarray | None:
         """Return the largest cosine that a negative of each anchor may have, if there are limits.
@@ -182,28 +182,28 @@ class _Miner:
 
         vectors: those of the anchors (n, H). Ranks count different texts that are within the limits and not excluded.
         """
-        found: list[list[Hit]] = [[]] * len(vectors)
+        candidates: list[list[Hit]] = [[]] * len(vectors)
         left, top_k = np.arange(len(vectors)), self.args.range_max + SPARE
         while len(left):
             own_limits = None if limits is None else limits[left]
             hits, again = self.index.search_vectors(vectors[left], top_k, limits=own_limits), []
-            for anchor, own in zip(left.tolist(), hits, strict=True):
-                ranked = list(islice(_distinct(own, excluded[anchor]), self.args.range_max))
-                found[anchor] = ranked[self.args.range_min :]
-                if len(ranked) < self.args.range_max and len(own) == top_k:
+            for anchor, anchor_hits in zip(left.tolist(), hits, strict=True):
+                ranked = list(islice(_distinct(anchor_hits, excluded[anchor]), self.args.range_max))
+                candidates[anchor] = ranked[self.args.range_min :]
+                if len(ranked) < self.args.range_max and len(anchor_hits) == top_k:
                     again.append(anchor)
             left, top_k = np.array(again, np.int64), 2 * top_k
-        return found
+        return candidates
 
     def _without_false_negatives(
-        self, guide: Similarities, chunk: AnchorChunk, found: Sequence[Sequence[Hit]]
+        self, guide: Similarities, chunk: AnchorChunk, candidates: Sequence[Sequence[Hit]]
     ) -> list[list[Hit]]:
         """Return the candidates that are less similar to the anchor than its positives according to the guide."""
         vectors = guide.encode(chunk.texts)
         limits = chunk.lowest(guide.of_pairs(chunk, vectors)) - self.args.guide_margin
-        cosines = guide.of_candidates(vectors, [[hit.row for hit in own] for own in found])
-        kept = [of_anchor <= limit for of_anchor, limit in zip(cosines, limits, strict=True)]
-        return [list(compress(own, keep)) for own, keep in zip(found, kept, strict=True)]
+        cosines = guide.of_candidates(vectors, [[hit.row for hit in hits] for hits in candidates])
+        masks = [of_anchor <= limit for of_anchor, limit in zip(cosines, limits, strict=True)]
+        return [list(compress(hits, keep)) for hits, keep in zip(candidates, masks, strict=True)]
 
     def _sample(self, anchor: int, candidates: Sequence[Hit]) -> Sequence[Hit]:
         count = self.args.num_negatives
@@ -228,8 +228,8 @@ def _rows_of_output(args: MiningArguments, pairs: Pairs, negatives: Negatives) -
     """Choose the rows of the output. Raises UserError if there are none."""
     counts, places = negatives.counts[pairs.anchor_of], np.arange(args.num_negatives)
     if args.output_format == "triplet":
-        of_row, place = np.nonzero(places < counts[:, None])
-        rows = OutputRows(of_row, place[:, None])
+        of_row, column = np.nonzero(places < counts[:, None])
+        rows = OutputRows(of_row, column[:, None])
     else:
         complete = np.flatnonzero(counts == args.num_negatives)
         rows = OutputRows(complete, np.tile(places, (len(complete), 1)))
@@ -248,6 +248,6 @@ def _texts(pairs: Pairs, rows: OutputRows, negatives: Negatives, index: Sentence
     pair, places = next(left)
     for number, texts in enumerate(pairs.data.rows()):
         while pair == number:
-            own = negatives.rows[pairs.anchor_of[number], places]
-            yield [*texts, *map(index.sentence, own.tolist())]
+            indices = negatives.rows[pairs.anchor_of[number], places]
+            yield [*texts, *map(index.sentence, indices.tolist())]
             pair, places = next(left, (-1, places))

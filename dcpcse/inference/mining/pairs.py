@@ -93,9 +93,9 @@ class AnchorChunk:
 
         These are the anchor, all its positives and the blank text.
         """
-        found = []
+        texts = []
         for number in self.numbers:
             rows = self.pairs.order[self.pairs.bounds[number] : self.pairs.bounds[number + 1]]
             positives = (self.pairs.positives[i] for i in self.pairs.positive_of[rows].tolist())
-            found.append({"", *map(single_blanks, (self.pairs.anchors[number], *positives))})
-        return found
+            texts.append({"", *map(single_blanks, (self.pairs.anchors[number], *positives))})
+        return texts

@@ -68,7 +68,7 @@ class Similarities:
 
     def of_candidates(self, vectors: np.ndarray, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the cosines of each anchor with its own texts of the corpus. vectors: those of the anchors."""
-        counts = np.array([len(own) for own in rows])
+        counts = np.array([len(indices) for indices in rows])
         numbers = np.fromiter(chain.from_iterable(rows), np.int64, counts.sum())
         cosines = _cosines(vectors, np.repeat(np.arange(len(rows)), counts), self.corpus, numbers)
         return np.split(cosines, np.cumsum(counts)[:-1])
@@ -76,8 +76,8 @@ class Similarities:
 
 def _cosines(vectors: np.ndarray, anchors: np.ndarray, others: Vectors, numbers: np.ndarray) -> np.ndarray:
     """Return the cosines (n,) of the vectors with the places `anchors` (n,) and the texts with the `numbers` (n,)."""
-    found = np.empty(len(numbers))
+    cosines = np.empty(len(numbers))
     for start in range(0, len(numbers), BLOCK):
-        own = slice(start, start + BLOCK)
-        found[own] = pairwise_cosines(others(numbers[own]), vectors[anchors[own]])
-    return found
+        span = slice(start, start + BLOCK)
+        cosines[span] = pairwise_cosines(others(numbers[span]), vectors[anchors[span]])
+    return cosines

@@ -51,7 +51,7 @@ class EncoderPlace:
 
 def load_checkpoint(
     checkpoint: ForeignCheckpoint,
-    place: EncoderPlace,
+    origin: EncoderPlace,
     layout: str | None,
     choices: Choices,
     published: PublishedSettings | None = None,
@@ -74,7 +74,7 @@ def load_checkpoint(
     except UserError as error:
         raise UserError(f"{checkpoint.file}: {error}") from error
     parts = _parts(checkpoint.tensors, used)
-    backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts["encoder"], place)
+    backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts["encoder"], origin)
     model, resolved = _build(checkpoint, name, parts, backbone, choices, published)
     # These lines are logged at the end, so that they do not hide an error.
     notify(
@@ -90,28 +90,28 @@ def load_checkpoint(
 def _parts(tensors: Mapping[str, Tensor], used: Mapping[str, str]) -> Parts:
     parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "prompt": {}, "shallow": {}, "head": {}}
     for name, target in used.items():
-        part, own = target.split(".", 1)
-        parts[part][own] = tensors[name]
+        part, key = target.split(".", 1)
+        parts[part][key] = tensors[name]
     return parts
 
 
 def _trained(
-    checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
+    checkpoint: ForeignCheckpoint, layout: Layout, weights: Mapping[str, Tensor], origin: EncoderPlace
 ) -> Backbone:
     """Build the trained encoder that a checkpoint contains."""
     folder = str(checkpoint.folder)
-    if place.base is not None:
+    if origin.base is not None:
         raise UserError(
             f"{spell('base')}: {folder} is a {layout.title} checkpoint with its own encoder; leave {spell('base')} out"
         )
     if not checkpoint.config:
         raise UserError(f"{folder} has no config.json, which describes the encoder; copy it there")
-    if place.tokenizer is None and not checkpoint.has_tokenizer:
+    if origin.tokenizer is None and not checkpoint.has_tokenizer:
         raise UserError(
             f"{folder} has no tokenizer; copy that of its encoder there, or give it to dcpcse import with --tokenizer"
         )
     _require_root(checkpoint)
-    return build_backbone(folder, found, checkpoint.file.name, tokenizer=place.tokenizer, options=place.options)
+    return build_backbone(folder, weights, checkpoint.file.name, tokenizer=origin.tokenizer, options=origin.options)
 
 
 def _require_root(checkpoint: ForeignCheckpoint) -> None:
@@ -121,20 +121,20 @@ def _require_root(checkpoint: ForeignCheckpoint) -> None:
         raise UserError(
             f"{checkpoint.folder}: config.json has model_type {kind!r}; supported are {', '.join(sorted(_ROOTS))}"
         )
-    found = {name.split(".")[0] for name in checkpoint.tensors} & set(_ROOTS.values())
-    if found - {_ROOTS[kind]}:
+    roots = {name.split(".")[0] for name in checkpoint.tensors} & set(_ROOTS.values())
+    if roots - {_ROOTS[kind]}:
         raise UserError(
-            f"{checkpoint.folder}: config.json has model_type {kind}, but the tensors are of a {min(found)} encoder; "
+            f"{checkpoint.folder}: config.json has model_type {kind}, but the tensors are of a {min(roots)} encoder; "
             "copy the folder again"
         )
 
 
 def _frozen(
-    checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
+    checkpoint: ForeignCheckpoint, layout: Layout, weights: Mapping[str, Tensor], origin: EncoderPlace
 ) -> Backbone:
     """Load from --base the encoder on which a checkpoint's prompts were trained."""
     adapter = checkpoint.adapter
-    where = place.base or (None if adapter is None else adapter.get("base_model_name_or_path"))
+    where = origin.base or (None if adapter is None else adapter.get("base_model_name_or_path"))
     if adapter is not None:
         _require_prefix_tuning(checkpoint)
     if where is None:
@@ -144,16 +144,16 @@ def _frozen(
             f"{checkpoint.folder} contains prompts for a frozen encoder ({layout.title}); give that encoder with "
             f"{spell('base')}{named}"
         )
-    tokenizer = place.tokenizer or (str(checkpoint.folder) if checkpoint.has_tokenizer else None)
+    tokenizer = origin.tokenizer or (str(checkpoint.folder) if checkpoint.has_tokenizer else None)
 
     def require_same_kind(source: EncoderSource) -> None:
         _require_same(checkpoint, where, "model_type", checkpoint.config.get("model_type"), source.model_type)
 
-    backbone = load_backbone(where, tokenizer=tokenizer, options=place.options, require=require_same_kind)
+    backbone = load_backbone(where, tokenizer=tokenizer, options=origin.options, require=require_same_kind)
     notify(f"tokenizer: loaded from {tokenizer or where}")
     _require_same_settings(checkpoint, where, backbone)
-    if found:
-        _require_same_encoder(checkpoint, found, where, backbone)
+    if weights:
+        _require_same_encoder(checkpoint, weights, where, backbone)
     else:
         notify(f"encoder: {where}; only its size could be checked, as {checkpoint.file.name} does not contain it")
     return backbone
@@ -174,9 +174,9 @@ def _require_same_settings(checkpoint: ForeignCheckpoint, where: str, backbone: 
     config = backbone.model.config
     recorded = {name: (checkpoint.config.get(name), getattr(config, name, None)) for name in _SAME}
     if checkpoint.adapter is not None:
-        own = {"token_dim": "hidden_size", "num_layers": "num_hidden_layers"}
-        own["num_attention_heads"] = "num_attention_heads"
-        recorded |= {name: (checkpoint.adapter.get(name), getattr(config, ours, None)) for name, ours in own.items()}
+        names = {"token_dim": "hidden_size", "num_layers": "num_hidden_layers"}
+        names["num_attention_heads"] = "num_attention_heads"
+        recorded |= {name: (checkpoint.adapter.get(name), getattr(config, ours, None)) for name, ours in names.items()}
     for name, (theirs, ours) in recorded.items():
         _require_same(checkpoint, where, name, theirs, ours)
 
@@ -190,14 +190,14 @@ def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: 
 
 
 def _require_same_encoder(
-    checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], where: str, backbone: Backbone
+    checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], where: str, backbone: Backbone
 ) -> None:
     """Raise UserError unless the encoder weights in the checkpoint equal those of the given encoder."""
     expected = backbone.model.state_dict()
-    require_same_tensors(f"{checkpoint.file}, compared with {where}: the encoder inside", expected, found)
+    require_same_tensors(f"{checkpoint.file}, compared with {where}: the encoder inside", expected, weights)
     for name, tensor in expected.items():
         # The checkpoint may have been saved in half precision.
-        difference = (tensor.to(found[name].dtype).float() - found[name].float()).abs().max().item()
+        difference = (tensor.to(weights[name].dtype).float() - weights[name].float()).abs().max().item()
         if difference:
             raise UserError(
                 f"the encoder inside {checkpoint.file} is not {where}: '{name}' differs by up to {difference:.2g}; "
@@ -250,18 +250,18 @@ def _build(
 
 
 def _deep_prompt(
-    checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
+    checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
     """Return deep prompts built from the checkpoint's tensors; dropout: None for the encoder's hidden dropout."""
-    if not found:
+    if not weights:
         return None
     config, file = backbone.model.config, checkpoint.file
-    if "embedding" not in found or found["embedding"].ndim != 2:
+    if "embedding" not in weights or weights["embedding"].ndim != 2:
         raise UserError(f"{file} has no prompt table with two dimensions; copy it again")
-    projected = len(found) > 1
-    shape = PromptShape.fit(config, len(found["embedding"]))
-    inner = found["trans.0.weight"].shape[0] if "trans.0.weight" in found else None
-    last = found.get("trans.2.weight", found["embedding"].T) if projected else found["embedding"].T
+    projected = len(weights) > 1
+    shape = PromptShape.fit(config, len(weights["embedding"]))
+    inner = weights["trans.0.weight"].shape[0] if "trans.0.weight" in weights else None
+    last = weights.get("trans.2.weight", weights["embedding"].T) if projected else weights["embedding"].T
     if len(last) != shape.width:
         raise UserError(
             f"{file}: each prompt has {len(last)} values, but {backbone.source.name_or_path} requires {shape.width} "
@@ -270,21 +270,21 @@ def _deep_prompt(
         )
     rate = getattr(config, "hidden_dropout_prob", 0.0) if dropout is None else dropout
     prompt = DeepPrompt(shape, dropout=rate, projection=inner)
-    _fill(f"{file}: the prompt encoder", prompt.table, found if projected else {"weight": found["embedding"]})
+    _fill(f"{file}: the prompt encoder", prompt.table, weights if projected else {"weight": weights["embedding"]})
     return prompt
 
 
 def _shallow_prompt(
-    checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], template: Template | None, backbone: Backbone
+    checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], template: Template | None, backbone: Backbone
 ) -> ShallowPrompt | None:
     """Return input vectors for the tokens of the template, as in the public code of OptiPrompt.
 
     OptiPrompt locates each template token by its last occurrence. If a token occurs twice in the template, the first
     occurrence therefore keeps the encoder's embedding, and its trained vector is never used.
     """
-    if not found:
+    if not weights:
         return None
-    vectors, ids = found["weight"].float(), TokenTemplate(template, backbone.tokenizer).prompt_ids
+    vectors, ids = weights["weight"].float(), TokenTemplate(template, backbone.tokenizer).prompt_ids
     embeddings = backbone.model.get_input_embeddings().weight.detach()
     if vectors.shape != (len(ids), embeddings.shape[1]):
         raise UserError(
@@ -292,29 +292,29 @@ def _shallow_prompt(
             f"{len(ids)} tokens and the encoder {embeddings.shape[1]} dimensions; give the trained template with "
             f"{spell('template')}"
         )
-    unused = [place for place, token in enumerate(ids) if token in ids[place + 1 :]]
+    unused = [index for index, token in enumerate(ids) if token in ids[index + 1 :]]
     if unused:
-        tokens = backbone.tokenizer.convert_ids_to_tokens([ids[place] for place in unused])
+        tokens = backbone.tokenizer.convert_ids_to_tokens([ids[index] for index in unused])
         notify(f"p_mbv of {', '.join(tokens)} is not used, as in the public code: the token occurs again later")
     return ShallowPrompt(
         vectors.index_copy(0, torch.tensor(unused, dtype=torch.long), embeddings[[ids[i] for i in unused]])
     )
 
 
-def _head(checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], config: Any) -> nn.Module | None:
+def _head(checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], config: Any) -> nn.Module | None:
     """Return the head whose tensors a checkpoint contains; None without a head."""
-    if not found:
+    if not weights:
         return None
     settings = {"activation": getattr(config, "hidden_act", "gelu"), "eps": getattr(config, "layer_norm_eps", 1e-12)}
     of_kind = {"mlm_transform": settings}
     candidates = [build_head({"kind": kind, **of_kind.get(kind, {})}, config.hidden_size) for kind in HEADS]
-    head = next((one for one in candidates if set(one.state_dict()) == set(found)), None)
+    head = next((candidate for candidate in candidates if set(candidate.state_dict()) == set(weights)), None)
     if head is None:
-        raise UserError(f"{checkpoint.file}: its head has the tensors {listed(found)}, which fit no supported head")
-    _fill(f"{checkpoint.file}: the head", head, found)
+        raise UserError(f"{checkpoint.file}: its head has the tensors {listed(weights)}, which fit no supported head")
+    _fill(f"{checkpoint.file}: the head", head, weights)
     return head
 
 
-def _fill(what: str, module: nn.Module, found: Mapping[str, Tensor]) -> None:
-    require_same_tensors(what, module.state_dict(), found)
-    module.load_state_dict(found)
+def _fill(what: str, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    require_same_tensors(what, module.state_dict(), weights)
+    module.load_state_dict(weights)

@@ -117,13 +117,13 @@ def resolve_choices(
     }
     values, assumed = {}, {}
     for name, obstacle in open_to.items():
-        given = getattr(choices, name)
-        if obstacle and given is not None:
+        choice = getattr(choices, name)
+        if obstacle and choice is not None:
             raise no_effect(name, f"on this {layout.title} checkpoint: {obstacle}")
         if obstacle:
             continue
-        values[name] = (settings | {"position_offset": prompt_length})[name] if given is None else given
-        if given is None:
+        values[name] = (settings | {"position_offset": prompt_length})[name] if choice is None else choice
+        if choice is None:
             assumed[name] = values[name]
     sources = dict.fromkeys(assumed, run.source) | {"position_offset": "the prompt length, as in the public code"}
     if "denoise_from_zero" not in run.options:

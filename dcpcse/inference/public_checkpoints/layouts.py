@@ -103,7 +103,7 @@ class Imported:
 
 def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | None:
     """Return the key in `LAYOUTS` of the format with these tensor names, or None; adapter: whether PEFT wrote them."""
-    return next((n for n, one in LAYOUTS.items() if one.adapter == adapter and one.matches(names)), None)
+    return next((n for n, layout in LAYOUTS.items() if layout.adapter == adapter and layout.matches(names)), None)
 
 
 _ROOT = r"(?:(?:bert|roberta)\.)?"
@@ -206,9 +206,9 @@ def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where
     """Return the requested format, or else the recognised one; raise UserError if there is none."""
     if asked is not None and asked not in LAYOUTS:
         raise invalid_choice("layout", asked, LAYOUTS)
-    found = asked or recognise_layout(names, adapter=adapter)
-    if found is None or LAYOUTS[found].adapter != adapter:
+    key = asked or recognise_layout(names, adapter=adapter)
+    if key is None or LAYOUTS[key].adapter != adapter:
         known = ", ".join(name for name, layout in LAYOUTS.items() if layout.adapter == adapter)
         what = "has an unknown format" if asked is None else f"does not have the format {asked}"
         raise UserError(f"{where} {what}: it contains {', '.join(names[:3])}, …; supported formats: {known}")
-    return found
+    return key

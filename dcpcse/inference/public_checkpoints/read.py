@@ -59,10 +59,10 @@ def _require_checkpoint(folder: Path) -> None:
 
 
 def _weights_in(folder: Path, adapter: bool) -> Path:
-    if (found := find_weight_file(folder, adapter)) is None:
+    if (file := find_weight_file(folder, adapter)) is None:
         others = sorted(path.name for path in folder.iterdir() if path.name.endswith(_WEIGHTS_OF_OTHERS))
         held = f"it contains {', '.join(others)}" if others else "it contains no weights"
         raise UserError(
             f"{folder} has no {' or '.join(WEIGHT_FILES[adapter])}, and other formats are not read; {held}"
         )
-    return found
+    return file

@@ -96,7 +96,7 @@ def export(
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
     target, output = EXPORT_FORMATS[to], Path(path("output", output))
     if truncate_dim is not None and not target.shortens:
-        others = " or ".join(spell("to", name) for name, one in EXPORT_FORMATS.items() if one.shortens)
+        others = " or ".join(spell("to", name) for name, fmt in EXPORT_FORMATS.items() if fmt.shortens)
         raise UserError(
             f"{spell('truncate_dim')}: {spell('to', to)} cannot contain a size; leave it out, or use {others}"
         )
@@ -144,7 +144,7 @@ def _others(model: "SentenceEncoder", refused: str) -> str:
     return f"use {spell('to', ' or '.join(fitting))}"
 
 
-def _difference(found: "np.ndarray", expected: "np.ndarray") -> float:
-    if found.shape != expected.shape:
-        raise UserError(f"embeddings read back have shape {found.shape}, not {expected.shape}; nothing was written")
-    return float(abs(found - expected).max())
+def _difference(actual: "np.ndarray", expected: "np.ndarray") -> float:
+    if actual.shape != expected.shape:
+        raise UserError(f"embeddings read back have shape {actual.shape}, not {expected.shape}; nothing was written")
+    return float(abs(actual - expected).max())

@@ -15,10 +15,10 @@ ENCODER_NOTE = "A trained sentence encoder. sentence-transformers reads the pool
 
 def obstacles(model: SentenceEncoder) -> list[str]:
     """Return the reasons why AutoModel would give different embeddings; [] if there are none."""
-    found = model.plain_obstacles()
-    if not found and needs_other_pooler(model):
-        found.append(f"{model.source.model_type} encoders have no pooler for its MLP")
-    return found
+    reasons = model.plain_obstacles()
+    if not reasons and needs_other_pooler(model):
+        reasons.append(f"{model.source.model_type} encoders have no pooler for its MLP")
+    return reasons
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:

@@ -61,8 +61,8 @@ def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = No
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
     """Return the embeddings computed with onnxruntime and tokenizers alone."""
-    found = OnnxEncoder(folder)
-    return found.encode(sentences, max_length=found.max_tokens)
+    encoder = OnnxEncoder(folder)
+    return encoder.encode(sentences, max_length=encoder.max_tokens)
 
 
 class _Graph(nn.Module):

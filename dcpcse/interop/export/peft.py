@@ -24,16 +24,16 @@ output is pooled, so the code is given here."""
 
 def obstacles(model: SentenceEncoder) -> list[str]:
     """Return the reasons why PEFT would give different embeddings; [] if there are none."""
-    found = model.encoder.peft_obstacles()
+    reasons = model.encoder.peft_obstacles()
     if model.templates:
-        found.append("it uses a template")
+        reasons.append("it uses a template")
     elif model.pooling not in SentenceModules.POOLINGS:
-        found.append(f"its pooling, {model.pooling}, is neither [CLS] nor the mean of the last layer")
+        reasons.append(f"its pooling, {model.pooling}, is neither [CLS] nor the mean of the last layer")
     if model.head_at_inference and not isinstance(model.head, TanhMLP):
-        found.append("its head at inference is not a tanh MLP")
+        reasons.append("its head at inference is not a tanh MLP")
     elif needs_other_pooler(model):
-        found.append(f"{model.source.model_type} encoders have no pooler for its MLP")
-    return found
+        reasons.append(f"{model.source.model_type} encoders have no pooler for its MLP")
+    return reasons
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:

@@ -83,8 +83,8 @@ def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) ->
     from sentence_transformers import SentenceTransformer
 
     # The folder was just written by dcpcse, so the module that it names can be trusted.
-    found = SentenceTransformer(str(folder), device="cpu", trust_remote_code=not _is_plain(model))
-    return found.encode(list(sentences), show_progress_bar=False)
+    encoder = SentenceTransformer(str(folder), device="cpu", trust_remote_code=not _is_plain(model))
+    return encoder.encode(list(sentences), show_progress_bar=False)
 
 
 def _is_plain(model: SentenceEncoder) -> bool:

@@ -194,7 +194,7 @@ def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[P
 def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> ReplacedTokenDetection:
     """Return the loss of replaced-token detection."""
     view = "anchor" if args.crtd_views == "anchor" else None
-    columns = [one.column for one in views if view in (None, one.name)]
+    columns = [item.column for item in views if view in (None, item.name)]
     return ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),

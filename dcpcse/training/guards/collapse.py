@@ -128,12 +128,12 @@ class CollapseMonitor(TrainerCallback):
         if figures is None:
             return None
         self._remember(figures)
-        found = self._found()
-        if figures.step - self.window[0].step < LASTING or found is None or not self._is_worse(figures):
+        problem = self._found()
+        if figures.step - self.window[0].step < LASTING or problem is None or not self._is_worse(figures):
             return None
         self.warned = figures
         return (
-            f"step {figures.step}: {found}: the mean cosine is {figures.others:.3f} for random pairs "
+            f"step {figures.step}: {problem}: the mean cosine is {figures.others:.3f} for random pairs "
             f"({self.first.others:.3f} at step {self.first.step}) and {figures.own:.3f} for positives; the effective "
             f"rank is {figures.rank:.1f} ({self.best:.1f} at its best); stop, and try a lower "
             f"{spell('learning_rate')}, or {spell('warmup_steps')}"

@@ -71,7 +71,7 @@ class _Step:
 
     def bad_terms(self) -> list[str]:
         """Return the names of terms that are not finite in any pass of this process."""
-        return sorted({name for one in self.passes for name, term in one.terms.items() if not term.isfinite()})
+        return sorted({name for pass_ in self.passes for name, term in pass_.terms.items() if not term.isfinite()})
 
     def bad_gradients(self) -> list[str]:
         """Return the names of parameters with non-finite gradients."""
@@ -94,9 +94,9 @@ class FiniteCheck:
     _passes: list[Pass] = field(default_factory=list)
     _pending: _Step | None = None
 
-    def observe(self, one: Pass) -> None:
+    def observe(self, pass_: Pass) -> None:
         """Record a pass of the current step."""
-        self._passes.append(one)
+        self._passes.append(pass_)
 
     def require(self, number: int, settings: Mapping[str, Any], *, scaled: bool = False) -> None:
         """Raise UserError if this step, or on a GPU the previous one, is not finite.
@@ -122,7 +122,7 @@ class FiniteCheck:
 
     def _step(self, number: int, settings: Mapping[str, Any], passes: Sequence[Pass], scaled: bool) -> _Step | None:
         gradients = {} if scaled else {name: p.grad for name, p in self.trained.items() if p.grad is not None}
-        losses = [] if self.ignore_losses else [term for one in passes for term in one.terms.values()]
+        losses = [] if self.ignore_losses else [term for pass_ in passes for term in pass_.terms.values()]
         if not gradients and not losses:
             return None
         # A norm that overflows is also an error: clipping by this norm would set gradients to zero.
@@ -137,7 +137,7 @@ class FiniteCheck:
             raise UserError(self._message(step, saved, _of_all_processes(step.bad_terms())))
 
     def _message(self, step: _Step, saved: str, terms: Sequence[Sequence[str]]) -> str:
-        bad = sorted({name for own in terms for name in own})
+        bad = sorted({name for names in terms for name in names})
         what = f"the loss {', '.join(bad)}" if bad else f"the gradient of {listed(step.bad_gradients())}"
         last = last_checkpoint(self.folder)
         before = f"the last checkpoint before it is {last.name}" if last else "there is no checkpoint before it"
@@ -146,23 +146,23 @@ class FiniteCheck:
     def _save(self, step: _Step) -> str:
         """Save the step to the folder of the run, and return a phrase with its location for the error message."""
         folder = self.folder / NON_FINITE / f"step-{step.number}"
-        own = folder if world_size() == 1 else folder / f"process-{dist.get_rank()}"
+        path = folder if world_size() == 1 else folder / f"process-{dist.get_rank()}"
         try:
-            write_atomic(own / BATCH, "".join(f"{json.dumps(line)}\n" for line in self._examples(step)))
-            write_json_atomic(own / STEP, self._summary(step))
+            write_atomic(path / BATCH, "".join(f"{json.dumps(line)}\n" for line in self._examples(step)))
+            write_json_atomic(path / STEP, self._summary(step))
         except OSError as error:
             return f"its batch could not be saved ({error.strerror})"
         return f"its batch is in {folder}"
 
     def _examples(self, step: _Step) -> Iterable[dict[str, Any]]:
-        for number, one in enumerate(step.passes):
-            known = self.locate is not None and one.rows
-            located = self.locate(one.rows) if known else [{} for _ in one.input_ids]
-            for example, ids in zip(located, one.input_ids.tolist(), strict=True):
+        for number, pass_ in enumerate(step.passes):
+            known = self.locate is not None and pass_.rows
+            located = self.locate(pass_.rows) if known else [{} for _ in pass_.input_ids]
+            for example, ids in zip(located, pass_.input_ids.tolist(), strict=True):
                 yield {"pass": number, **example, "input_ids": ids}
 
     def _summary(self, step: _Step) -> dict[str, Any]:
-        losses = [{name: _number(term.item()) for name, term in one.terms.items()} for one in step.passes]
+        losses = [{name: _number(term.item()) for name, term in pass_.terms.items()} for pass_ in step.passes]
         bad = {"losses": step.bad_terms(), "gradients": step.bad_gradients()}
         if step.check.is_immediate:  # otherwise the optimiser has already changed the weights
             bad["weights"] = _not_finite(self.trained)

@@ -97,13 +97,13 @@ class GradientFlowCheck:
 
 def _missing(group: _Group, sizes: Sizes, *, zeros: bool) -> list[str]:
     """Describe the missing gradients of a group. zeros: whether zero gradients count as missing."""
-    own = {name: size for name, size in sizes.items() if name.startswith(group.starts) and group.part in name}
-    if not own:
+    group_sizes = {name: size for name, size in sizes.items() if name.startswith(group.starts) and group.part in name}
+    if not group_sizes:
         return []
-    absent = [name for name, size in own.items() if size is None]
-    if not group.present(size is not None for size in own.values()):
+    absent = [name for name, size in group_sizes.items() if size is None]
+    if not group.present(size is not None for size in group_sizes.values()):
         return [f"no gradient reaches the {group.name} ({listed(absent)})"]
-    present = {name: size for name, size in own.items() if size is not None}
+    present = {name: size for name, size in group_sizes.items() if size is not None}
     if zeros and group.alive and not group.alive(size > 0 for size in present.values()):
         return [f"the gradient of the {group.name} is zero ({listed([n for n, size in present.items() if not size])})"]
     return []
