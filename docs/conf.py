@@ -16,7 +16,7 @@ html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "matplotlib.sphinxext.plot_directive"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "matplotlib.sphinxext.plot_directive"]
 nb_execution_mode = "off"  # pages show the stored outputs; benchmarks/notebooks.sh runs the notebooks
 plot_formats = ["svg"]
 plot_html_show_formats = plot_html_show_source_link = False

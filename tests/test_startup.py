@@ -53,7 +53,7 @@ def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_traini
     assert shown.code == 0
     assert "--pre_seq_len" in shown.out
     assert wrong.code == 2
-    assert "error: --temp -1: must be a positive number" in wrong.err
+    assert "error: --temp -1: must be above 0" in wrong.err
     assert "dcpcse.training.arguments" in wrong.imported
     assert not wrong.imported & OF_THE_WORK
     assert not wrong.imported & {"dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}

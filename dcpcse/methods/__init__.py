@@ -26,8 +26,8 @@ from dcpcse.methods.registry import (
 )
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of, with_prototypes
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Need, flag, option, require
+from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.option_fields import Need, Options, flag, needs_given, needs_value, option, require
 
 __all__ = [
     "METHODS",
@@ -35,6 +35,8 @@ __all__ = [
     "Augmentation",
     "Method",
     "Need",
+    "OptionError",
+    "Options",
     "ParameterGroup",
     "PrototypeOptions",
     "Recipe",
@@ -47,6 +49,8 @@ __all__ = [
     "fill_defaults",
     "flag",
     "model_arguments",
+    "needs_given",
+    "needs_value",
     "option",
     "option_parts",
     "prototypes_of",
@@ -55,6 +59,7 @@ __all__ = [
     "require",
     "sentence_encoder",
     "sentence_pair_views",
+    "spell",
     "with_prototypes",
 ]
 

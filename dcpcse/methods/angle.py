@@ -45,7 +45,7 @@ class AngleOptions(Options):
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if all(getattr(args, name) == 0 for name in WEIGHTS):
-        raise UserError(f"{', '.join(f'--{name}' for name in WEIGHTS)} are all 0; give at least one above 0")
+        raise UserError(f"{', '.join(spell(name) for name in WEIGHTS)} are all 0; give at least one above 0")
     if odd := [size for size in args.matryoshka_dims or () if size % 2 and ANGLES.holds(args)]:
         raise OptionError(
             "matryoshka_dims", odd[0], "an angle needs two halves", f"give even sizes, or {spell('angle_weight')} 0"

@@ -252,7 +252,7 @@ class TrainingArguments(OneGpuArguments):
         instance, defaults = super().__new__(cls), {field.name: field for field in fields(cls)}
         if unknown := next((name for name in options if name not in defaults), None):
             refuse_removed([unknown])
-            hint = did_you_mean(unknown, defaults.keys() - UNSUPPORTED.keys(), form="--{}")
+            hint = did_you_mean(unknown, defaults.keys() - UNSUPPORTED.keys(), form="{}")
             raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/training.md'}")
         passed = dict(zip(defaults, args, strict=False)) | options
         # dataclasses.replace and HfArgumentParser pass all options, also those that nobody has given.
@@ -314,11 +314,18 @@ class TrainingArguments(OneGpuArguments):
                 f"{spell('resume', True)} continues the run that {spell('overwrite_output_dir', True)} would replace; "
                 "give one of them"
             )
+        for name in ("dataloader_persistent_workers", "dataloader_prefetch_factor"):
+            if getattr(self, name) and not self.dataloader_num_workers:
+                raise OptionError(name, reason=f"needs {spell('dataloader_num_workers')}")
         if not self.adam_bias_correction and self.optim != OptimizerNames.ADAMW_TORCH:
             raise UserError(
                 f"{spell('adam_bias_correction', False)} is not available with {spell('optim', self.optim)}; use "
                 f"{spell('optim', 'adamw_torch')} or {spell('adam_bias_correction', True)}"
             )
+        for name in ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
+            value = getattr(self, name)
+            if isinstance(value, str) and not value.startswith("{") and not value.endswith(".json"):
+                raise OptionError(name, value, "must be a JSON object, or a .json file with one")
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
             raise OptionError("optim_args", self.optim_args, "must be NAME=VALUE, several separated by commas")
 

@@ -129,7 +129,7 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
     The local folder is written atomically.
     """
     output = Path(output)
-    require_new_folder(output, spell("output"))
+    require_new_folder(output, "output")
     if not hub.is_hub_id(repo_id):
         raise UserError(f"{repo_id} is not the id of a repository; give ORGANISATION/NAME, not a local path")
     folder = hub.find_model_folder(repo_id, options, EXTRA_FILES)

@@ -1,6 +1,7 @@
 """Check the options of train.py and fill in values that follow from them, before any file is read."""
 
 import os
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -123,7 +124,7 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
             f"{spell('accelerator_config')}: split_batches and dispatch_batches change which sentences are each "
             "other's negatives; leave them out"
         )
-    transformers.Trainer.get_optimizer_cls_and_kwargs(run)  # raises an error if the package of --optim is missing
+    _try_optimizer_and_schedule(run)
     if run.logging_dir:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
@@ -147,6 +148,20 @@ def _notify_of_unused(run: TrainingArguments, option_names: Collection[str]) -> 
 def _word(value: Any) -> str:
     """Return the value of an option that transformers may have made an enumeration."""
     return str(getattr(value, "value", value))
+
+
+def _try_optimizer_and_schedule(run: TrainingArguments) -> None:
+    """Raise the errors of transformers before anything is written: for a missing package, or options of a schedule."""
+    transformers.Trainer.get_optimizer_cls_and_kwargs(run)
+    # A learning rate that is not given is filled in later (`dcpcse.training.fitting_options.fill_recipe`).
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate or 1.0)
+    schedule = transformers.get_scheduler(
+        run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
+    )
+    if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        with warnings.catch_warnings():  # torch warns that the optimiser has made no step yet
+            warnings.simplefilter("ignore")
+            schedule.step()
 
 
 def _require_metric(name: str, data: DataArguments) -> None:

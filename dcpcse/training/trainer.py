@@ -79,7 +79,7 @@ class Trainer(HookedTrainer):
     methods work as in transformers. An overridden `compute_loss` gets the `TrainingStep` as `model`, and
     `model(**inputs)` returns the unweighted loss terms by name.
 
-    Example:
+    For example:
 
         args = dcpcse.TrainingArguments("out", learning_rate=3e-2, eval_strategy="epoch")
         trainer = dcpcse.Trainer(

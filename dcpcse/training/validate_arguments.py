@@ -33,7 +33,7 @@ def require_valid(
         require_file(data)
         reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
     if not has_encoder:
-        require_encoder_path(model.model_name_or_path, spell("model_name_or_path"))
+        require_encoder_path(model.model_name_or_path, "model_name_or_path")
     if not run.do_train and not run.do_eval and "do_train" in option_names:
         raise UserError(
             f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "

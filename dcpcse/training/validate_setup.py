@@ -257,6 +257,7 @@ def require_fitting(
     require_row_chunks(method, run)
     require_fresh_workers(method, dataset, run)
     require_inner_gradient(method, run)
+    require_recomputable(method, run)
     require_warmups(method, run)
     if run.trains:
         require_negatives(method, run)
@@ -331,6 +332,14 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
                 f"{option}: {spell('method', method.model.method)} needs the gradient of its adversarial views inside "
                 f"the forward pass, {reason}"
             )
+
+
+def require_recomputable(method: Method, run: TrainingArguments) -> None:
+    """Raise OptionError if activations are to be recomputed and transformers cannot do so for this encoder."""
+    backbone = method.model.encoder.backbone
+    if run.gradient_checkpointing and not backbone.supports_gradient_checkpointing:
+        reason = f"transformers cannot recompute the activations of {backbone.config.model_type} encoders"
+        raise OptionError("gradient_checkpointing", True, reason, "leave it out")
 
 
 def require_warmups(method: Method, run: TrainingArguments) -> None:

@@ -89,18 +89,14 @@ def parameter_names(**renamed: str) -> Iterator[None]:
 def spell(option: str, value: Any = None) -> str:
     """Return an option, with its value, as the user would write it in the current interface.
 
-    | call                        | on a command line | in Python       |
-    |-----------------------------|-------------------|-----------------|
-    | `spell("tuning")`           | `--tuning`        | `tuning`        |
-    | `spell("tuning", "deep")`   | `--tuning deep`   | `tuning="deep"` |
-    | `spell("resume", True)`     | `--resume`        | `resume=True`   |
-    | `spell("packing", False)`   | `--packing False` | `packing=False` |
+    On a command line, `spell("tuning", "deep")` is `--tuning deep`, `spell("resume", True)` is `--resume`, and
+    `spell("packing", False)` is `--packing False`. In Python they are `tuning="deep"`, `resume=True` and
+    `packing=False`. Without a value, `spell("tuning")` is `--tuning` or `tuning`.
 
     Args:
         option: Name of the option on the command line, without dashes; a positional argument has a name in capitals.
         value: Its value; True for a flag, None for the name alone.
     """
-    option = option.removeprefix("--")
     if _on_command_line:
         name = option if option.isupper() else f"--{option}"
         return name if value is None or value is True else f"{name} {_word(value)}"

@@ -75,7 +75,7 @@ def needs_value(option: str, value: Any, *, voids: bool = False) -> Need:
     """
 
     def holds(options: Any) -> bool:
-        current = getattr(options, option)
+        current = getattr(options, option, None)
         return bool(current) if value is True else current == value
 
     return Need(lambda: spell(option, value), holds, option if voids else None)
@@ -83,7 +83,7 @@ def needs_value(option: str, value: Any, *, voids: bool = False) -> Need:
 
 def needs_given(option: str) -> Need:
     """Return the condition that an option without a default is given."""
-    return Need(lambda: spell(option), lambda options: getattr(options, option) is not None)
+    return Need(lambda: spell(option), lambda options: getattr(options, option, None) is not None)
 
 
 def needs_above_zero(option: str) -> Need:
@@ -213,10 +213,10 @@ def check_value(option: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if choices is not None and item not in choices:
             raise invalid_choice(option, item, choices)
         if isinstance(item, float) and not math.isfinite(item):
-            raise OptionError(option, value, "must be finite")
+            raise OptionError(option, item, "must be finite")
         if not all(BOUNDS[name](item, bound) for name, bound in bounds.items()):
             allowed = " and ".join(f"{name.replace('_', ' ')} {_number(bound)}" for name, bound in bounds.items())
-            raise OptionError(option, value, f"must be {allowed}")
+            raise OptionError(option, item, f"must be {allowed}")
 
 
 def _number(value: float) -> str:

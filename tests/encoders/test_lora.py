@@ -27,6 +27,8 @@ from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 peft = pytest.importorskip("peft")
 
 KINDS = ("bert", "roberta", "electra", "modernbert", "distilbert", "albert", "deberta-v2", "mpnet")

@@ -10,6 +10,8 @@ from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import Encoder, ShallowPrompt
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 TEMPLATES = {
     "repeated words": 'the the "{sentence}" the means the [MASK] the',
     "slots before and after": "[PROMPT] [PROMPT] {sentence} [PROMPT] [MASK] .",

@@ -119,7 +119,7 @@ def test_what_needs_the_inside_of_the_encoder_is_shortened_too(model, evaluate):
     ("options", "message"),
     [
         ({"truncate_dim": 0}, "truncate_dim=0: must be at least 1"),
-        ({"truncate_dim": [8, 8]}, "truncate_dim: 8 is given twice"),
+        ({"truncate_dim": [8, 8]}, "a size is given twice; give each size once"),
         ({"truncate_dim": []}, r"truncate_dim=\[\]: must be a whole number"),
         ({"truncate_dim": 33}, "truncate_dim=33: must be between 1 and 32"),
         ({"truncate_dim": "8"}, 'truncate_dim="8": must be a whole number'),

@@ -485,7 +485,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case(
             "a crop of the whole text",
             "train ... --positive crop --crop_share 1",
-            "--crop_share 1: must be above 0 and below 1, such as 0.5",
+            "--crop_share 1: must be above 0 and below 1",
         ),
         Case(
             "no line that follows another one",
@@ -572,11 +572,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"triples.csv": "a,b,c\nx,y,z\nu,v,w\n"},
         ),
         Case("sizes that are no numbers", "train ... --matryoshka_dims 32,small", "small"),
-        Case("a size of 0", "train ... --matryoshka_dims 32,0", "above 0"),
+        Case("a size of 0", "train ... --matryoshka_dims 32,0", "at least 1"),
         Case(
             "a weight too few for the sizes",
             "train ... --matryoshka_dims 32,16,8 --matryoshka_weights 1,1",
-            "one for each",
+            "one number for each",
         ),
         Case(
             "sizes for a loss of whole embeddings",
@@ -603,7 +603,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "train ... --optim sgd --adam_bias_correction False",
             "--adam_bias_correction False",
         ),
-        Case("a compiler that there is not", "train ... --torch_compile_backend nope", "--torch_compile_backend nope"),
+        Case("a compiler that there is not", "train ... --torch_compile_backend nope", "NOPE"),
         Case("a value of blanks", "train ... --run_name ' '", "--run_name"),
         Case("no encoder", "train --train_file train.txt --output_dir out", "--model_name_or_path"),
         Case("no data", "train --model_name_or_path bert --output_dir out", "--train_file"),
@@ -650,7 +650,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case(
             "a schedule without what it needs",
             "train ... --lr_scheduler_type cosine_with_min_lr",
-            "cosine_with_min_lr",
+            "min_lr_rate",
         ),
         Case(
             "a schedule's options that are no object", "train ... --lr_scheduler_kwargs power", "--lr_scheduler_kwargs"
@@ -658,9 +658,9 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a schedule's option that it has not", "train ... --lr_scheduler_kwargs '{\"speed\": 1}'", "speed"),
         Case("an optimiser misspelt", "train ... --optim adamw_torhc", "adamw_torhc"),
         Case("an optimiser's options", "train ... --optim_args fast", "--optim_args fast"),
-        Case("a reporter that there is not", "train ... --report_to paper", "--report_to paper"),
-        Case("an optimiser that is not installed", "train ... --optim adamw_bnb_8bit", "--optim adamw_bnb_8bit"),
-        Case("a reporter that is not installed", "train ... --report_to clearml", "--report_to clearml"),
+        Case("a reporter that there is not", "train ... --report_to paper", "paper is not supported"),
+        Case("an optimiser that is not installed", "train ... --optim adamw_bnb_8bit", "bitsandbytes"),
+        Case("a reporter that is not installed", "train ... --report_to clearml", "pip install clearml"),
         Case("a tokenizer of old", "train ... --use_fast_tokenizer False", "--use_fast_tokenizer"),
         Case("a batch sampler that is unknown", "train ... --batch_sampler no_duplicate", "no_duplicates"),
         Case("accelerate's options", "train ... --accelerator_config nowhere.json", "nowhere.json"),
@@ -782,7 +782,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a full stop without a template", "train ... --final_period", "--final_period"),
         Case("the mask without a template", "train ... --pooler_type mask", "--pooler_type mask"),
         Case("half precision of a trained encoder", "train ... --tuning full --encoder_dtype bfloat16", "bfloat16"),
-        Case("two precisions", "train ... --fp16 --bf16", "--fp16"),
+        Case("two precisions", "train ... --fp16 --bf16", "fp16 and bf16"),
         Case("transfer scores that nobody measures", "train ... --eval_transfer", "--eval_transfer"),
         Case(
             "the best model that nobody can know",

@@ -597,4 +597,4 @@ def test_sizes_of_shortened_embeddings_have_rows_and_are_in_the_file(words, tool
         tool, evaluate_command, [*argv, "--similarities_file", "out.npz"], "--similarities_file is evaluated for one"
     )
     refused(tool, evaluate_command, [*argv, "33"], "truncate_dim 33: must be between 1 and 32")
-    refused(tool, evaluate_command, [*argv, "x"], "--truncate_dim x: must be a whole number")
+    refused(tool, evaluate_command, [*argv, "x"], "--truncate_dim x: invalid int value")

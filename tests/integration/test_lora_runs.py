@@ -128,13 +128,13 @@ def test_a_frozen_encoder_in_bf16_trains_the_adapter_in_float32(tiny, train, tra
 
 def method_of(tiny, **options):
     torch.manual_seed(0)
-    args = model_arguments(**{"tuning": "lora", "generator_name": tiny("bert", seed=3), **options})
+    args = model_arguments(tuning="lora", **options)
     return build_method(load_backbone(tiny("bert")), args, ["anchor"])
 
 
 @pytest.mark.parametrize(("discriminator", "own"), [("self", True), ("frozen", False), ("trained", False)])
 def test_the_discriminator_of_d2cse_has_the_adapter_if_it_is_the_encoder(discriminator, own, tiny):
-    method = method_of(tiny, method="d2cse", discriminator=discriminator)
+    method = method_of(tiny, method="d2cse", generator_name=tiny("bert", seed=3), discriminator=discriminator)
     others = [m for m in method.terms["crtd"].loss.modules() if isinstance(m, Encoder)]
     assert not any(lora_weights(encoder.backbone) for encoder in others)
     shared = {id(p) for p in method.model.encoder.backbone.parameters()}
@@ -144,7 +144,7 @@ def test_the_discriminator_of_d2cse_has_the_adapter_if_it_is_the_encoder(discrim
 
 
 def test_the_momentum_encoder_averages_the_matrices_alone(tiny):
-    method = method_of(tiny, method="esimcse", generator_name=None)
+    method = method_of(tiny, method="esimcse")
     averages = method.terms["contrastive"].loss.average.weights()
     assert averages.keys() == {n for n, p in method.model.encoder.named_parameters() if ".lora_" in n}
 

@@ -157,7 +157,7 @@ def test_overwriting_does_not_take_a_foreign_encoder(tiny, train, train_txt, too
     argv = train.argv(tiny("bert"), train_txt, folder, method="simcse", overwrite_output_dir=True)
     outcome = tool(train_command, argv)
     assert outcome.code == 2
-    assert "no result of train.py" in outcome.err
+    assert "no result of dcpcse train" in outcome.err
     assert files(folder) == before
 
 

@@ -74,7 +74,7 @@ def test_a_keyword_that_names_one_is_the_same_line(name, call, value):
     assert str(caught.value).removeprefix("--") == line_of(name).removeprefix("--")
 
 
-def test_a_file_of_options_may_have_one_at_its_default(tmp_path):
+def test_a_file_of_options_may_have_one_at_its_default(tmp_path, on_command_line):
     places = ["--model_name_or_path", "encoder", "--train_file", "text.txt", "--output_dir", "out"]
     for file, write in {"run.yaml": yaml.safe_dump, "run.json": json.dumps}.items():
         path = tmp_path / file

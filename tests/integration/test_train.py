@@ -764,7 +764,7 @@ def test_frozen_layers_in_bf16_are_those_of_training_alone(
     folder = tiny("bert", **NO_DROPOUT)
     plain = train(folder, train_txt, **options)
     assert line not in caplog.text
-    monkeypatch.setattr(trainers, "uses_kernels", lambda *args: True)
+    monkeypatch.setattr(trainers, "uses_kernels", lambda *args, **options: True)
     passes, run = [], half_layers.HalfStack.__call__
     monkeypatch.setattr(half_layers.HalfStack, "__call__", lambda *a, **k: passes.append(1) or run(*a, **k))
     half = train(folder, train_txt, **options)

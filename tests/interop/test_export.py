@@ -381,7 +381,7 @@ def assert_the_rest_of_the_encoder(found: OnnxEncoder, model, texts: list[str], 
         with pytest.raises(UserError, match=message):
             found.encode(texts, **wrong)
     for size in (0, 33, "8"):
-        with pytest.raises(UserError, match=f"truncate_dim .*{size}.*: must be"):
+        with pytest.raises(UserError, match=f"truncate_dim.*{size}.*: must be"):
             found.encode(texts, truncate_dim=size)
     short = model.encode(texts, truncate_dim=5, normalize=True)
     np.testing.assert_allclose(found.encode(texts, normalize=True, truncate_dim=5), short, atol=1e-5)

@@ -185,7 +185,7 @@ def test_it_goes_with_prototypes_and_looks_at_the_pair_alone(tiny):
             {"do_eh_loss": True, "method": "promptbert"},
             "is an option of --method d2cse and dcpcse and diffcse and simcse",
         ),
-        ({"eh_loss_margin": -0.1}, r"--eh_loss_margin -0\.1: must be at least 0 and below 2, such as 0.2"),
+        ({"eh_loss_margin": -0.1}, r"--eh_loss_margin -0\.1: must be at least 0 and below 2"),
         ({"eh_loss_margin": 2.0}, "--eh_loss_margin 2: must be"),
         ({"eh_loss_weight": 0.0}, "--eh_loss_weight 0: must be above 0"),
         ({"eh_loss_weight": math.inf}, "--eh_loss_weight inf: must be"),

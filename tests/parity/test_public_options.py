@@ -59,7 +59,7 @@ def test_the_blank_is_left_out_in_all_views_and_its_absence_is_said_to_change_no
         caplog.clear()
         args = model_arguments(method="conpvp", no_blank_in_training=True, prototype_templates="code")
         method = build_method(load_backbone(bench.folders[kind]), args, ["anchor", "positive", "negative"])
-        assert caplog.text.count("--no_blank_in_training has no effect: the tokenizer of bert ignores") == number
+        assert caplog.text.count("no_blank_in_training=True has no effect: the tokenizer of bert ignores") == number
         assert "--no_blank_in_training" not in caplog.text or number
         rows = [{"anchor": "It rained.", "positive": "A cat slept.", "negative": "Nobody sang."}]
         collate = ViewCollator(method.model.tokenizer, method.views, 32, templates=method.model.templates)

@@ -29,7 +29,7 @@ MISTAKES = {  # further ones are in docs/bad-input.md
     "index without one": ("BASE --index REVIEWS", "contains no dcpcse_index.json"),
     "name of the encoder": ("BASE --name reviews --adapters REVIEWS", "two models have the name 'reviews'"),
     "name of a path": ("BASE --adapters ../a=REVIEWS", "cannot name an adapter"),
-    "port": ("BASE --port 65536", "--port 65536: must be a whole number from 0 to 65535"),
+    "port": ("BASE --port 65536", "--port 65536: must be at least 0 and at most 65,535"),
     "no time": ("BASE --time_limit 0", "--time_limit 0: must be above 0"),
     "no inputs": ("BASE --max_inputs 0", "--max_inputs 0: must be at least 1"),
     "admin without a root": ("BASE --admin_token_file EMPTY", "needs --adapter_root"),

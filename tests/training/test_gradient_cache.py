@@ -18,6 +18,8 @@ from dcpcse.training.gradient_cache import CACHED, joint, per_row_losses, requir
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
     "classes": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},

@@ -21,6 +21,8 @@ from dcpcse.training.guards.gradient_flow import PATIENCE, GradientFlowCheck
 from dcpcse.training.guards.nothing_to_learn import NOISE, SOLVED, STEPS, NothingToLearnCheck
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 # The effective rank
 
 

@@ -13,6 +13,8 @@ from dcpcse.training.trainer import Trainer
 from dcpcse.training.validate_setup import require_warmups
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 LR, BETAS, EPS, STEPS = 0.02, (0.8, 0.95), 1e-3, 7
 
 

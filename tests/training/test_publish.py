@@ -14,6 +14,8 @@ from dcpcse.training import publish
 from dcpcse.training.publish import PushTarget, own_files, pull_from_hub, push_to_hub
 from dcpcse.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 ID = "someone/prompts"
 
 

@@ -49,7 +49,7 @@ def with_hinge(method: Method, args: ModelArguments) -> Method:
 
     Raises UserError if the data are single sentences, because the positive is then the anchor sentence itself.
     """
-    if not args.do_eh_loss:
+    if not HINGE.holds(args):
         return method
     if "positive" not in {view.column for view in method.views}:
         raise OptionError(

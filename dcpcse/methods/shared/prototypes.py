@@ -75,7 +75,7 @@ TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "cod
 
 PROTOTYPES = Need(
     lambda: f"{spell('prototypes', 'both')} or positive",
-    lambda args: args.prototypes not in (None, "none"),
+    lambda args: getattr(args, "prototypes", None) not in (None, "none"),
     voids="prototypes",
 )
 
