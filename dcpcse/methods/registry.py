@@ -198,17 +198,21 @@ def _is_run_again(builder: Builder, registered: Builder) -> bool:
     return names[0] == names[1] and builder.__module__ == "__main__"
 
 
-def find_method(method: str | Builder) -> tuple[str, Entry]:
-    """Return the name and the entry of a method, given its registered name or the function that builds it.
+def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
+    """Return the name and the entry of a method, given its registered name, the function that builds it, or itself.
 
     A function need not be registered: its name is the name of the method, which has the options and the defaults of
-    `dcpcse` (deep prompts, [CLS] pooling) and may use labels. Raises UserError if there is no such method, or if the
+    `dcpcse` (deep prompts, [CLS] pooling) and may use labels. The entry of a built method whose name is not registered
+    is that of `dcpcse`. Raises UserError if there is no such method, or if the
     name is invalid or that of another method.
     """
     if isinstance(method, str):
         if method not in METHODS:
             raise invalid_choice("method", method, sorted(METHODS))
         return method, METHODS[method]
+    if isinstance(method, Method):
+        name = method.model.method
+        return name, METHODS.get(name) or METHODS[ModelArguments.method]
     registered = next((name for name, entry in METHODS.items() if entry.build is method), None)
     if registered is not None:
         return registered, METHODS[registered]
@@ -283,11 +287,11 @@ def option_fields() -> dict[str, Field]:
     return {field.name: field for part in (ModelArguments, *option_parts()) for field in fields(part)}
 
 
-def arguments_class(method: str | Builder = ModelArguments.method) -> type[ModelArguments]:
+def arguments_class(method: str | Builder | Method = ModelArguments.method) -> type[ModelArguments]:
     """Return the dataclass of the options of a method: those of all methods and its own.
 
     Args:
-        method: Name of a registered method, or a function that builds a method.
+        method: Name of a registered method, a function that builds a method, or a built method.
 
     Raises:
         UserError: If there is no such method.
@@ -306,25 +310,24 @@ def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
     return make_dataclass("ModelArguments", (), bases=(ModelArguments, *parts), namespace={"__post_init__": check_all})
 
 
-def require_own_options(method: str | Builder | None, option_names: Collection[str]) -> type[ModelArguments]:
+def require_own_options(method: str | Builder | Method | None, option_names: Collection[str]) -> type[ModelArguments]:
     """Return `arguments_class(method)`, if none of the given options is one that only other methods have.
 
     Args:
-        method: Name of a method, or a function that builds a method; None for the default method.
+        method: Name of a method, a function that builds a method, or a built method; None for the default method.
         option_names: Names of options, also of those that belong to no method.
 
     Raises:
         UserError: If there is no such method, or if an option has no effect on it.
     """
-    method = method or ModelArguments.method
-    known = find_method(method)[1].options
-    for name in sorted(set(option_names) - known):
+    method_name, method_entry = find_method(method or ModelArguments.method)
+    for name in sorted(set(option_names) - method_entry.options):
         if owners := [owner for owner, entry in METHODS.items() if name in entry.options]:
             raise UserError(
                 f"{spell(name)} is an option of {spell('method')} {' and '.join(owners)} and has no effect on "
-                f"{find_method(method)[0]}; leave it out"
+                f"{method_name}; leave it out"
             )
-    return arguments_class(method)
+    return _combined(method_entry.parts)
 
 
 def model_arguments(method: str | Builder = ModelArguments.method, **options: Any) -> ModelArguments:

@@ -55,16 +55,15 @@ def resolve_options(
         options: The options that the user has set, with values of their types.
         method: The method if it is a Python object; None if an option names it.
     """
-    from dcpcse.methods.registry import Method, find_method, require_own_options
+    from dcpcse.methods.registry import find_method, require_own_options
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
     options = presets.drop_unused(_preset(parser, options), options, parser.metadata(), warn) | options
     values = options | _measure_own_data(options)
     values |= _save_at_evaluations(values) | _implied_method(options)
-    if method is not None and not isinstance(method, Method):
+    if method is not None:
         values["method"] = find_method(method)[0]
-    method = method.model.method if isinstance(method, Method) else method or values.get("method")
-    kinds = (require_own_options(method, values), DataArguments, TrainingArguments)
+    kinds = (require_own_options(method or values.get("method"), values), DataArguments, TrainingArguments)
     model, data, run = (build_dataclass(kind, values) for kind in kinds)
     return (model, data, run), set(options)
 

@@ -35,7 +35,7 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
 from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
-from dcpcse.methods import METHODS, Method, arguments_class, build_resolved, fill_defaults
+from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import (
@@ -144,7 +144,7 @@ def options_of_built(model: Any, method: Method, option_names: Collection[str]) 
     if option_names:
         raise UserError(f"{next(iter(option_names))} has no effect on a built method; leave it out, or build it so")
     encoder = method.model
-    kind = arguments_class(encoder.method if encoder.method in METHODS else ModelArguments.method)
+    kind = arguments_class(method)
     known = {field.name for field in fields(kind)}
     made_from = {name: value for name, value in (encoder.arguments or {}).items() if name in known}
     return kind(**{**made_from, "method": encoder.method, "model_name_or_path": encoder.source.name_or_path})

@@ -128,6 +128,15 @@ def test_a_method_defined_in_a_cell(train):
     assert result.model.method == "mine" and result.metrics["train_loss"] > 0
 
 
+def test_a_built_method_of_a_name_that_is_not_registered_is_trained_again(train, tmp_path):
+    def mine(backbone, args, columns):
+        return METHODS["dcpcse"].build(backbone, args, columns)
+
+    built = train(["a b", "c d"] * 8, method=mine, pre_seq_len=3, pooler_type="cls", tuning="deep").trainer.method
+    again = dcpcse.train(None, ["a b", "c d"] * 8, method=built, output_dir=tmp_path / "again", **QUICK)
+    assert again.model is built.model and again.model.method == "mine"
+
+
 def test_a_preset_and_what_it_implies_are_those_of_the_shell(train, tiny, train_txt, tmp_path):
     options = {
         **QUICK,
