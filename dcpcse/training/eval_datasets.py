@@ -29,6 +29,7 @@ _WITH_NAMED_METRIC = ("sts", "transfer", *OWN_METRICS)
 EVALUATES = "give pairs with scores (three columns), texts with classes (two columns), or a list of names of tasks"
 
 
+@advice(OF_TRAINING)
 def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
     """Return the suites to evaluate by the name that precedes their metrics; "" for data without a name.
 
@@ -36,7 +37,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     name of a task with a dev set or a list of such names, a `senteval.Suite`, or a dict name → one of these. None is
     no evaluation. options: the folder with the files of the tasks, and whether their sizes must be the official ones.
 
-    Raises UserError or senteval.DataError if the data cannot be evaluated.
+    Raises UserError if the data cannot be evaluated.
     """
     if data is None:
         return {}
@@ -57,8 +58,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     if _is_names(data):
         if unknown := next((task for task in data if task not in WITH_METRIC), None):
             raise invalid_choice(name, unknown, WITH_METRIC)
-        with advice(OF_TRAINING):
-            return {"": load_suite(list(data), data_dir, settings)}
+        return {"": load_suite(list(data), data_dir, settings)}
     return {"": load_suite([], data_dir, settings, [_own_task(data, name)])}
 
 
@@ -95,6 +95,7 @@ def _own_task(data: Any, name: str) -> Any:
     return (own_pairs if width == 3 else own_labels)(data, name)
 
 
+@advice(OF_TRAINING)
 def compute_scores(
     model: SentenceEncoder,
     suites: Mapping[str, Suite],

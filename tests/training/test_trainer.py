@@ -372,3 +372,12 @@ def test_a_wrong_option_of_the_run_is_refused_in_one_line(given, message, tiny, 
     with pytest.raises(dcpcse.UserError, match=message) as caught:
         dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**given), sentences)
     assert "\n" not in str(caught.value) and "--" not in str(caught.value)
+
+
+def test_evaluation_data_that_cannot_be_scored_are_a_user_error(tiny, sentences, arguments):
+    for rows, message in (
+        ([("a", "b", "x"), ("c", "d", 2.0)], "gold score 'x'"),
+        ([("a", "b", 1.0)], "1 scored pairs"),
+    ):
+        with pytest.raises(dcpcse.UserError, match=f"^eval_dataset: .*{message}"):
+            dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(), sentences, rows)
