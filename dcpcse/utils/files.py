@@ -44,8 +44,10 @@ def existing_folder(folder: Path) -> Iterator[None]:
 def require_writable(folder: Path, what: str) -> None:
     """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files.
 
-    what: names the folder in the message, such as an option with its value.
+    what: names the folder in the message, such as an option with its value. A name that is not text raises
+    UnicodeEncodeError, since the records that name the folder are written in UTF-8.
     """
+    str(folder).encode()
     try:
         with _staged(folder / "check"):  # not a TemporaryFile, which a kill may leave behind
             pass

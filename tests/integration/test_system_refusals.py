@@ -106,6 +106,7 @@ def test_a_record_of_20_gb_is_one_line(tiny, tool, tmp_path):
 def test_names_in_other_encodings_are_one_line(train, tiny, train_txt, tool, tmp_path):
     name = str(tmp_path / os.fsdecode(b"aus-gr\xf6sse"))
     refused(tool, main, ["train", *train.argv(tiny("bert"), train_txt, Path(name))], "surrogates not allowed")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_name_of_a_file_cannot_command_the_terminal(tiny, tool, tmp_path):
