@@ -48,7 +48,7 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
     """
     own_tasks = read_own_data(data) if own_tasks is None else own_tasks
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
-    with advice(OF_TRAINING, f"{spell('eval_tasks')} STSBenchmark"):
+    with advice(OF_TRAINING, spell("eval_tasks", ["STSBenchmark"])):
         return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own_tasks)
 
 

@@ -69,7 +69,7 @@ def take_push_target(run: TrainingArguments, option_names: Collection[str]) -> P
         return None
     if not run.hub_model_id:
         raise OptionError(
-            "push_to_hub", reason="needs a repository", remedy=f"add {spell('hub_model_id', 'ORGANISATION')}/NAME"
+            "push_to_hub", reason="needs a repository", remedy=f"add {spell('hub_model_id', 'ORGANISATION/NAME')}"
         )
     if not run.trains:
         raise OptionError(
