@@ -81,7 +81,7 @@ def assert_is_what_the_guide_says(record: Run) -> None:
     ("words", "message"),
     [
         (["--margin", "3"], "--margin 3: must be above 0 and at most 2"),
-        (["--train_file", "data/sample/sentences.txt"], "--method triplet needs triplets"),
+        (["--train_file", "data/sample/sentences.txt"], "method triplet needs triplets"),
         (["--prototypes", "both"], "--prototypes is an option of --method"),
     ],
 )
@@ -241,4 +241,4 @@ def test_the_third_file_orders_scored_pairs_with_a_scale_that_is_trained(options
     torch.testing.assert_close(found, expected)
     if not options:
         outcome = tool(train_command, [*words, "--overwrite_output_dir"])
-        assert outcome.code == 2 and "--method ordered needs scores of pairs" in outcome.err
+        assert outcome.code == 2 and "method ordered needs scores of pairs" in outcome.err

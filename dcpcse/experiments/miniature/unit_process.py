@@ -64,7 +64,8 @@ def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callab
             return
         similarities, scores = measure(protocol, measured.pop("model"), measured.pop("evaluation"))
     except (UserError, DataError) as error:
-        if isinstance(error, DataError) or (folder / MODEL / NON_FINITE).exists():
+        # An evaluation during training makes a UserError of a DataError.
+        if isinstance(error.__cause__ or error, DataError) or (folder / MODEL / NON_FINITE).exists():
             seconds = time.process_time() - started
             write_json_atomic(folder / FAILURE, {"reason": str(error).replace(str(folder), "."), "seconds": seconds})
             remove(folder / MODEL)
