@@ -16,6 +16,7 @@ from dcpcse.utils.option_fields import (
     ALL_LINEAR,
     COUNT,
     POOLERS_WITH_HEAD,
+    RATE,
     SHARE,
     Need,
     Options,
@@ -190,7 +191,7 @@ class PositiveOptions(Options):
         choices=list(POSITIVES),
     )
     crop_share: float | None = option(
-        None, "Share of the tokens of a text in each of its two spans. Default: 0.5.", needs=CROPS, above=0, below=1
+        None, "Share of the tokens of a text in each of its two spans. Default: 0.5.", needs=CROPS, **RATE
     )
 
 
@@ -349,7 +350,7 @@ class MaskedLMOptions(Options):
 
     do_mlm: bool = option(False, "Add the masked language modelling (MLM) loss.")
     mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.", needs=MLM, at_least=0)
-    mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.", needs=MLM, above=0, below=1)
+    mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.", needs=MLM, **RATE)
     mlm_decay_rate: float = option(
         0.95,
         "Factor by which the weight of the MLM loss falls every --mlm_decay_steps steps.",

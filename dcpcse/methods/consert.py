@@ -17,8 +17,8 @@ from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.methods.tunings import DROPOUT_OPTIONS, TUNINGS
-from dcpcse.utils.errors import OptionError, UserError, spell
-from dcpcse.utils.option_fields import Need, Options, flag, option
+from dcpcse.utils.errors import UserError, no_effect, spell
+from dcpcse.utils.option_fields import RATE, Need, Options, flag, option
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ KINDS: Mapping[str, Kind] = {
 """The values of --augmentation_1 and _2. The defaults are those of the paper; noise_norm is from its public code."""
 
 
-def _needs(kind: str) -> Need:
+def _used(kind: str) -> Need:
     return Need(
         lambda: f"{spell('augmentation_1')} or _2 {kind}",
         lambda args: kind in (args.augmentation_1, args.augmentation_2),
@@ -64,27 +64,19 @@ class ConSERTOptions(Options):
         None, "ConSERT: augmentation of the second copy. Default: feature_cutoff.", choices=list(KINDS)
     )
     token_cutoff_rate: float | None = option(
-        None,
-        "ConSERT: share of the tokens that are set to zero. Default: 0.15.",
-        needs=_needs("token_cutoff"),
-        above=0,
-        below=1,
+        None, "ConSERT: share of the tokens that are set to zero. Default: 0.15.", needs=_used("token_cutoff"), **RATE
     )
     feature_cutoff_rate: float | None = option(
         None,
         "ConSERT: share of the features that are set to zero. Default: 0.2.",
-        needs=_needs("feature_cutoff"),
-        above=0,
-        below=1,
+        needs=_used("feature_cutoff"),
+        **RATE,
     )
     embedding_dropout_rate: float | None = option(
-        None, "ConSERT: rate of the augmentation dropout. Default: 0.2.", needs=_needs("dropout"), above=0, below=1
+        None, "ConSERT: rate of the augmentation dropout. Default: 0.2.", needs=_used("dropout"), **RATE
     )
     noise_norm: float | None = option(
-        None,
-        "ConSERT: length of the adversarial step at each token. Default: 1.",
-        needs=_needs("adversarial"),
-        above=0,
+        None, "ConSERT: length of the adversarial step at each token. Default: 1.", needs=_used("adversarial"), above=0
     )
     contrastive_weight: float | None = option(
         None, "ConSERT: weight of the contrastive loss. Default: 1; with NLI classification 0.15.", above=0
@@ -119,7 +111,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         )
     for name in ("hard_negative_weight", "guide"):
         if getattr(args, name) != DEFAULTS[name] and not PROTOTYPES.holds(args):
-            raise OptionError(name, reason=f"has no effect with {spell('method', 'consert')}", remedy="leave it out")
+            raise no_effect(name, f"with {spell('method', 'consert')}")
     options = [f"{spell(name)} {rate}" for name in DROPOUT_OPTIONS if (rate := getattr(args, name))]
     if args.no_dropout and options:
         raise UserError(f"{spell('no_dropout', True)} and {options[0]} contradict each other; leave one out")
@@ -196,13 +188,10 @@ def _classification(hidden_size: int, args: ModelArguments, columns: Columns) ->
     """Return the classification term, or no term for one column. Raises UserError if it is needed but impossible."""
     kinds = (args.augmentation_1, args.augmentation_2)
     if "positive" not in columns:
-        supervised = {
-            spell("max_square", True): args.max_square,
-            "the augmentation adversarial": "adversarial" in kinds,
-        }
-        if needing := [name for name, is_set in supervised.items() if is_set]:
+        if args.max_square or "adversarial" in kinds:
+            cause = spell("max_square", True) if args.max_square else "the augmentation adversarial"
             raise UserError(
-                f"{needing[0]} needs the classification loss, but {spell('train_file')} has one column of sentences; "
+                f"{cause} needs the classification loss, but {spell('train_file')} has one column of sentences; "
                 "leave it out, or give pairs with a third column (label, or hard negatives)"
             )
         return {}

@@ -14,7 +14,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import instance_wise
 from dcpcse.methods.registry import Method, register
 from dcpcse.utils.errors import OptionError, spell
-from dcpcse.utils.option_fields import Need, Options, needs_value, option
+from dcpcse.utils.option_fields import RATE, Need, Options, needs_value, option
 
 TWO_TEACHERS = Need(lambda: f"two teachers ({spell('teacher')})", lambda args: len(args.teacher or ()) == 2)
 LIST_NET = needs_value("ranking", "listnet", voids=True)
@@ -35,8 +35,7 @@ class RankCSEOptions(Options):
         None,
         "RankCSE: weight of the first of two teachers' cosines; the second has the rest to 1. Default: 1/3.",
         needs=TWO_TEACHERS,
-        above=0,
-        below=1,
+        **RATE,
     )
     ranking: str | None = option(
         None, f"RankCSE: loss that compares rankings: {', '.join(RANKINGS)}. Default: listmle.", choices=list(RANKINGS)

@@ -115,7 +115,8 @@ _POSITIVE, _NOT_NEGATIVE, _COUNT = {"above": 0}, {"at_least": 0}, {"at_least": 1
 BOUNDS_OF_TRANSFORMERS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(("eval_steps", "save_steps", "logging_steps"), _POSITIVE),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), SHARE),
-    **dict.fromkeys(("weight_decay", "adam_epsilon", "eval_delay", "warmup_steps"), _NOT_NEGATIVE),
+    **dict.fromkeys(("weight_decay", "adam_epsilon", "eval_delay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("warmup_steps", "max_grad_norm"), _NOT_NEGATIVE),
     **dict.fromkeys(("gradient_accumulation_steps", "torch_empty_cache_steps", "dataloader_prefetch_factor"), _COUNT),
     **dict.fromkeys(("save_total_limit", "ddp_bucket_cap_mb"), _COUNT),
     **dict.fromkeys(("seed", "data_seed"), SEEDS),
@@ -298,8 +299,6 @@ class TrainingArguments(OneGpuArguments):
             value, bounds = getattr(self, field.name), BOUNDS_OF_TRANSFORMERS.get(field.name, {})
             if bounds or "help" in field.metadata:
                 check_value(field.name, value, {**field.metadata, **bounds})
-        if self.max_grad_norm is not None and self.max_grad_norm < 0:  # inf clips nothing
-            raise OptionError("max_grad_norm", self.max_grad_norm, "must be at least 0")
         if self.max_steps < 1 and self.max_steps != -1:
             raise OptionError("max_steps", self.max_steps, "must be at least 1, or -1 for epochs")
         if self.max_steps == -1:

@@ -13,7 +13,7 @@ from dcpcse.utils import presets
 from dcpcse.utils.arguments import unknown_argument
 from dcpcse.utils.command_parser import Parser, build_dataclass
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.errors import OptionError, spell
+from dcpcse.utils.errors import spell
 from dcpcse.utils.removed_options import refuse_removed
 
 if TYPE_CHECKING:
@@ -80,13 +80,14 @@ def python_options(
         others: Names of its further parameters.
 
     Raises:
-        OptionError: If an option was removed or is not supported.
+        UserError: If an option was removed or is not supported.
         TypeError: If there is no such option.
     """
+    from dcpcse.training.arguments import require_supported
+
+    require_supported(options)
     known = [action.dest for action in parser._actions if action.nargs != 0 and action.dest != "help"]
     for name in options:
-        if name in parser.unsupported:
-            raise OptionError(name, reason=f"is not supported: {parser.unsupported[name]}", remedy="leave it out")
         if name not in known:
             refuse_removed([name])
             raise unknown_argument(function, name, [*others, *map(spell, set(known) - parser.unsupported.keys())])

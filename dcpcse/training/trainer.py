@@ -61,7 +61,15 @@ from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import release_memory, uses_kernels
 from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
-from dcpcse.utils.errors import OptionError, UserError, invalid_choice, parameter_names, plural, same_call, spell
+from dcpcse.utils.errors import (
+    UserError,
+    invalid_choice,
+    no_effect,
+    parameter_names,
+    plural,
+    same_call,
+    spell,
+)
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.private.trainer import ExportableState, HookedTrainer
@@ -232,9 +240,7 @@ class Trainer(HookedTrainer):
         if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
             raise UserError(f"{spell('gradient_cache_chunk')} does not call a compute_loss of your own; leave it out")
         if optimizers[0] is not None and not args.adam_bias_correction:
-            raise OptionError(
-                "adam_bias_correction", reason="has no effect on an optimizer of your own", remedy="leave it out"
-            )
+            raise no_effect("adam_bias_correction", "on an optimizer of your own")
 
     @property
     def sentence_encoder(self) -> SentenceEncoder:

@@ -39,6 +39,9 @@ ALL_LINEAR = "all-linear"
 SHARE: Mapping[str, float] = {"at_least": 0, "below": 1}
 """Bounds of a rate or share that may be 0, as metadata of `option`."""
 
+RATE: Mapping[str, float] = {"above": 0, "below": 1}
+"""Bounds of a rate or share that is neither 0 nor 1, as metadata of `option`."""
+
 COUNT: Mapping[str, int] = {"at_least": 1}
 """Bounds of a length or size, as metadata of `option`."""
 

@@ -21,11 +21,12 @@ from dcpcse.methods.registry import Method, ParameterGroup
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.hinge import with_hinge
 from dcpcse.methods.shared.labelled_pairs import LABELS, labelled_pairs_loss
-from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
 from dcpcse.utils.option_fields import (
     GENERATE_AT_CHOICES,
     GENERATION_CHOICES,
     POOLERS_WITH_HEAD,
+    RATE,
     Need,
     Options,
     flag,
@@ -58,7 +59,7 @@ class CrtdOptions(Options):
         "for BERT, distilroberta-base for RoBERTa.",
     )
     masking_ratio: float | None = option(
-        None, "CRTD: share of the tokens that are masked for the generator. Default: 0.3.", above=0, below=1
+        None, "CRTD: share of the tokens that are masked for the generator. Default: 0.3.", **RATE
     )
     generation: str | None = option(
         None,
@@ -153,11 +154,7 @@ def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any
         return {**defaults, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
     for name in GENERATOR_OPTIONS:
         if getattr(args, name) is not None:
-            raise OptionError(
-                name,
-                reason=f"has no effect with {spell('corrupted_corpus')}, which is already corrupted",
-                remedy="leave it out",
-            )
+            raise no_effect(name, f"with {spell('corrupted_corpus')}, which is already corrupted")
     return defaults
 
 
