@@ -9,8 +9,6 @@ import hashlib
 import itertools
 import json
 import os
-import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
@@ -23,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, first_line, plural, spell
+from dcpcse.utils.errors import UserError, spell
 
 _TIMEOUT = timedelta(days=30)
 """Long, since a process that trains classifiers may not answer for hours; a dead one closes its connection."""
@@ -41,107 +38,31 @@ def is_main_process() -> bool:
 
 
 def init_process_group(backend: str = "gloo", timeout: timedelta = _TIMEOUT) -> None:
-    """Form a process group of the processes that a launcher (torchrun) started, if there are several.
+    """Form a process group of the processes that a launcher started, if there are several.
 
-    Raises UserError if the others do not arrive in time (`meeting_seconds`). timeout: for all later exchanges.
+    Args:
+        backend: As in `torch.distributed.init_process_group`.
+        timeout: The time that a later exchange may take. At the start, the processes wait for each other for
+            DCPCSE_MEETING_SECONDS, by default two minutes; then torch raises DistStoreError.
     """
     if launched() > 1 and world_size() == 1:
         # A store still has the addresses of an earlier group of this program: a prefix keeps the groups apart.
         store = dist.PrefixStore(f"dcpcse/{next(_groups)}", _meet(timeout))
-        dist.init_process_group(backend, timeout=timeout, store=store, rank=_number("RANK"), world_size=launched())
+        rank = int(os.environ["RANK"])
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=launched())
 
 
 _groups = itertools.count()
 """Numbers of the groups that this process has formed, which all processes form together."""
 
 
-def meeting_seconds() -> float:
-    """Return for how long a process waits for the others at the start: DCPCSE_MEETING_SECONDS, or two minutes."""
-    value = os.environ.get("DCPCSE_MEETING_SECONDS", "120")
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise UserError(f"DCPCSE_MEETING_SECONDS is {value!r}; set a number of seconds above 0, or unset it")
-    return seconds
-
-
 @cache
 def _meet(timeout: timedelta) -> Any:
-    """Wait until all processes have arrived, and return the store through which they meet.
-
-    torchrun counts its processes itself. Without it, torch would wait for the others without a word, and no signal
-    could end it.
-    """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return next(dist.rendezvous("env://", timeout=timeout))[0]
-    processes, remedy = launched(), "start the others, or unset WORLD_SIZE to run one process"
-    if unset := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-        raise UserError(
-            f"WORLD_SIZE is {processes}, but {unset[0]} is not set; launch with torchrun, or unset WORLD_SIZE to "
-            "run one process"
-        )
-    rank, port = _number("RANK"), _number("MASTER_PORT")
-    if not rank < processes:
-        raise UserError(f"RANK is {rank}, but WORLD_SIZE is {processes}; number the processes from 0")
-    if port > 65535:
-        raise UserError(f"MASTER_PORT is {port}; give a port up to 65535")
-    host = f"{os.environ['MASTER_ADDR']}:{port}"
-    start, said, store, arrived = time.monotonic(), False, None, 0
-    while arrived < processes:
-        passed = time.monotonic() - start
-        if passed > meeting_seconds():
-            raise UserError(
-                f"{plural(processes - arrived, 'process')} of WORLD_SIZE={processes} did not arrive at {host} within "
-                f"{meeting_seconds():g} s; {remedy}; DCPCSE_MEETING_SECONDS sets a longer wait"
-                if store
-                else f"there is no process of RANK 0 at {host} after {meeting_seconds():g} s; {remedy}"
-            )
-        if passed > _PATIENCE and not said:
-            notify(f"waiting at {host} for {processes - arrived} of {processes} processes")
-            said = True
-        if store is None:
-            store = _open_store(os.environ["MASTER_ADDR"], port, rank == 0)
-            if store is not None:
-                if store.add(f"{_ARRIVED}/{rank}", 1) > 1:
-                    raise UserError(f"two processes have RANK {rank}; number them from 0 to {processes - 1}")
-                arrived = store.add(_ARRIVED, 1)
-        else:
-            time.sleep(0.05)
-            arrived = store.add(_ARRIVED, 0)
+    """Return the store through which the processes meet. Without torchrun, this waits until all have arrived."""
+    seconds = float(os.environ.get("DCPCSE_MEETING_SECONDS", "120"))
+    store = next(dist.rendezvous("env://", timeout=timedelta(seconds=seconds)))[0]
     store.set_timeout(timeout)
     return store
-
-
-_ARRIVED = "dcpcse/arrived"
-
-_PATIENCE = 5
-"""Seconds after which a process says that it is waiting for the others."""
-
-
-def _open_store(host: str, port: int, serves: bool) -> Any:
-    """Return the store of the first process, which serves it; None if another process does not reach it yet."""
-    if not serves:  # torch would log a stack trace for each attempt
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-            return None
-    try:
-        return dist.TCPStore(host, port, is_master=serves, timeout=timedelta(seconds=10), wait_for_workers=False)
-    except RuntimeError as error:  # the base of torch's errors of networks
-        if serves:
-            raise UserError(f"cannot listen at MASTER_ADDR={host}, MASTER_PORT={port}: {first_line(error)}") from error
-        return None
-
-
-def _number(name: str) -> int:
-    """Return an environment variable of the launcher. Raises UserError unless it is a number from 0."""
-    value = os.environ[name]
-    if not value.isascii() or not value.isdecimal():
-        raise UserError(f"{name} is {value!r}; set a number, or unset WORLD_SIZE to run one process")
-    return int(value)
 
 
 def destroy_process_group() -> None:
@@ -153,7 +74,7 @@ def destroy_process_group() -> None:
 
 def launched() -> int:
     """Return the number of processes that a launcher started, even if no process group exists yet."""
-    return _number("WORLD_SIZE") if os.environ.get("WORLD_SIZE") else 1
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def local_device(asked: str | None) -> str | None:
