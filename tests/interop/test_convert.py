@@ -496,7 +496,7 @@ def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
         refused(folder, tmp_path, message, choices=choices)
     refused(folder, tmp_path, "with its own encoder; leave --base out", base=made.base)
     refused(folder, tmp_path, "does not have the format peft", layout="peft")
-    for options, message in (({"pooler_type": "x"}, "one of"), ({"position_offset": -1}, "0 or more")):
+    for options, message in (({"pooler_type": "x"}, "choose from"), ({"position_offset": -1}, "must be at least 0")):
         with pytest.raises(UserError, match=message):
             Choices(**options)
 

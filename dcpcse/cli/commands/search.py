@@ -12,7 +12,7 @@ from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import Options, option
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -32,7 +32,7 @@ class SearchEncoderArguments(EncoderArguments):
 
 
 @dataclass
-class SearchArguments:
+class SearchArguments(Options):
     """The options of the search."""
 
     _argument_group_name = "search"
@@ -44,8 +44,10 @@ class SearchArguments:
     )
     overwrite: bool = option(False, "Build the index again if --index already contains one.")
     queries: str | None = option(None, "Text file of more queries, one a line.")
-    top_k: int = option(5, "Maximum number of sentences for each query.")
-    threshold: float | None = option(None, "Print only sentences with at least this cosine (default: no limit).")
+    top_k: int = option(5, "Maximum number of sentences for each query.", at_least=1)
+    threshold: float | None = option(
+        None, "Print only sentences with at least this cosine (default: no limit).", at_least=-1, at_most=1
+    )
     backend: str = option(
         "auto",
         "numpy, faiss: exact, with the same result; auto: the faster one of these, or ivf for an index that was built "
@@ -56,17 +58,16 @@ class SearchArguments:
         None,
         "Compare only this number of first values of the embeddings. Default: all, or the number that the index "
         "records.",
+        at_least=1,
     )
-    num_cells: int | None = option(None, "With ivf: number of cells of a new index (default: 100).")
-    num_cells_in_search: int | None = option(None, "With ivf: cells searched for a query (default: 10, or as saved).")
+    num_cells: int | None = option(None, "With ivf: number of cells of a new index (default: 100).", at_least=1)
+    num_cells_in_search: int | None = option(
+        None, "With ivf: cells searched for a query (default: 10, or as saved).", at_least=1
+    )
     json: bool = option(False, "Print a line of JSON for each query.")
 
-    def __post_init__(self) -> None:
-        for name in ("top_k", "num_cells", "num_cells_in_search", "truncate_dim"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, value, "at least 1")
-        cosine = self.threshold is None or -1 <= self.threshold <= 1
-        require(cosine, "threshold", self.threshold, "between -1 and 1, as cosines are")
+    def check(self) -> None:
+        """Raise UserError for options that need another one."""
         if not (self.sentences or self.index):
             raise UserError("--sentences FILE is missing; give it, or --index FOLDER of an earlier search")
         if self.vectors and not self.sentences:

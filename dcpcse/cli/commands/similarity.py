@@ -11,7 +11,7 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import Options, option
 from dcpcse.utils.text_lines import line_error
 
 if TYPE_CHECKING:
@@ -24,17 +24,14 @@ ScoredPair = tuple[str, str, float]
 
 
 @dataclass
-class SimilarityArguments:
+class SimilarityArguments(Options):
     """The options of the comparison."""
 
     _argument_group_name = "similarity"
 
     pairs: str | None = option(None, "Text file, UTF-8, two sentences a line, separated by a tab.")
-    truncate_dim: int | None = option(None, "Compare only this number of first values of the embeddings.")
+    truncate_dim: int | None = option(None, "Compare only this number of first values of the embeddings.", at_least=1)
     json: bool = option(False, "Print a line of JSON for each pair.")
-
-    def __post_init__(self) -> None:
-        require(self.truncate_dim is None or self.truncate_dim >= 1, "truncate_dim", self.truncate_dim, "at least 1")
 
 
 def similarity_command(argv: Sequence[str]) -> None:

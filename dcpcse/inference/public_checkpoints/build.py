@@ -19,10 +19,9 @@ from dcpcse.inference.public_checkpoints.choices import Choices, PublishedSettin
 from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Imported, Layout, find_layout
 from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
 from dcpcse.inference.public_checkpoints.recognise import is_sentence_transformer
-from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural, spell
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options
 from dcpcse.utils.safetensors_io import listed, require_same_tensors
 
 Parts = Mapping[str, Mapping[str, Tensor]]
@@ -35,18 +34,13 @@ _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 """Settings that affect embeddings but do not show in any tensor."""
 
 
-@dataclass(frozen=True)
-class EncoderPlace:
+@dataclass
+class EncoderPlace(Options):
     """Where the encoder of a checkpoint is loaded from; the fields are arguments of `import_checkpoint`."""
 
     base: str | None
     tokenizer: str | None
     options: LoadOptions | None
-
-    def __post_init__(self) -> None:
-        for name in ("base", "tokenizer"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, location(name, value))
 
 
 def load_checkpoint(

@@ -10,7 +10,7 @@ from dcpcse.encoders.templates import Template
 from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout
 from dcpcse.utils import presets
 from dcpcse.utils.errors import no_effect, spell
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options, flag, option
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class CheckpointSource:
         return LoadOptions.from_args(self.cache_dir, self.use_auth_token, self.model_revision)
 
 
-@dataclass(frozen=True)
-class Choices:
+@dataclass
+class Choices(Options):
     """How a checkpoint is read and pooled; None means the setting of the method's published evaluation."""
 
     pooler_type: str | None = option(
@@ -54,13 +54,11 @@ class Choices:
         "Count the positions of the template alone from 0, as the public code does with RoBERTa."
     )
     position_offset: int | None = option(
-        None, "Position of the first text token (default: the prompt length, as in the public code)."
+        None, "Position of the first text token (default: the prompt length, as in the public code).", at_least=0
     )
 
-    def __post_init__(self) -> None:
-        require((self.position_offset or 0) >= 0, "position_offset", self.position_offset, "0 or more")
-        if self.pooler_type is not None:
-            require(self.pooler_type in POOLERS, "pooler_type", self.pooler_type, f"one of {sorted(POOLERS)}")
+    def check(self) -> None:
+        """Raise UserError for text that is not a template."""
         if self.template is not None:
             Template.parse(self.template)
 
