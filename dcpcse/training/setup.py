@@ -58,7 +58,7 @@ from dcpcse.training.fitting_options import (
     warn_of_another_method,
 )
 from dcpcse.training.gradient_cache import require_repeatable
-from dcpcse.training.resolve_arguments import HUB_OPTIONS
+from dcpcse.training.resolve_arguments import HUB_OPTIONS, NEEDS
 from dcpcse.training.validate_setup import (
     require_data,
     require_distinct_rows,
@@ -346,11 +346,17 @@ def _described(method: Method) -> str:
 def resolved(
     model: ModelArguments, data: DataArguments, run: TrainingArguments, option_names: Collection[str]
 ) -> dict[str, Any]:
-    """Return the options of a run with their final values, including defaults."""
+    """Return the options of a run with their final values, including defaults that have an effect."""
     # Only those of transformers' hundred options are kept that were given or are always recorded.
     values = {name: value for name, value in run.to_dict().items() if name in option_names or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **values, "output_dir": run.output_dir, "do_train": run.trains}
-    return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}
+    # A run that replays the file would report each of them as an option without effect.
+    unused = {name for name, need in NEEDS.items() if name not in option_names and not need.holds(run)}
+    return {
+        name: value
+        for name, value in options.items()
+        if value not in (None, []) and name not in (*NEVER_RECORDED, *unused)
+    }
 
 
 def write_run(path: Path, options: Mapping[str, Any]) -> None:

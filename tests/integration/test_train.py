@@ -543,6 +543,7 @@ def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):
     kept = files(first.folder)
     outcome = tool(train_command, [str(first.folder / "run.yaml"), "--output_dir", str(first.folder) + "-again"])
     assert outcome.code == 0, outcome.err
+    assert "no effect" not in outcome.said
     again = Path(str(first.folder) + "-again")
     assert_same_weights(first.folder, again)
     assert files(first.folder) == kept
