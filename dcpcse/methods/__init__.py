@@ -10,7 +10,6 @@ import pkgutil
 from dcpcse.data.augmentations import Augmentation
 from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.methods.building import contrastive, sentence_encoder
-from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import (
     METHODS,
     Adversary,
@@ -26,6 +25,7 @@ from dcpcse.methods.registry import (
 )
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of, with_prototypes
+from dcpcse.methods.tunings import Recipe
 from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import Need, Options, flag, needs_given, needs_value, option, require
 

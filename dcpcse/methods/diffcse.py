@@ -6,11 +6,11 @@ from typing import Any
 from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.hinge import HingeOptions
 from dcpcse.methods.shared.labelled_pairs import LABELS, LabelledPairsOptions
 from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, with_crtd
+from dcpcse.methods.tunings import Recipe
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from dcpcse.encoders.templates import PROMPT, Template
 from dcpcse.losses import Term
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import Part, contrastive, pair_method
-from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
-from dcpcse.methods.tunings import TUNINGS
+from dcpcse.methods.tunings import TUNINGS, Recipe
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options, option
 

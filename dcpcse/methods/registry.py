@@ -24,8 +24,7 @@ from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.recipes import RECIPES, Recipe
-from dcpcse.methods.tunings import TUNINGS
+from dcpcse.methods.tunings import RECIPES, TUNINGS, Recipe
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import OptionError, UserError, did_you_mean, invalid_choice, spell
 from dcpcse.utils.live_runs import read_beside_training
@@ -160,7 +159,7 @@ def register(
     of options may also have a method `defaults(columns)`, which is called after all these values are filled in.
     citation: the paper, for the model card. labels: the columns that the method uses besides the sentences: `label`,
     `score`, `class` or several of them. Of rows with classes, columns also has `positive`. recipes: tuning → the
-    learning rate and the batch size of a run whose user gives none, where those of `dcpcse.methods.recipes.RECIPES` do
+    learning rate and the batch size of a run whose user gives none, where those of `dcpcse.methods.tunings.RECIPES` do
     not suit the method.
 
     Raises ValueError if the name of the method is invalid or already registered, if the name of an option is taken or

@@ -8,11 +8,11 @@ from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Term
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import pair_method
-from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.labelled_pairs import LABELS, LabelledPairsOptions, labelled_pairs_loss
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
+from dcpcse.methods.tunings import Recipe
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:

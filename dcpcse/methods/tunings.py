@@ -1,4 +1,7 @@
-"""The tunings: what of an encoder is trained. `dcpcse.methods.building` builds the encoder of each."""
+"""The tunings, what of an encoder is trained, and the learning rate and batch size that each usually takes.
+
+`dcpcse.methods.building` builds the encoder of each.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,3 +57,31 @@ TUNINGS: Mapping[str, Tuning] = {
 
 DROPOUT_OPTIONS = ("encoder_dropout", *(one.dropout for one in TUNINGS.values() if one.dropout))
 """The options for rates of dropout: of the encoder, and of what a tuning adds to it."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The learning rate and the batch size of a training.
+
+    learning_rate: for an encoder that was not trained for sentences. batch_size: examples per device.
+    on_sentence_encoder: the learning rate for an encoder that was trained for sentences before; None for the same one.
+    """
+
+    learning_rate: float
+    batch_size: int = 64
+    on_sentence_encoder: float | None = None
+
+    def rate(self, *, sentence_encoder: bool) -> float:
+        """Return the learning rate for an encoder of this kind."""
+        rate = self.on_sentence_encoder if sentence_encoder else None
+        return self.learning_rate if rate is None else rate
+
+
+RECIPES: Mapping[str, Recipe] = {
+    # DCPCSE, Table 3: 3e-2 for three of its four encoders, with batches of 64 and 256.
+    "deep": Recipe(3e-2, on_sentence_encoder=1e-2),  # see docs/when-prompts-help.md
+    "shallow": Recipe(1e-3),  # SCPCSE (DCPCSE, appendix A)
+    "lora": Recipe(1e-3),  # the best of five rates on a small encoder, docs/methods.md
+    "full": Recipe(3e-5),  # SimCSE's README, BERT-base
+}
+"""Tuning → recipe of every method that has none of its own for this tuning (`register(..., recipes=...)`)."""

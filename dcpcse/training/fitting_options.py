@@ -14,8 +14,8 @@ from dcpcse.encoders.storage.manifest import MODULES
 from dcpcse.inference.st_folder import SentenceFolder, is_sentence_encoder
 from dcpcse.methods import METHODS, fill_defaults
 from dcpcse.methods.arguments import ModelArguments, PromptOptions
-from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Entry
+from dcpcse.methods.tunings import Recipe
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import has_bfloat16_units

@@ -43,7 +43,6 @@ from dcpcse.training.guards import Guards
 from dcpcse.training.model_card import CARD, write_card
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
 from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
-from dcpcse.training.pace import PaceCallback
 from dcpcse.training.progress_bar import close_bars
 from dcpcse.training.resolve_arguments import resolve_arguments
 from dcpcse.training.run_recorder import MetricsFile
@@ -211,7 +210,6 @@ class Trainer(HookedTrainer):
         set_packed(self.step_module, args.packing, kernels)
         self.metrics_file = MetricsFile(Path(args.output_dir))
         self.add_callback(self.metrics_file)
-        self.add_callback(PaceCallback())
         self.add_callback(_AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
         self.stop = DeferredSignal()

@@ -125,7 +125,10 @@ MISTAKES = {  # arguments → parts of the error message
     "no queries": (["--sentences", "text.txt", "--queries", "nowhere.txt"], ["nowhere.txt"]),
     "a blank line": (["x", "--sentences", "blank.txt"], ["blank.txt, line 2"]),
     "top_k": (["x", "--sentences", "text.txt", "--top_k", "0"], ["--top_k 0"]),
-    "threshold": (["x", "--sentences", "text.txt", "--threshold", "60"], ["--threshold 60", "at least -1 and at most 1"]),
+    "threshold": (
+        ["x", "--sentences", "text.txt", "--threshold", "60"],
+        ["--threshold 60", "at least -1 and at most 1"],
+    ),
     "not a number": (["x", "--sentences", "text.txt", "--threshold", "nan"], ["--threshold nan"]),
     "backend": (["x", "--sentences", "text.txt", "--backend", "hnsw"], ["--backend hnsw", "ivf"]),
     "cells without ivf": (["x", "--sentences", "text.txt", "--num_cells", "4"], ["--num_cells", "--backend ivf"]),

@@ -15,8 +15,8 @@ import dcpcse
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments, register
 from dcpcse.methods.arguments import TUNINGS
-from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.methods.registry import recipe_of
+from dcpcse.methods.tunings import RECIPES, Recipe
 from dcpcse.training import fitting_options
 from dcpcse.utils import presets
 from dcpcse.utils.devices import has_bfloat16_units

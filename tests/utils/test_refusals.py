@@ -12,7 +12,6 @@ import torch
 
 import dcpcse
 from dcpcse.cli.runner import run
-from dcpcse.training import pace
 from dcpcse.utils import text_lines
 from dcpcse.utils.console import printable_output
 from dcpcse.utils.distributed import init_process_group
@@ -123,15 +122,3 @@ def test_a_process_without_the_others_ends_in_time(monkeypatch):
     monkeypatch.setenv("DCPCSE_MEETING_SECONDS", "0.2")
     with pytest.raises(torch.distributed.DistStoreError, match="1/2 clients joined"):
         init_process_group()
-
-
-def test_an_absurd_length_is_told_once(monkeypatch):
-    said, clock = [], iter(range(1000))
-    monkeypatch.setattr(pace, "notify", said.append)
-    monkeypatch.setattr(pace.time, "monotonic", lambda: next(clock))
-    callback = pace.PaceCallback()
-    for step in range(1, 40):
-        state = type("State", (), {"global_step": step, "max_steps": 10**9, "is_world_process_zero": True})
-        callback.on_step_end(None, state, None)
-    (line,) = said
-    assert line.startswith("at 1 s per step, the remaining 999,999,989 steps take 31.7 years")
