@@ -8,8 +8,11 @@ from dataclasses import dataclass
 class Recipe:
     """The learning rate and the batch size of a training.
 
-    learning_rate: for an encoder that was not trained for sentences. batch_size: examples per device.
-    on_sentence_encoder: the learning rate for an encoder that was trained for sentences before; None for the same one.
+    Args:
+        learning_rate: For an encoder that was not trained for sentences.
+        batch_size: Examples per device.
+        on_sentence_encoder: The learning rate for an encoder that was trained for sentences before; None for the same
+            one.
     """
 
     learning_rate: float

@@ -9,10 +9,13 @@ from typing import Any
 class Tuning:
     """What of an encoder is trained.
 
-    trains: the trained weights, for `--help`. frozen: whether the encoder's own weights stay as they are. dropout: the
-    option for the dropout rate of what is added to the encoder, if there is one. needs_template: whether the trained
-    weights belong to a template. package: the optional package that it requires. defaults: function that returns
-    values for the options of this tuning that were left out, given the options.
+    Args:
+        trains: The trained weights, for `--help`.
+        frozen: Whether the encoder's own weights stay as they are.
+        dropout: The option for the dropout rate of what is added to the encoder, if there is one.
+        needs_template: Whether the trained weights belong to a template.
+        package: The optional package that it requires.
+        defaults: Function that returns values for the options of this tuning that were left out, given the options.
     """
 
     trains: str
