@@ -61,7 +61,9 @@ class OutcomeRecorder:
     def outcomes(self, name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
         """Return the outcomes of each part of the task by its name, see `dcpcse.evaluation.mteb_records`.
 
-        name: mteb/TASK. scores: split → scores of subsets, as returned by mteb.
+        Args:
+            name: mteb/TASK.
+            scores: Split → scores of subsets, as returned by mteb.
         """
         outcomes = {part: self._of(*key) for key, part in part_names(name, scores).items()}
         return {part: outcome for part, outcome in outcomes.items() if outcome is not None}
