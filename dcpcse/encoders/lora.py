@@ -87,7 +87,11 @@ class Lora:
 
 
 def require_peft(what: str) -> None:
-    """Raise UserError if peft is not installed. what: what requires it."""
+    """Raise UserError if peft is not installed.
+
+    Args:
+        what: What requires it, for the message.
+    """
     require_packages(what, ("peft",), "peft")
 
 

@@ -118,8 +118,11 @@ class MtebResult:
 def find_tasks(names: Sequence[str]) -> MtebTasks:
     """Return mteb tasks, whose data are not loaded yet.
 
-    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. Raises
-    UserError if a task is unknown or given twice.
+    Args:
+        names: Names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed.
+
+    Raises:
+        UserError: If a task is unknown or given twice.
     """
     matches = [task for name in names for task in _find(name)]
     tasks = _by_name(matches)
@@ -131,8 +134,11 @@ def find_tasks(names: Sequence[str]) -> MtebTasks:
 def find_benchmark(name: str) -> MtebTasks:
     """Return the tasks of one of mteb's benchmarks, whose data are not loaded yet.
 
-    name: a name or alias of `mteb.get_benchmarks()`. Raises UserError if there is no such benchmark, or if it has
-    tasks that are not of text alone.
+    Args:
+        name: A name or alias of `mteb.get_benchmarks()`.
+
+    Raises:
+        UserError: If there is no such benchmark, or if it has tasks that are not of text alone.
     """
     benchmark = _find_benchmark(name)
     # The tasks are copied, because all users of the process share the benchmark's own ones.

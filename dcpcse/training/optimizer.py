@@ -42,7 +42,11 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update all parameters that have a gradient. closure: function that computes and returns the loss."""
+        """Update all parameters that have a gradient.
+
+        Args:
+            closure: Function that computes and returns the loss.
+        """
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             beta1, beta2 = group["betas"]

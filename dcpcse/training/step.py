@@ -57,7 +57,9 @@ class TrainingStep(nn.Module):
     def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
         """Return the scalar terms, by name, of a batch from `ViewCollator`.
 
-        replay: results of the first pass of the gradient cache, if the batch is a chunk in its second pass.
+        Args:
+            replay: Results of the first pass of the gradient cache, if the batch is a chunk in its second pass.
+            tensors: The batch.
         """
         batch = self.encode(**tensors)
         if replay is not None:

@@ -307,10 +307,13 @@ class _AllReduce(torch.autograd.Function):
 
 
 class Share(list[int]):
-    """The rows of one process in a step. counts: the number of rows of each process in the step, by rank.
+    """The rows of one process in a step.
 
     A data loader gives a list of rows to the dataset as it is, so that each process knows the counts of the others
     without an exchange.
+
+    Attributes:
+        counts: The number of rows of each process in the step, by rank.
     """
 
     counts: tuple[int, ...] = ()
@@ -385,7 +388,8 @@ def all_reduce_max(number: int) -> int:
 def require_same_in_all_processes(inputs: Mapping[str, Any]) -> None:
     """Raise UserError, in all processes, for the first input whose value differs between processes.
 
-    inputs: name → JSON-serialisable value, with the same names in all processes.
+    Args:
+        inputs: Name → JSON-serialisable value, with the same names in all processes.
     """
     if world_size() == 1:
         return

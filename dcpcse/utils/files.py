@@ -309,7 +309,8 @@ def json_text(content: Any) -> str:
 def fsync(path: Path | int) -> None:
     """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure.
 
-    path: its path, or the descriptor of an open file.
+    Args:
+        path: Its path, or the descriptor of an open file.
     """
     opened = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY)
     try:

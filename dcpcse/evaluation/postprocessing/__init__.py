@@ -38,9 +38,12 @@ class Postprocessor(Protocol):
 
 @dataclass(frozen=True)
 class WhiteningFitter:
-    """BERT-whitening (Su et al. 2021). dimensions: how many dimensions of largest variance are kept (None: all).
+    """BERT-whitening (Su et al. 2021).
 
     See `dcpcse.evaluation.postprocessing.whitening.Whitening`.
+
+    Args:
+        dimensions: Number of dimensions of largest variance that are kept. None: all.
     """
 
     dimensions: int | None = None

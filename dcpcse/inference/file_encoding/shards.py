@@ -151,7 +151,8 @@ class Shards:
     def join(self, write: Callable[[BinaryIO, Iterator[np.ndarray]], None]) -> dict[str, Any]:
         """Join the shards to the output, remove them, and return the record that is written next to the output.
 
-        write: called with a temporary file and the vectors of all chunks in order.
+        Args:
+            write: Called with a temporary file and the vectors of all chunks in order.
         """
         truncated = []
 
