@@ -1,8 +1,13 @@
 """Python blocks of README and docs run, on tiny stand-ins for what they name; the site builds without a warning."""
 
+import dataclasses
+import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +17,14 @@ from senteval import engine
 from senteval_tiny import unofficial, write_tiny_data, write_tiny_task
 from transformers import AutoModel
 
+import dcpcse
+from dcpcse import losses, methods
 from dcpcse.cli.parse import parse_training
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.evaluation import run
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding import encode_file
-from dcpcse.methods import build_method
+from dcpcse.methods import METHODS, build_method
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
@@ -30,6 +37,9 @@ NOT_RUN: dict[str, int] = {"adapt": 1, "hub": 1, "pretraining": 1, "serve": 2}
 
 WRITTEN: set[str] = {"result/promcse", "result/own-trainer"}
 """Results that blocks make themselves, by the names that they have there: nothing stands in for them."""
+
+NOT_LISTED = {"Comparison", "PretrainingResult", "pretrain"}
+"""Exports whose arguments still stand in running text."""
 
 
 @pytest.fixture(scope="session")
@@ -137,3 +147,51 @@ def test_the_map_names_every_module():
     assert sorted(name for name in listed if not name.endswith("/")) == sorted(
         path.stem for path in modules if path.parent != ROOT / "dcpcse"
     )
+
+
+def with_methods(name: str, exported: type | Callable) -> Iterator[tuple[str, type | Callable]]:
+    """A function; or a class that has a constructor, with its methods that no base class in dcpcse documents."""
+    if not inspect.isclass(exported):
+        yield name, exported
+        return
+    declares_options = dataclasses.is_dataclass(exported) and any(
+        "help" in field.metadata for field in dataclasses.fields(exported)
+    )
+    if "__init__" in vars(exported) and not declares_options:
+        yield name, exported
+    bases = [base for base in exported.__mro__[1:] if base.__module__.startswith("dcpcse")]
+    for method in vars(exported):
+        function = getattr(exported, method)
+        if not method.startswith("_") and (inspect.isfunction(function) or inspect.ismethod(function)):
+            is_override = any(method in vars(base) for base in bases)
+            if not is_override or "Args:" in (function.__doc__ or ""):
+                yield f"{name}.{method}", function
+
+
+def public_interface() -> Iterator[tuple[str, type | Callable]]:
+    """What dcpcse exports, and the public functions and classes of losses and methods, by name."""
+    for name in set(dcpcse.__all__) - {"__version__", *NOT_LISTED}:
+        yield from with_methods(name, getattr(dcpcse, name))
+    builders = {entry.build for entry in METHODS.values()}  # all have the arguments that `register` describes
+    for package in (losses, methods):
+        for module_info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(module_info.name)
+            for name, value in vars(module).items():
+                is_defined_here = callable(value) and getattr(value, "__module__", "") == module.__name__
+                if is_defined_here and not name.startswith("_") and value not in builders:
+                    yield from with_methods(f"{module.__name__}.{name}", value)
+
+
+def test_public_docstrings_list_all_arguments():
+    faults, checked = [], 0
+    for name, function in public_interface():
+        parameters = [value for key, value in inspect.signature(function).parameters.items() if key != "self"]
+        optional = {value.name for value in parameters if value.kind in (value.VAR_POSITIONAL, value.VAR_KEYWORD)}
+        names = [value.name for value in parameters if value.name not in optional]
+        section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", inspect.cleandoc(function.__doc__ or ""), re.MULTILINE)
+        listed = re.findall(r"^ {4}\*{0,2}(\w+): \S", section[1], re.MULTILINE) if section else []
+        if (section or len(names) > 1) and [argument for argument in listed if argument not in optional] != names:
+            faults.append(f"{name}({', '.join(names)}) lists {', '.join(listed) or 'no arguments'}")
+        checked += len(names) > 1
+    assert not faults, "\n".join(sorted(faults))
+    assert checked > 130

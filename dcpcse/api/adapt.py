@@ -29,16 +29,25 @@ def adapt(
 ) -> Adaptation:
     """Adapt a sentence encoder to your data as `dcpcse adapt` does, and return the figures and the verdict.
 
-    encoder: a sentence-transformers or Hugging Face folder or hub id, whose weights stay as they are. data: sentences,
-    pairs that belong together, also with several positives or hard negatives, sentences with classes, or pairs with
-    scores, in any form that `dcpcse.train` takes. dev, test: data to choose the setting on and to test on, in place of
-    parts of data; sentences without labels need dev. minutes: the time that the call may take. seed: of the parts, the
-    trainings and the resamples. keep: keep the adapted encoder also if it is not a gain. options: options of
-    `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
+    An interruption (Ctrl-C) raises KeyboardInterrupt. After the call, random states and environment variables are as
+    before.
 
-    output_dir: a new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
-    folder of an interrupted call, which is resumed. An interruption (Ctrl-C) raises KeyboardInterrupt. After the call,
-    random states and environment variables are as before. Raises UserError for a mistake in the arguments or the data.
+    Args:
+        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder, whose weights stay as they are.
+        data: Sentences, pairs that belong together, also with several positives or hard negatives, sentences with
+            classes, or pairs with scores, in any form that `dcpcse.train` takes.
+        output_dir: A new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
+            folder of an interrupted call, which is resumed.
+        dev: Data on which the setting is chosen. None: a part of `data`; sentences without labels need `dev`.
+        test: Data on which the encoders are compared. None: half of `dev` if that is given, or else a part of `data`.
+        minutes: Time in minutes that the call may take.
+        seed: Seed of the parts, the trainings and the resamples.
+        keep: Keep the adapted encoder also if it is not a gain.
+        show_progress: Show a progress bar.
+        options: Options of `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
+
+    Raises:
+        UserError: If an argument or the data are not valid.
     """
     with parameter_names(model_name_or_path="encoder", train_file="data"):
         require_minutes(number("minutes", minutes))

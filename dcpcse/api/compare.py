@@ -46,21 +46,36 @@ def compare(
 ) -> "Comparison":
     """Compare two or more models by a paired bootstrap over test examples and, from three seeds a side, over seeds.
 
-    models: a list of models, or a dict of name → model. A model is anything that `dcpcse.evaluate` takes, a result of
-    it, or a results file: one of `dcpcse evaluate --output_file` or `--similarities_file`, or mteb's results (the file
-    of a task, or the folder of all). A list in place of a model contains its runs (seeds). names: names of
-    the models, in place of those of their folders; None keeps one.
+    See docs/compare.md for the method.
 
-    tasks, pairs, labels, retrieval, mode, data_dir, official, batch_size, cache_dir, show_progress: as in
-    `dcpcse.evaluate`. By default, tasks are those of the given results if there are any. Only tasks that all runs have
-    are compared. Of results with main scores only, such as mteb's, the tasks of the average are resampled.
+    Args:
+        models: A list of models, or a dict of name → model. A model is anything that `dcpcse.evaluate` takes, a result
+            of it, or a results file: one of `dcpcse evaluate --output_file` or `--similarities_file`, or mteb's
+            results (the file of a task, or the folder of all). A list in place of a model contains its runs (seeds).
+        tasks: As in `dcpcse.evaluate`; by default, the tasks of the given results if there are any. Only tasks that
+            all runs have are compared.
+        names: Names of the models, in place of those of their folders; a name that is None stays that of the folder.
+        pairs: As in `dcpcse.evaluate`.
+        labels: As in `dcpcse.evaluate`.
+        retrieval: As in `dcpcse.evaluate`.
+        mode: As in `dcpcse.evaluate`.
+        data_dir: As in `dcpcse.evaluate`.
+        official: As in `dcpcse.evaluate`.
+        batch_size: As in `dcpcse.evaluate`.
+        cache_dir: As in `dcpcse.evaluate`.
+        show_progress: As in `dcpcse.evaluate`.
+        level: Coverage of the intervals, from 0.5 to 0.999.
+        samples: Number of resamples, at least 100. Of results with main scores only, such as mteb's, the tasks of the
+            average are resampled.
+        seed: Seed of the resamples.
 
-    level: coverage of the intervals. samples, seed: number of resamples and their seed. Printed, the result shows the
-    scores of each model with its interval, and for each difference its interval, p-value, the p-value adjusted for the
-    number of tasks (Holm), and whether one model is better or the two cannot be told apart. Up to three models, all
-    pairs are compared, otherwise each model with the first one. See docs/compare.md for the method.
+    Returns:
+        A `Comparison`. Printed, it shows the scores of each model with its interval, and for each difference its
+        interval, p-value, the p-value adjusted for the number of tasks (Holm), and whether one model is better or the
+        two cannot be told apart. Up to three models, all pairs are compared, otherwise each model with the first one.
 
-    Raises UserError if there is one model only, the data or modes of results differ, or a task has too few examples.
+    Raises:
+        UserError: If there is one model only, the data or modes of results differ, or a task has too few examples.
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
     return compare_models(
@@ -92,7 +107,21 @@ def compare_models(
     samples: int,
     seed: int,
 ) -> "Comparison":
-    """See `compare`. evaluate: called with a model and the keywords tasks, pairs, labels, retrieval and mode."""
+    """Compare models as `compare` does, with another function that evaluates them.
+
+    Args:
+        models: As in `compare`.
+        names: As in `compare`.
+        tasks: As in `compare`.
+        pairs: As in `compare`.
+        labels: As in `compare`.
+        retrieval: As in `compare`.
+        mode: As in `compare`.
+        evaluate: A function that is called with a model and the keywords tasks, pairs, labels, retrieval and mode.
+        level: As in `compare`.
+        samples: As in `compare`.
+        seed: As in `compare`.
+    """
     from dcpcse.analysis.model_comparison import compare_runs
 
     number("level", level, 0.5, 0.999)

@@ -74,31 +74,59 @@ def evaluate(
     Every distinct sentence is encoded once. If a launcher such as torchrun started several processes, all of them must
     call this function: they share the sentences, and each returns the result.
 
-    model: a model of `dcpcse.load`; a name or path, which `dcpcse.load` loads; a SentenceTransformer; any object with
-    `encode(sentences, batch_size=...)`; or a function from a list of strings to an array, tensor or list of rows
-    (n, H). The tasks geometry and frequent need the inside of the encoder: of encoders of other code, geometry
-    measures only the embeddings, and frequent is refused.
+    Args:
+        model: A model of `dcpcse.load`; a name or path, which `dcpcse.load` loads; a SentenceTransformer; any object
+            with `encode(sentences, batch_size=...)`; or a function from a list of strings to an array, tensor or list
+            of rows (n, H). The tasks geometry and frequent need the inside of the encoder: of encoders of other code,
+            geometry measures only the embeddings, and frequent is refused.
+        tasks: A task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such
+            as "STSBenchmark", or a list of these; or the task set multilingual alone. The default is sts, or only your
+            own data and mteb if these are given. Scored pairs of your own may be given here too, as for `pairs`.
+        mode: "test", the published protocol; "fasttest", with faster classifiers; "dev", on the dev sets.
+        data_dir: Folder that contains downstream/ (and clustering/).
+        pairs: Two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or a
+            file: Spearman correlation, or average precision if all scores are 0 and 1.
+        labels: A text and its class per row, in these forms: accuracy of logistic regression, cross-validated.
+        retrieval: Folders with documents, queries and judgements in the layout of BEIR, and NanoBEIR or its sets by
+            name: nDCG@10.
+        mteb: MTEB tasks by name, or FILE.py[:CLASS].
+        mteb_benchmark: All tasks of one of mteb's benchmarks, such as "MTEB(eng, v2)".
+        mteb_data_dir: Folder with a copy of each data set of the MTEB tasks, named by the last part of its hub id.
+            None: the cache of datasets, or for `mteb` the hub.
+        mteb_languages: Evaluate MTEB tasks only in these languages, by codes of ISO 639-3.
+        mteb_prompts: YAML or JSON file of the texts before each text of a task. None: the prompts in the
+            sentence-transformers settings of the folder.
+        mteb_results: Folder for the results of MTEB tasks in mteb's format.
+        batch_size: Maximum number of sentences per batch. None: that of the model, or 128 for an encoder of other
+            code.
+        official: Require the official sizes of the files in `data_dir`; False for data of your own in this format.
+        cache_dir: Folder for embeddings (and downloads), from which a later evaluation of the same model reads them;
+            not for encoders of other code, which nothing identifies.
+        show_progress: Show progress bars.
+        truncate_dim: Score only this number of first values of the embeddings. With a list, sentences are encoded
+            once, the tables have a row for each size, and `at_size` contains all results.
+        postprocess: "whitening" or "flow", which transforms the embeddings before they are scored.
+        fit_on: List or file of sentences to fit `postprocess` to. None: the sentences of each task.
+        whitening_dimensions: Number of dimensions that whitening keeps. None: all in which the embeddings vary.
+        flow_epochs: Training epochs of the flow, in batches of 16 sentences.
+        flow_learning_rate: Learning rate of the flow (Adam).
+        flow_seed: Seed of the flow's initial weights and of the order of its sentences.
+        classifier: Classifier of the transfer tasks: "torch" (SentEval's own) or "sklearn" (scikit-learn's logistic
+            regression).
+        nhid: Hidden units of the transfer classifier; 0 is logistic regression, as published.
+        shots: Number of labelled examples per class in few-shot tasks.
+        draws: Number of times that the examples of few-shot tasks are drawn.
+        kmeans_runs: Number of K-means runs that clustering averages.
+        retrieval_identical: "merge" sentences of a retrieval task that occur more than once, or "keep" them; then a
+            copy of the query ranks first.
+        geometry_sentences: Text file, one sentence per line, for the anisotropy. None: the sentences of STS-B.
+        geometry_sample: Number of sentences drawn from `geometry_sentences`.
 
-    tasks: a task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such as
-    "STSBenchmark", or a list of these; or the task set multilingual alone. The default is sts, or only your own data
-    and mteb if these are given. Scored pairs of your own may be given here too, as for `pairs`.
+    Returns:
+        The scores by task; printed, they are the tables of the papers.
 
-    mode: test, the published protocol; fasttest, with faster classifiers; dev, on the dev sets. data_dir: the folder
-    that contains downstream/. official: require the official sizes of its files; False for data of your own in this
-    format. pairs: two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or
-    a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
-    logistic regression, cross-validated. retrieval: folders with documents, queries and judgements in the layout of
-    BEIR, and NanoBEIR or its sets by name: nDCG@10. mteb: MTEB tasks by name, or FILE.py[:CLASS]. mteb_benchmark: all
-    tasks of one of mteb's benchmarks, such as "MTEB(eng, v2)". mteb_languages: evaluate them only in these languages,
-    by codes of ISO 639-3. mteb_prompts: a file of the texts before each text of a task. mteb_results: a folder for
-    results in mteb's format. cache_dir: a folder for embeddings (and downloads), from which a later evaluation of the
-    same model reads them; not for encoders of other code, which nothing identifies.
-    truncate_dim: score only this number of first values of the embeddings; with a list, sentences are encoded once,
-    the tables have a row for each size, and `at_size` contains all results.
-    postprocess: whitening or flow, fitted to the sentences of each task, or to fit_on: a list or file of sentences.
-    The other options are those of `dcpcse evaluate --help all`.
-
-    Raises UserError if an argument, the data or the embeddings are unusable.
+    Raises:
+        UserError: If an argument, the data or the embeddings are unusable.
     """
     from dcpcse.api.load import load
     from dcpcse.evaluation.foreign_encoder import as_encoder
@@ -173,6 +201,10 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
     """Return the names of tasks and None, or no names and the pairs that the second argument contains instead.
 
     The task set multilingual, whose tasks are mteb's, is returned by its own name.
+
+    Args:
+        tasks: The second argument of `evaluate`.
+        mode: The mode of the evaluation, on which the tasks of a set depend.
     """
     if tasks is None:
         return (), None

@@ -58,21 +58,37 @@ def load(
     A log line (logger `dcpcse`, level INFO) names the representation. Weights in pickles (`.bin`) are read without
     running code.
 
-    base: location of the frozen encoder of an output folder, if it has moved (its weights are checked), or of a
-    checkpoint of other code that has none. pooler: another representation, a name of `--pooler` of evaluation.py; for
-    a sentence-transformers folder it replaces its modules after the encoder. template, final_period, denoise: the
-    sentence's template, whether a full stop is added, and whether the template's own vector is subtracted. normalize:
-    whether vectors are scaled to unit length. prompt: text before each sentence, "" for none. max_length: number of
-    tokens to which texts are truncated. bf16: compute
-    matrix products in bfloat16, which is meant for GPUs. device: CUDA by default if available. revision: branch, tag
-    or commit on the Hub; for an output folder on disk, that of its base. cache_dir, token: as in transformers.
-    mlp_only_train: use the vector before the head. top_k, remove, lm_head: of the poolers "top_k", "static" and
-    "static_lm_head". layout: the format of a checkpoint of other code, if it is not recognised; tokenizer,
-    denoise_from_zero, position_offset: its settings (see docs/import.md).
+    Args:
+        name: Folder, file or hub id of the encoder.
+        base: Location of the frozen encoder of an output folder, if it has moved (its weights are checked), or of a
+            checkpoint of other code that has none.
+        pooler: Another representation, a name of `--pooler` of evaluation.py; for a sentence-transformers folder it
+            replaces its modules after the encoder.
+        template: The sentence's template. None: that of the folder, if it has one.
+        prompt: Text before each sentence, "" for none. None: as recorded in the folder.
+        final_period: Whether a full stop is added. None: as recorded in the folder.
+        denoise: Whether the template's own vector is subtracted. None: as recorded in the folder.
+        normalize: Whether vectors are scaled to unit length. None: as recorded in the folder.
+        max_length: Number of tokens to which texts are truncated. None: the maximum of the folder or the encoder.
+        bf16: Compute matrix products in bfloat16, which is meant for GPUs.
+        device: Device of the model. None: CUDA if available.
+        revision: Branch, tag or commit on the Hub; for an output folder on disk, that of its base.
+        cache_dir: As in transformers.
+        token: As in transformers.
+        mlp_only_train: Use the vector before the head.
+        top_k: Number of tokens that the pooler "top_k" averages.
+        remove: Kinds of tokens that the static poolers leave out.
+        lm_head: Masked-LM head of the poolers "top_k" and "static_lm_head": "checkpoint", or a folder or hub id.
+        layout: The format of a checkpoint of other code, if it is not recognised (see docs/import.md).
+        tokenizer: Folder or hub id of the tokenizer of a checkpoint of other code.
+        denoise_from_zero: Whether the template of a checkpoint of other code is denoised at positions from 0.
+        position_offset: Position of the first text token of a checkpoint of other code. None: the prompt length, as in
+            the public code.
 
-    Raises UserError in one line if `name` is none of these, if files are damaged or contain code, if the base is a
-    different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument has no
-    effect on this encoder.
+    Raises:
+        UserError: With a message of one line, if `name` is none of these, if files are damaged or contain code, if the
+            base is a different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an
+            argument has no effect on this encoder.
     """
     name = _name(name)
     flags = {"denoise": denoise, "final_period": final_period, "mlp_only_train": mlp_only_train}

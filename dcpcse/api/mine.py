@@ -46,24 +46,38 @@ def mine(
     others are ranked by their similarity (cosine) to the anchor, and the negatives are chosen from a range of ranks.
     Equal anchors get the same negatives.
 
-    model: a model of `dcpcse.load`, a name that it loads, or anything else that `dcpcse.evaluate` takes. pairs: a
-    training file or an object with its rows, with the columns anchor and positive. output: a .csv or .tsv file; it is
-    written at the end, atomically. overwrite: replace this file. corpus: a file, a list or another object of texts (of
-    several columns all texts count), or the folder of an index of the same model; by default the positives.
+    Args:
+        model: A model of `dcpcse.load`, a name that it loads, or anything else that `dcpcse.evaluate` takes.
+        pairs: A training file or an object with its rows, with the columns anchor and positive.
+        output: A .csv or .tsv file; it is written at the end, atomically.
+        corpus: A file, a list or another object of texts (of several columns all texts count), or the folder of an
+            index of the same model. None: the positives.
+        num_negatives: Number of negatives per pair.
+        output_format: "n-tuple" writes a row for each pair with enough negatives, in the columns anchor, positive and
+            negative, or negative_1, negative_2, ...; "triplet" writes a row for each negative.
+        range_min: First rank of the range; ranks are counted from 0.
+        range_max: Rank at which the range ends, which does not belong to it.
+        absolute_margin: The cosine of a negative is at most p - absolute_margin, where p is the cosine of the anchor's
+            least similar positive.
+        relative_margin: The cosine of a negative is at most p - relative_margin * abs(p), with the same p.
+        max_similarity: Largest cosine of a negative to the anchor.
+        guide: A second encoder, given as `model` is; candidates are left out if it finds them more similar to the
+            anchor than the least similar positive, less `guide_margin`. Its name may be that of an encoder without a
+            pooling of its own, which is averaged; as `model`, give `dcpcse.load(name, pooler="avg")`.
+        guide_margin: Least difference between the cosines of the positive and of a negative, by the guide.
+        sampling: "top", the first candidates in range, or "random", any of them.
+        seed: Seed of random sampling. None: 42.
+        backend: As in `SentenceIndex`; all but "ivf" are exact.
+        batch_size: Maximum number of texts per batch. None: that of the model, or 128 for an encoder of other code.
+        cache_dir: Folder for downloads and for the rows that were read.
+        overwrite: Replace `output` if it exists.
+        show_progress: Show progress bars.
 
-    num_negatives: number of negatives per pair. output_format: "n-tuple" writes a row for each pair with enough
-    negatives, in the columns anchor, positive and negative, or negative_1, negative_2, ...; "triplet" writes a row for
-    each negative. range_min, range_max: ranks, from 0 and without `range_max`. max_similarity: largest cosine of a
-    negative to the anchor. absolute_margin, relative_margin: the cosine of a negative is at most p - absolute_margin
-    and p - relative_margin * abs(p), where p is that of the anchor's least similar positive. guide: a second encoder,
-    given as `model` is; candidates are left out if it finds them more similar to the anchor than the least similar
-    positive, less guide_margin. Its name may be that of an encoder without a pooling of its own, which is averaged; as
-    `model`, give `dcpcse.load(name, pooler="avg")`. sampling: "top", the first candidates in range, or "random", any
-    of them. seed: of random sampling, 42 by default. backend: as in `SentenceIndex`; all but "ivf" are exact.
-    cache_dir: folder for downloads and for the rows that were read.
+    Returns:
+        The number of rows, what was left out, and statistics of the similarities.
 
-    Returns the number of rows, what was left out, and statistics of the similarities. Raises UserError if an argument
-    or the data are not valid, and if no pair has enough negatives.
+    Raises:
+        UserError: If an argument or the data are not valid, or if no pair has enough negatives.
     """
     # Imported here, because this takes seconds.
     from dcpcse.data.in_memory import load_training_data

@@ -45,11 +45,15 @@ _OPTIONS = {"model": "model_name_or_path", "train_data": "train_file"}
 class TrainingResult:
     """The result of `dcpcse.train`.
 
-    folder: the output folder of the run, as train.py leaves it; `dcpcse.load(folder)` loads the model. trainer: the
-    `dcpcse.Trainer` of the run. history: the logged values, one dict per log entry with its `step`, as in
-    metrics.jsonl; a value that is not finite is None. gains: for `eval_pairs` and for `eval_labels`, the scores × 100
-    of the untouched encoder and of the trained model, and the 95 % interval of their difference
-    (`dcpcse.training.run_history.Gain`).
+    Args:
+        trainer: The `dcpcse.Trainer` of the run.
+        folder: The output folder of the run, as train.py leaves it; `dcpcse.load(folder)` loads the model.
+
+    Attributes:
+        history: The logged values, one dict per log entry with its `step`, as in metrics.jsonl; a value that is not
+            finite is None.
+        gains: For `eval_pairs` and for `eval_labels`, the scores × 100 of the untouched encoder and of the trained
+            model, and the 95 % interval of their difference (`dcpcse.training.run_history.Gain`).
     """
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
@@ -89,7 +93,8 @@ class TrainingResult:
     def save(self, folder: str | Path) -> Path:
         """Copy the output folder, with its records and checkpoints, to a new folder, which becomes `self.folder`.
 
-        Raises UserError if the folder exists and is not empty.
+        Args:
+            folder: The new folder; it must not exist, or be empty.
         """
         target = Path(path("folder", folder))
         require_new_folder(target, "folder")
@@ -127,24 +132,31 @@ def train(
 ) -> TrainingResult:
     """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
 
-    model: a Hugging Face folder or hub id of the encoder; None if the method is a built `Method`, which is trained in
-    place, so that another training continues with its weights. train_data: sentences, pairs, triples or
-    sentences with classes, as a list, a dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the
-    path of a training file. method: the name of a method, by default that of the preset or dcpcse, or a function
-    (backbone, args, columns) → `Method`. preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs:
-    pairs with scores or with 0 and 1; eval_labels: texts with classes; both in any of these forms, measured during
-    training beside `eval_tasks`.
+    After the call, random states, environment variables and signal handlers are as before. An interruption (Ctrl-C, or
+    that of a notebook's kernel) saves a checkpoint after the running step and raises `KeyboardInterrupt`; the message
+    names the checkpoint.
 
-    callbacks: as in `transformers.Trainer`. trainer_class: a subclass of `dcpcse.Trainer`. plugin: modules or files
-    (.py) that register methods. options: every other option of train.py by its name, with the same default, such as
-    `learning_rate=3e-2` or `pre_seq_len=16`.
+    Args:
+        model: A Hugging Face folder or hub id of the encoder; None if the method is a built `Method`, which is trained
+            in place, so that another training continues with its weights.
+        train_data: Sentences, pairs, triples or sentences with classes, as a list, a dict of columns, a pandas or
+            polars DataFrame, a `datasets.Dataset`, or the path of a training file.
+        method: The name of a method, or a function (backbone, args, columns) → `Method`, or a built `Method`. None:
+            that of the preset, or dcpcse.
+        preset: A published setting, such as `dcpcse/unsup-bert-base`.
+        output_dir: Folder of the run, which must be new or empty, unless `resume=True` or `overwrite_output_dir=True`
+            is given. None: a temporary folder that is removed when this Python process ends.
+        eval_pairs: Pairs with scores or with 0 and 1, in any form of `train_data`, which are measured during training
+            beside `eval_tasks`.
+        eval_labels: Texts with classes, in the same forms, which are measured in the same way.
+        callbacks: As in `transformers.Trainer`.
+        trainer_class: A subclass of `dcpcse.Trainer`.
+        plugin: Modules or files (.py) that register methods.
+        options: Every other option of train.py by its name, with the same default, such as `learning_rate=3e-2` or
+            `pre_seq_len=16`. `disable_tqdm=True` hides the progress bar.
 
-    output_dir: folder of the run, which must be new or empty, unless `resume=True` or `overwrite_output_dir=True` is
-    given; by default, a temporary folder that is removed when this Python process ends. `disable_tqdm=True` hides the
-    progress bar. After the call, random states, environment variables and signal handlers are as before.
-
-    An interruption (Ctrl-C, or that of a notebook's kernel) saves a checkpoint after the running step and raises
-    `KeyboardInterrupt`; the message names the checkpoint. Raises UserError for a mistake in the arguments or the data.
+    Raises:
+        UserError: If an argument or the data are not valid.
     """
     with parameter_names(**{option: name for name, option in _OPTIONS.items()}), advice(OF_TRAINING):
         if train_data is None:
@@ -186,7 +198,12 @@ def _plugins(value: Any) -> list[str]:
 
 
 def encoder_name(model: Any, parameter: str = "model") -> str:
-    """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model."""
+    """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model.
+
+    Args:
+        model: The name or folder that the user gave.
+        parameter: Name of the parameter, for messages.
+    """
     if model is None:
         raise UserError(f"{parameter} is missing; give the name or the folder of an encoder")
     if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):

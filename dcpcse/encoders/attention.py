@@ -32,10 +32,13 @@ PREFIX_ATTENTION = "prefix_sdpa"
 class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
     """A prefix that is also available as one table for all texts, from which a kernel reads the prompts of a text.
 
-    rate: dropout rate of the prompts, drawn for each text. seed: (1,) int64, key of the masks
-    (`dcpcse.encoders.philox`); None without dropout. first_prompts, prompt_counts: (N,) int32, index of the first
-    prompt of each text in the table, and their number; None if every text has all of them. most_prompts: the largest
-    number of prompts of a text.
+    Attributes:
+        rate: Dropout rate of the prompts, drawn for each text.
+        seed: (1,) int64, key of the masks (`dcpcse.encoders.philox`); None without dropout.
+        first_prompts: (N,) int32, index of the first prompt of each text in the table; None if every text has all of
+            them.
+        prompt_counts: (N,) int32, number of prompts of each text; None if every text has all of them.
+        most_prompts: Largest number of prompts of a text.
     """
 
     rate: float = 0.0
@@ -53,7 +56,12 @@ class PackedAttention(Protocol):
     """Attention over the packed texts of a batch by kernels (`dcpcse.encoders.prefix_kernel`)."""
 
     def takes(self, query: Tensor, prefix: Prefix | None) -> bool:
-        """Return whether the kernels compute attention with these queries (1, heads, T, head_dim) and this prefix."""
+        """Return whether the kernels compute attention with these queries and this prefix.
+
+        Args:
+            query: (1, heads, T, head_dim).
+            prefix: The keys and values of all layers; None without prompts.
+        """
         ...
 
     def attend(
@@ -66,7 +74,16 @@ class PackedAttention(Protocol):
         scale: float | None,
         dropout: float,
     ) -> Tensor:
-        """Return the output (1, T, heads, head_dim). states: queries, keys, values, each (1, heads, T, head_dim)."""
+        """Return the output (1, T, heads, head_dim).
+
+        Args:
+            states: Queries, keys and values, each (1, heads, T, head_dim).
+            prefix: The keys and values of all layers; None without prompts.
+            layer: Number of the layer.
+            window: As `sliding_window` of `prefix_attention`.
+            scale: Factor of the scores.
+            dropout: Dropout rate of the weights of attention.
+        """
         ...
 
 
@@ -80,8 +97,9 @@ Its result broadcasts to (N, heads, L, L).
 class ForwardPass:
     """What the layers share in one forward pass: their attention masks, and the number of layers that have begun.
 
-    unnumbered: the attention modules without a number of their layer, in the order in which they were called. Layers
-    that share their weights (ALBERT) are one module that is called several times.
+    Attributes:
+        unnumbered: The attention modules without a number of their layer, in the order in which they were called.
+            Layers that share their weights (ALBERT) are one module that is called several times.
     """
 
     def __init__(self) -> None:
@@ -96,7 +114,13 @@ class ForwardPass:
         return number
 
     def mask(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return the mask of layers with so many prompts and this window; the first of them calls `make`."""
+        """Return the mask of layers with so many prompts and this window; the first of them calls `make`.
+
+        Args:
+            prompts: Number of prompts P.
+            window: As `sliding_window` of `prefix_attention`.
+            make: Function that returns the mask.
+        """
         case = (prompts, window)
         if case not in self._masks:
             self._masks[case] = make()
@@ -121,17 +145,27 @@ def prefix_attention(
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
-    query, key, value: (N, heads, L, head_dim). attention_mask: boolean (N, 1, L, L), or None if nothing is masked.
-    prefix: the keys and values of all layers.
     Prompts have neither queries nor positions; every token attends to all prompts, whatever the mask or window.
-    prefix_mask: boolean (N, P), which prompts belong to each row; None if every row has all prompts. packing: if
-    given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
-    kernels: attention over the same packed sequences by kernels, used wherever they support it.
-    sliding_window: the smallest distance at which two tokens no longer attend to each other; a given attention_mask
-    already includes the window. forward_pass: if given, layers that need the same mask share it; required for the
-    prefix of all layers if the module has no number. bias: what relative positions add to the scores of tokens;
-    nothing is added to those of prompts.
-    Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
+
+    Args:
+        module: The attention module.
+        query: (N, heads, L, head_dim), or (1, heads, T, head_dim) if packed.
+        key: As `query`.
+        value: As `query`.
+        attention_mask: Boolean (N, 1, L, L); None if nothing is masked.
+        prefix: The keys and values of all layers; None without prompts.
+        prefix_mask: Boolean (N, P), which prompts belong to each row; None if every row has all prompts.
+        packing: If given, the sequences follow one another in one row, and there is no mask.
+        kernels: Attention over the same packed sequences by kernels, used wherever they support it.
+        sliding_window: The smallest distance at which two tokens no longer attend to each other; a given
+            `attention_mask` already includes the window.
+        forward_pass: If given, layers that need the same mask share it; required for the prefix of all layers if the
+            module has no number.
+        bias: What relative positions add to the scores of tokens; nothing is added to those of prompts.
+        kwargs: Further arguments of transformers' `sdpa_attention_forward`.
+
+    Returns:
+        The output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
     if kernels is not None and bias is None and kernels.takes(query, prefix):
         how = {"window": sliding_window, "scale": kwargs.get("scaling"), "dropout": kwargs.get("dropout") or 0.0}

@@ -45,10 +45,18 @@ from dcpcse.utils.safetensors_io import require_same_tensors
 class EncoderSource:
     """Origin of a frozen encoder, and its identity.
 
-    fingerprint: digest of its weights without their names, by which earlier versions identified an encoder. weights:
-    digest of its weights with their names. configuration: see `base_facts.configuration`. weights_file: name of the
-    file with the weights, or of the index of several files, such as "pytorch_model.bin" for a pickle. The last three
-    are None if an earlier version recorded the source; `weights_file` is no part of the identity.
+    The last three are None if an earlier version recorded the source; `weights_file` is no part of the identity.
+
+    Args:
+        name_or_path: Folder or hub id.
+        revision: Commit on the hub; None for a folder.
+        model_type: As in the configuration.
+        hidden_size: The dimension H of the hidden states.
+        fingerprint: Digest of its weights without their names, by which earlier versions identified an encoder.
+        weights: Digest of its weights with their names.
+        configuration: See `base_facts.configuration`.
+        weights_file: Name of the file with the weights, or of the index of several files, such as "pytorch_model.bin"
+            for a pickle.
     """
 
     name_or_path: str
@@ -64,14 +72,29 @@ class EncoderSource:
     def of(
         cls, model: PreTrainedModel, name_or_path: str, revision: str | None, weights_file: str | None
     ) -> "EncoderSource":
-        """Return the source of a loaded encoder without heads."""
+        """Return the source of a loaded encoder without heads.
+
+        Args:
+            model: The encoder.
+            name_or_path: As in `EncoderSource`.
+            revision: As in `EncoderSource`.
+            weights_file: As in `EncoderSource`.
+        """
         kind, size = model.config.model_type, model.config.hidden_size
         return cls(name_or_path, revision, kind, size, *fingerprints(model), configuration(model), weights_file)
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A pretrained encoder without heads, its tokenizer, and the heads of its checkpoint."""
+    """A pretrained encoder without heads, its tokenizer, and the heads of its checkpoint.
+
+    Args:
+        model: The encoder.
+        tokenizer: Its tokenizer.
+        source: Where it was loaded from.
+        pooler: The pooler of its checkpoint; None if there is none.
+        lm_head: Its masked-LM head; None if it was not loaded.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -91,11 +114,18 @@ def load_backbone(
 ) -> Backbone:
     """Load an encoder in float32, with all weights from the checkpoint.
 
-    tokenizer, config: other locations of the tokenizer and of the configuration. lm_head: None loads no masked-LM
-    head, "checkpoint" loads the head of this checkpoint, "new" initialises a new head, and any other value names the
-    checkpoint to load the head from. require: a function that raises UserError if the source is not the expected
-    encoder; it is called before the tokenizer is loaded. Raises UserError if the checkpoint does not exist, or lacks
-    weights or the masked-LM head.
+    Args:
+        name_or_path: Folder or hub id of the encoder.
+        tokenizer: Location of the tokenizer. None: that of the encoder.
+        config: Location of the configuration. None: that of the encoder.
+        lm_head: None loads no masked-LM head, "checkpoint" loads the head of this checkpoint, "new" initialises a new
+            head, and any other value names the checkpoint to load the head from.
+        options: Revision, cache and token for the Hub.
+        require: A function that raises UserError if the source is not the expected encoder; it is called before the
+            tokenizer is loaded.
+
+    Raises:
+        UserError: If the checkpoint does not exist, or lacks weights or the masked-LM head.
     """
     options = options or LoadOptions()
     _refuse_own_folder(name_or_path)
@@ -125,8 +155,15 @@ def build_backbone(
 ) -> Backbone:
     """Build an encoder in float32 from the configuration in a folder and the given weights.
 
-    weights: all weights of the encoder and no others, by name. weights_file: name of their file. tokenizer: another
-    location of the tokenizer. Raises UserError as `load_backbone` does.
+    Args:
+        folder: The folder.
+        weights: All weights of the encoder and no others, by name.
+        weights_file: Name of their file.
+        tokenizer: Location of the tokenizer. None: the folder.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: As `load_backbone` does.
     """
     options = options or LoadOptions()
     settings = _config(folder, options)
@@ -162,7 +199,12 @@ def combined_digest(digests: Iterable[bytes]) -> str:
 
 
 def named_digest(digests: Mapping[str, bytes], settings: Any = None) -> str:
-    """Return a sha256 of the digests of weights by their names, and of settings that can be written to JSON."""
+    """Return a sha256 of the digests of weights by their names, and of settings.
+
+    Args:
+        digests: Name of a weight → its digest.
+        settings: Anything that can be written to JSON.
+    """
     named = {name: digest.hex() for name, digest in digests.items()}
     return hashlib.sha256(json.dumps([named, settings], sort_keys=True).encode()).hexdigest()
 
@@ -257,7 +299,15 @@ def _commit(repo_id: str, options: LoadOptions) -> str | None:
 
 
 def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a checkpoint; raise UserError if it has none."""
+    """Return the tokenizer of a checkpoint.
+
+    Args:
+        name_or_path: Folder or hub id.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: If the checkpoint has no tokenizer.
+    """
     with _user_errors(name_or_path, "tokenizer"):
         return transformers.AutoTokenizer.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
 
@@ -265,9 +315,16 @@ def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokeniz
 def fitting_tokenizer(
     name: str, encoder: str, model: PreTrainedModel, options: LoadOptions
 ) -> PreTrainedTokenizerBase:
-    """Load a tokenizer; raise UserError if it does not match the encoder or has no padding token.
+    """Load a tokenizer that matches an encoder.
 
-    name: folder or hub id of the tokenizer. encoder: name of the encoder, for error messages.
+    Args:
+        name: Folder or hub id of the tokenizer.
+        encoder: Name of the encoder, for messages.
+        model: The encoder.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: If the tokenizer does not match the encoder or has no padding token.
     """
     tokenizer, rows = load_tokenizer(name, options), model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
@@ -349,7 +406,15 @@ def _load_encoder(
 
 
 def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return a masked language model in float32 and its tokenizer; raise UserError if its checkpoint lacks weights."""
+    """Return a masked language model in float32 and its tokenizer.
+
+    Args:
+        name_or_path: Folder or hub id.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: If the checkpoint lacks weights.
+    """
     config, weights = _config(name_or_path, options), _find_weights(name_or_path, options)
     masked_lm, missing = _load_masked_lm(name_or_path, config, options, weights)
     _require_none_missing(name_or_path, missing, "masked language model")

@@ -47,7 +47,11 @@ def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
     """Return the fields of an encoder's configuration that may change vectors, in a form that can be written to JSON.
 
     Fields with the default value of their class are left out, so that a field that a later version of transformers
-    adds or removes makes no difference. head: also return the fields of a masked-LM head.
+    adds or removes makes no difference.
+
+    Args:
+        model: The encoder.
+        head: Also return the fields of a masked-LM head.
     """
     values, defaults = plain_values(model.config), plain_values(type(model.config)())
     ignored = {*WITHOUT_EFFECT, *IN_TRAINING_ONLY, *(() if head else OF_HEADS)}
@@ -68,7 +72,12 @@ def plain_values(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def configuration_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a description of each field in which two results of `configuration` differ."""
+    """Yield a description of each field in which two results of `configuration` differ.
+
+    Args:
+        recorded: The earlier one.
+        current: The present one.
+    """
     if recorded.get("model_type") != current.get("model_type"):
         yield _difference("model_type", recorded, current)
     elif recorded != current:
@@ -110,6 +119,10 @@ def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any
     """Yield a description of each fact in which two results of `tokenizer_facts` differ.
 
     The backend is compared only within one version of tokenizers, since another version may write it differently.
+
+    Args:
+        recorded: The earlier one.
+        current: The present one.
     """
     ignored = {"tokenizers"} if recorded.get("tokenizers") == current["tokenizers"] else {"tokenizers", "backend"}
     for name in sorted({*recorded, *current} - ignored):

@@ -37,10 +37,17 @@ for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
     """Make linear layers of a module multiply by prepacked copies of their weights within the context.
 
-    Yields the number of layers that it prepacks. They are the float32 layers on a CPU whose weights need no gradient
-    (see `frozen_linear_layers`). Their weights must not change within the context. The copies double the memory of
-    the weights; a backward pass, which also needs copies of the transposed weights, triples it. Contexts that overlap,
-    also in several threads, share the copies, which are kept until the last of these contexts ends.
+    They are the float32 layers on a CPU whose weights need no gradient (see `frozen_linear_layers`). Their weights
+    must not change within the context. The copies double the memory of the weights; a backward pass, which also needs
+    copies of the transposed weights, triples it. Contexts that overlap, also in several threads, share the copies,
+    which are kept until the last of these contexts ends.
+
+    Args:
+        module: The module.
+        enabled: False changes nothing.
+
+    Yields:
+        The number of layers that it prepacks.
     """
     layers = filter(_is_worth_it, frozen_linear_layers(module)) if enabled and _available() else ()
     with using_products(layers, "prepacked", _Prepacked) as new:

@@ -27,7 +27,9 @@ from dcpcse.utils.errors import OptionError, UserError, spell
 class EmbeddingEdits:
     """Changes to the output of the embedding layer.
 
-    zeroed: boolean (N, L, 1 or H), true at the elements to set to zero. shift: (N, L, H), values to add afterwards.
+    Args:
+        zeroed: Boolean (N, L, 1 or H), true at the elements to set to zero.
+        shift: (N, L, H), values to add afterwards.
     """
 
     zeroed: Tensor | None = None
@@ -37,14 +39,24 @@ class EmbeddingEdits:
 class Encoder(nn.Module):
     """A backbone with optional prompts and an optional LoRA adapter, which maps token ids to hidden states.
 
-    position_offset: number of positions by which the text is shifted (in the published code, the prompt length).
-    cls_prompt: a trained vector that replaces the word embedding of the first token (D2CSE, section 3). lora: settings
-    of an adapter, which a copy of the backbone gets that shares its weights (`dcpcse.encoders.lora`). tuned: whether
-    the backbone is trained, and therefore saved with the model. check_prompts: whether the prompts must affect the
-    output. A training may have destroyed its encoder, so that no input affects the output: such a model still loads.
     If the backbone is one of `PACKABLE`, padding is skipped everywhere except in attention (`set_packed` changes
-    this). The hidden states of real tokens are the same either way. Raises UserError if the prompts do not affect the
-    output of this backbone.
+    this). The hidden states of real tokens are the same either way.
+
+    Args:
+        backbone: The pretrained encoder.
+        prompt: Deep prompts; None without.
+        position_offset: Number of positions by which the text is shifted (in the published code, the prompt length).
+        shallow: Trained vectors at the slots of a template; None without.
+        cls_prompt: A trained vector that replaces the word embedding of the first token (D2CSE, section 3); None
+            without.
+        lora: Settings of an adapter, which a copy of the backbone gets that shares its weights
+            (`dcpcse.encoders.lora`).
+        tuned: Whether the backbone is trained, and therefore saved with the model.
+        check_prompts: Whether the prompts must affect the output. A training may have destroyed its encoder, so that
+            no input affects the output: such a model still loads.
+
+    Raises:
+        UserError: If the prompts do not affect the output of this backbone.
     """
 
     def __init__(
@@ -128,16 +140,24 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return the hidden states (N, L, H) of the last layer, as a tuple of one tensor.
 
-        With `all_layers`, the tuple contains the output of the embedding layer and the hidden states of all layers.
         All tensors are float32 or wider. Hidden states of padding are zero in a packed encoder, undefined otherwise.
-        input_ids, attention_mask: (N, L). slots: indices of the shallow prompts. prefix: the prefix of an earlier
-        pass, for a second pass with the same prompts; by default, a new one is drawn. index: (N, L), the index of each
-        token in the complete text, for texts of which a part is left out. condition: (N, H), vectors that replace the
-        output of the embedding layer at index 0; no position or type embedding is added (DiffCSE). edits: further
-        changes to the output of the embedding layer. as_encoder: False for the pass of a discriminator, which uses the
-        original embedding of [CLS]. packing: the packing of the mask, if it is already computed. pads: also compute
-        hidden states of padding, as in an encoder that is not packed. Raises UserError if L exceeds the number of
-        positions.
+
+        Args:
+            input_ids: Token ids (N, L).
+            attention_mask: (N, L), 1 for tokens and 0 for padding.
+            slots: Indices of the shallow prompts.
+            prefix: The prefix of an earlier pass, for a second pass with the same prompts. None: a new one is drawn.
+            index: (N, L), the index of each token in the complete text, for texts of which a part is left out.
+            condition: (N, H), vectors that replace the output of the embedding layer at index 0; no position or type
+                embedding is added (DiffCSE).
+            edits: Further changes to the output of the embedding layer.
+            as_encoder: False for the pass of a discriminator, which uses the original embedding of [CLS].
+            all_layers: Return the output of the embedding layer and the hidden states of all layers.
+            packing: The packing of the mask, if it is already computed.
+            pads: Also compute hidden states of padding, as in an encoder that is not packed.
+
+        Raises:
+            UserError: If L exceeds the number of positions.
         """
         inputs = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
         prompts = {}
@@ -150,9 +170,16 @@ class Encoder(nn.Module):
     def inputs(
         self, input_ids: Tensor, slots: Slots | None = None, *, index: Tensor | None = None, as_encoder: bool = True
     ) -> dict[str, Tensor]:
-        """Return the backbone's inputs for token ids (N, L), except mask and prefix; each tensor is (N, L, ...).
+        """Return the backbone's inputs, except mask and prefix; each tensor is (N, L, ...).
 
-        See `forward` for the arguments. Raises UserError if L exceeds the number of positions.
+        Args:
+            input_ids: As in `forward`.
+            slots: As in `forward`.
+            index: As in `forward`.
+            as_encoder: As in `forward`.
+
+        Raises:
+            UserError: If L exceeds the number of positions.
         """
         if (tokens := input_ids.shape[1]) > self.max_tokens:
             raise UserError(
@@ -175,7 +202,15 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Run the backbone on the result of `inputs`, and return hidden states as `forward` does.
 
-        prompts: keyword arguments of `prefix_attention`. See `forward` for the other arguments.
+        Args:
+            inputs: The result of `inputs`.
+            attention_mask: As in `forward`.
+            prompts: Keyword arguments of `prefix_attention`.
+            condition: As in `forward`.
+            edits: As in `forward`.
+            all_layers: As in `forward`.
+            packing: As in `forward`.
+            pads: As in `forward`.
         """
         packing = self._packing(attention_mask, packing) if self.packed and not pads else None
         backbone_inputs, first = self._backbone_inputs(inputs, attention_mask, packing)
@@ -270,7 +305,9 @@ class Encoder(nn.Module):
     def peft_adapter(self, base: str, revision: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return peft's adapter_config.json and the tensors of its adapter_model.safetensors, of LoRA or deep prompts.
 
-        base, revision: location of the frozen encoder.
+        Args:
+            base: Folder or hub id of the frozen encoder.
+            revision: Its revision on the hub.
         """
         if self.lora is not None:
             return self.lora.peft_config(base, revision), lora_weights(self.backbone)
@@ -299,7 +336,12 @@ class Encoder(nn.Module):
     def build(cls, backbone: PreTrainedModel, record: Mapping[str, Any]) -> "Encoder":
         """Build the encoder that a record describes; the values of its prompts are loaded later.
 
-        Raises UserError if the sizes of the prompts do not match the backbone.
+        Args:
+            backbone: The pretrained encoder.
+            record: The contents of `dcpcse.json`.
+
+        Raises:
+            UserError: If the sizes of the prompts do not match the backbone.
         """
         _require_size(backbone, record)
         return cls(
@@ -383,7 +425,12 @@ def _unpacked(state: Tensor, packing: Packing | None, length: int) -> Tensor:
 
 
 def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the frozen weights of the encoders and LM heads in a module to a dtype; trained ones are unchanged."""
+    """Convert the frozen weights of the encoders and LM heads in a module to a dtype; trained ones are unchanged.
+
+    Args:
+        module: The module.
+        dtype: The dtype.
+    """
     for part in module.modules():
         frozen = part.backbone if isinstance(part, Encoder) else part if isinstance(part, LMHead) else None
         for weight in () if frozen is None else frozen.parameters():
@@ -394,7 +441,12 @@ def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
 def set_dropout(model: nn.Module, rate: float) -> None:
     """Set the dropout rate of every module that applies dropout, as a layer or through an attribute.
 
-    Raises UserError if a module was built without a dropout layer because the configuration has none.
+    Args:
+        model: The model.
+        rate: The rate.
+
+    Raises:
+        UserError: If a module was built without a dropout layer because the configuration has none.
     """
     for name, module in model.named_modules():
         if rate and isinstance(module, nn.Identity) and "drop" in name.rsplit(".", 1)[-1]:
@@ -414,8 +466,11 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 def set_packed(module: nn.Module, packed: bool, by_kernels: bool = False) -> None:
     """Choose whether the encoders in a module skip padding (packed) or compute it.
 
-    by_kernels: compute attention over packed texts by Triton kernels (`dcpcse.encoders.prefix_kernel`), wherever they
-    support it.
+    Args:
+        module: The module.
+        packed: Skip padding.
+        by_kernels: Compute attention over packed texts by Triton kernels (`dcpcse.encoders.prefix_kernel`), wherever
+            they support it.
     """
     for part in module.modules():
         if isinstance(part, Encoder):

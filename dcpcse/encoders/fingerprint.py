@@ -28,8 +28,10 @@ _CACHE: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKey
 def identity(model: torch.nn.Module) -> dict[str, Any]:
     """Return all facts that determine the embeddings of a model, in a form that can be written to JSON.
 
-    The facts are equal for models with equal embeddings. model: a `SentenceEncoder`; this module cannot import this
-    class, which belongs to a higher layer.
+    The facts are equal for models with equal embeddings.
+
+    Args:
+        model: A `SentenceEncoder`; this module cannot import this class, which belongs to a higher layer.
     """
     special = tokenizer_facts(model.tokenizer)
     backend, _ = special.pop("backend"), special.pop("tokenizers")
@@ -86,6 +88,10 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
     """Return the names of the facts that differ between two identities and change embeddings by more than rounding.
 
     Facts that an identity of an earlier version lacks are not compared; `unrecorded` names them.
+
+    Args:
+        first: An identity.
+        other: Another one.
     """
     compared = {*first, *other} - {*ROUNDING_ONLY_KEYS, *unrecorded(first), *unrecorded(other)}
     return [name for name in sorted(compared) if first.get(name) != other.get(name)]

@@ -62,9 +62,15 @@ class _Forward:
 def using_products(layers: Iterable[nn.Module], kind: Hashable, make: Callable[[nn.Module], Product]) -> Iterator[int]:
     """Make layers compute their outputs with products of a kind within the context.
 
-    layers: layers whose weights do not change. make: makes the product of a layer. Contexts of the same kind
-    share the products, which are kept until the last of these contexts ends. Yields the number of products that this
-    context has made.
+    Contexts of the same kind share the products, which are kept until the last of these contexts ends.
+
+    Args:
+        layers: Layers whose weights do not change.
+        kind: The kind.
+        make: Makes the product of a layer.
+
+    Yields:
+        The number of products that this context has made.
     """
     held: list[tuple[nn.Module, _Forward]] = []
     new = 0

@@ -29,12 +29,19 @@ def in_half_precision(
     """Make the frozen linear layers of a module multiply by copies of their weights in a dtype under autocast.
 
     The results are those of autocast, bit for bit, and without autocast those of the float32 weights, which are
-    unchanged and must not change within the context. The copies need half the memory of these weights. dtype: the type
-    to which autocast casts; None changes nothing. keep: keep the copies for the next context with `keep`, which makes
-    new ones if the weights were changed in between. whole: with bfloat16, also compute the frozen layers of encoders
-    that use kernels as one function (`dcpcse.encoders.half_layers`), whose results differ from autocast by
-    rounding. Yields the number of layers that no other context of this dtype had in half precision. See
+    unchanged and must not change within the context. The copies need half the memory of these weights. See
     `frozen_linear_layers` for which layers are frozen.
+
+    Args:
+        module: The module.
+        dtype: The type to which autocast casts; None changes nothing.
+        keep: Keep the copies for the next context with `keep`, which makes new ones if the weights were changed in
+            between.
+        whole: With bfloat16, also compute the frozen layers of encoders that use kernels as one function
+            (`dcpcse.encoders.half_layers`), whose results differ from autocast by rounding.
+
+    Yields:
+        The number of layers that no other context of this dtype had in half precision.
     """
     if dtype is None:
         yield 0

@@ -14,10 +14,14 @@ from dcpcse.utils.errors import OptionError, UserError, spell
 
 
 def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
-    """Return the output of a head on pooled vectors (N, H), computed in the type of the head's weights.
+    """Return the output of a head on pooled vectors, computed in the type of the head's weights.
 
     Pooled vectors are float32 or wider, whatever the type of the encoder's weights. The head's weights may have
     another type, for example after `model.half()`; the output then has the type of the pooled vectors again.
+
+    Args:
+        head: The head.
+        pooled: Pooled vectors (N, H).
     """
     dtype = next(head.parameters(), pooled).dtype
     return head(pooled) if dtype == pooled.dtype else head(pooled.to(dtype)).to(pooled.dtype)
@@ -27,6 +31,10 @@ class TanhMLP(nn.Module):
     """One dense layer with tanh, (N, H) → (N, H): the `mlp` of SimCSE and DCPCSE.
 
     The weights are initialised from N(0, std), not from the checkpoint's pretrained pooler, which has the same shape.
+
+    Args:
+        hidden_size: The dimension H.
+        std: Standard deviation of the initial weights.
     """
 
     def __init__(self, hidden_size: int, std: float = 0.02) -> None:
@@ -71,6 +79,10 @@ class BatchNormMLP(nn.Module):
     """Two dense layers with batch normalisation, (N, H) → (N, H), N ≥ 2 in training (D2CSE, appendix; DiffCSE).
 
     The batch statistics are computed over all rows: all views of all sentences in all processes.
+
+    Args:
+        hidden_size: The dimension H.
+        std: Standard deviation of the initial weights.
     """
 
     def __init__(self, hidden_size: int, std: float = 0.02) -> None:
@@ -104,7 +116,11 @@ class PretrainedPooler(nn.Module):
 class DenseLayers(nn.Module):
     """The Dense modules of a sentence-transformers folder, (N, H) → (N, D): linear layers, each with an activation.
 
-    activations: class of torch.nn of each layer's activation, by name. They are for inference and are not saved.
+    They are for inference and are not saved.
+
+    Args:
+        layers: The linear layers.
+        activations: Class of torch.nn of each layer's activation, by name.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], activations: Sequence[str]) -> None:
@@ -129,6 +145,11 @@ class MLMTransform(nn.Module):
     PromptBERT's code (`org_mlp`) applies the checkpoint's own transform to the [MASK] vectors of the sentence and of
     the template, then subtracts the second from the first. It also trains the transform. The published score of 81.97
     for supervised BERT-base depends on this.
+
+    Args:
+        hidden_size: The dimension H.
+        activation: Name of the activation in transformers' `ACT2FN`.
+        eps: Epsilon of the LayerNorm.
     """
 
     def __init__(self, hidden_size: int, activation: str = "gelu", eps: float = 1e-12) -> None:
@@ -187,6 +208,11 @@ def head_record(head: nn.Module) -> dict[str, Any]:
 
 
 def build_head(record: Mapping[str, Any], hidden_size: int) -> nn.Module:
-    """Build the head that a record describes; its weights are loaded later."""
+    """Build the head that a record describes; its weights are loaded later.
+
+    Args:
+        record: The entry of the head in `dcpcse.json`.
+        hidden_size: The dimension H.
+    """
     settings = {name: value for name, value in record.items() if name not in ("kind", "at_inference")}
     return HEADS[record["kind"]](hidden_size, **settings)

@@ -37,8 +37,13 @@ _QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
 class Lora:
     """The settings of a LoRA adapter, whose layers add alpha / r · B · A · dropout(x) to their output.
 
-    x: (..., in), the input of a layer. r: rank of the update B · A, where A is (r, in) and B is (out, r). dropout:
-    dropout rate in training. target_modules: ends of the names of the layers, as in peft.
+    x is the input (..., in) of a layer, A is (r, in) and B is (out, r).
+
+    Args:
+        r: Rank of the update B · A.
+        alpha: Factor of the update, times r.
+        dropout: Dropout rate in training.
+        target_modules: Ends of the names of the layers, as in peft.
     """
 
     r: int
@@ -61,7 +66,12 @@ class Lora:
         return {name: value for name, value in self.record().items() if name != "dropout"}
 
     def peft_config(self, base: str, revision: str | None) -> dict[str, Any]:
-        """Return peft's adapter_config.json."""
+        """Return peft's adapter_config.json.
+
+        Args:
+            base: Folder or hub id of the frozen encoder.
+            revision: Its revision on the hub.
+        """
         return {
             "peft_type": "LORA",
             "task_type": "FEATURE_EXTRACTION",
@@ -77,16 +87,24 @@ class Lora:
 
 
 def require_peft(what: str) -> None:
-    """Raise UserError if peft is not installed. what: what requires it."""
+    """Raise UserError if peft is not installed.
+
+    Args:
+        what: What requires it, for the message.
+    """
     require_packages(what, ("peft",), "peft")
 
 
 def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of linear layers for an adapter, without what differs between the encoder's layers.
 
-    target_modules: ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers of
-    the LoRA paper. Raises UserError if an end is that of no linear layer, or if the query and value layers are not
-    known.
+    Args:
+        backbone: The encoder.
+        target_modules: Ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers
+            of the LoRA paper.
+
+    Raises:
+        UserError: If an end is that of no linear layer, or if the query and value layers are not known.
     """
     linear = _linear_layers(backbone)
     kind = backbone.config.model_type
@@ -136,7 +154,12 @@ def _shortest(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
     """Return a copy of the backbone with an adapter, whose updates are zero at first. It shares the frozen weights.
 
-    Raises UserError if peft is not installed, or if the backbone lacks a layer of the adapter.
+    Args:
+        backbone: The encoder.
+        lora: The settings of the adapter.
+
+    Raises:
+        UserError: If peft is not installed, or if the backbone lacks a layer of the adapter.
     """
     require_peft("a LoRA adapter")
     from peft import LoraConfig, inject_adapter_in_model  # optional, and takes half a second

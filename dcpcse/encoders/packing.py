@@ -18,10 +18,15 @@ from torch import Tensor
 class Packing:
     """Indices of the T real tokens of a batch (N, L), text after text.
 
-    source: (T,), indices of the tokens in the flattened batch. place: (T,), indices of the tokens in the flattened
-    left-aligned batch (N, width), where each text starts at index 0 of its row, and width is the length of the longest
-    text. real: boolean (N, width), true at the tokens of the left-aligned batch. lengths: (N,), number of tokens of
-    each text. sizes: the lengths as Python integers, which can be read without waiting for a device.
+    In the left-aligned batch (N, width), each text starts at index 0 of its row, and width is the length of the
+    longest text.
+
+    Args:
+        source: (T,), indices of the tokens in the flattened batch.
+        place: (T,), indices of the tokens in the flattened left-aligned batch.
+        lengths: (N,), number of tokens of each text.
+        real: Boolean (N, width), true at the tokens of the left-aligned batch.
+        sizes: The lengths as Python integers, which can be read without waiting for a device.
     """
 
     source: Tensor
@@ -57,9 +62,13 @@ class Packing:
         return Packing(*map(change, tensors), self.sizes)
 
     def split(self, rows: Sequence[int], length: int) -> Iterator["Packing"]:
-        """Yield the packings of consecutive parts of the batch (N, length); part i has rows[i] rows.
+        """Yield the packings of consecutive parts of the batch.
 
         This does not wait for a device.
+
+        Args:
+            rows: Number of rows of each part.
+            length: Number of columns L of the batch.
         """
         text, token, width = 0, 0, self.real.shape[1]
         for count in rows:
@@ -90,7 +99,12 @@ class Packing:
         return batch.flatten(0, 1).index_select(0, self.source).unsqueeze(0)
 
     def unpack(self, packed: Tensor, length: int) -> Tensor:
-        """Convert packed tokens (1, T, ...) to a padded batch (N, length, ...), with zeros as padding."""
+        """Convert packed tokens to a padded batch (N, length, ...), with zeros as padding.
+
+        Args:
+            packed: (1, T, ...).
+            length: Number of columns of the batch.
+        """
         return _spread(packed.squeeze(0), self.source, (len(self.lengths), length))
 
     def to_rows(self, packed: Tensor) -> Tensor:

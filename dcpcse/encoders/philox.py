@@ -21,9 +21,18 @@ def kept(
 ) -> Tensor:
     """Return the boolean mask (texts, heads, rows, columns) of the elements that dropout keeps.
 
-    shape: rows and columns, which are queries and keys of a text, queries and prompts, or prompts and dimensions of a
-    head. A counter gives four random numbers of 32 bits, for four elements that one thread of a kernel has: of
-    attention weights, columns 2c and 2c + 1 of rows r and r + 8; of prompts, columns 4c to 4c + 3 of one row.
+    A counter gives four random numbers of 32 bits, for four elements that one thread of a kernel has: of attention
+    weights, columns 2c and 2c + 1 of rows r and r + 8; of prompts, columns 4c to 4c + 3 of one row.
+
+    Args:
+        seed: Key of the masks.
+        rate: Dropout rate.
+        kind: What is dropped: `WEIGHTS`, `PROMPT_WEIGHTS`, `PROMPT_KEYS` or `PROMPT_VALUES`.
+        layer: Number of the layer.
+        heads: Number of heads.
+        texts: Number of texts.
+        shape: Rows and columns, which are queries and keys of a text, queries and prompts, or prompts and dimensions
+            of a head.
     """
     device = seed.device if isinstance(seed, Tensor) else None
     of_weights = kind in (WEIGHTS, PROMPT_WEIGHTS)

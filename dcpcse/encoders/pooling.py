@@ -59,8 +59,13 @@ def mask_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
 class Pooler:
     """A pooler: the mean over the chosen layers, followed by a reduction over the tokens.
 
-    layers: indices of hidden states; 0 is the output of the embedding layer, i that of layer i, and -1 that of the
-    last layer. reduce: the function that reduces the tokens to one vector.
+    Args:
+        layers: Indices of hidden states; 0 is the output of the embedding layer, i that of layer i, and -1 that of the
+            last layer.
+        reduce: The function that reduces the tokens to one vector: hidden states (N, L, H), mask (N, L) and template
+            slots → (N, H).
+        help: Its description for `--help`.
+        needs_template: Whether it reads the slots of a template.
     """
 
     layers: tuple[int, ...]
@@ -78,7 +83,13 @@ class Pooler:
         return self.layers != (-1,)
 
     def __call__(self, hidden_states: Sequence[Tensor], mask: Tensor, slots: Slots | None = None) -> Tensor:
-        """Return the vectors (N, H) pooled from the hidden states of all layers, each (N, L, H); mask: (N, L)."""
+        """Return the pooled vectors (N, H).
+
+        Args:
+            hidden_states: The hidden states of all layers, each (N, L, H).
+            mask: (N, L), 1 for tokens and 0 for padding.
+            slots: Slots of the templates, if there are any.
+        """
         chosen = [hidden_states[layer] for layer in self.layers]
         mean = chosen[0] if len(chosen) == 1 else sum(chosen) / len(chosen)
         return self.reduce(mean, mask, slots)
@@ -126,7 +137,8 @@ WITHOUT_TEMPLATE = tuple(name for name, pooler in POOLERS.items() if not pooler.
 def describe_poolers(*, untrained: bool = False) -> str:
     """Return the descriptions of the poolers that can be trained without templates, for --help.
 
-    untrained: describe all poolers and representations of evaluation.py instead.
+    Args:
+        untrained: Describe all poolers and representations of evaluation.py instead.
     """
     trained = {name: POOLERS[name].help for name in WITHOUT_TEMPLATE}
     described = {name: pooler.help for name, pooler in POOLERS.items()} | UNTRAINED if untrained else trained

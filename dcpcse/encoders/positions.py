@@ -11,9 +11,11 @@ from transformers import PreTrainedModel
 class Positions:
     """How a backbone numbers its tokens.
 
-    size: number of rows of the position table (for rotary models, the context length in training). first: id of the
-    first token. padding_idx: the position id of padding in backbones that count only real tokens (RoBERTa), else None.
-    rotary: whether only the distances between tokens matter, so that an offset has no effect.
+    Args:
+        size: Number of rows of the position table (for rotary models, the context length in training).
+        first: Id of the first token.
+        padding_idx: The position id of padding in backbones that count only real tokens (RoBERTa), else None.
+        rotary: Whether only the distances between tokens matter, so that an offset has no effect.
     """
 
     size: int
@@ -26,10 +28,14 @@ class Positions:
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
-        """Return the position ids (N, L) of `input_ids` (N, L) for a text that is shifted by `offset` positions.
+        """Return the position ids (N, L) of a text that is shifted.
 
         They are the ids that transformers 4.2.1, the version of the papers, assigns to a text after `offset` cached
         tokens.
+
+        Args:
+            input_ids: Token ids (N, L).
+            offset: Number of positions by which the text is shifted.
         """
         if self.padding_idx is None:
             steps = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -38,7 +44,12 @@ class Positions:
         return (real.cumsum(1) + offset) * real + self.padding_idx
 
     def at(self, index: Tensor, offset: int) -> Tensor:
-        """Return the position ids of real tokens at `index` (from 0) of a text that is shifted by `offset`."""
+        """Return the position ids of real tokens of a text that is shifted.
+
+        Args:
+            index: Indices of the tokens in the text, from 0.
+            offset: Number of positions by which the text is shifted.
+        """
         return index + self.first + (0 if self.rotary else offset)
 
 

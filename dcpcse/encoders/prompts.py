@@ -19,7 +19,14 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class PromptShape:
-    """Size of a deep prompt: `length` prompts, each with a key and a value in each of `layers` layers."""
+    """Size of a deep prompt, which has a key and a value in each layer.
+
+    Args:
+        length: Number of prompts P.
+        layers: Number of layers.
+        heads: Number of key-value heads.
+        head_dim: Size of a head.
+    """
 
     length: int
     layers: int
@@ -33,9 +40,14 @@ class PromptShape:
 
     @classmethod
     def fit(cls, config: PretrainedConfig, length: int) -> "PromptShape":
-        """Return the shape of `length` prompts for a backbone with this configuration; heads are key-value heads.
+        """Return the shape of deep prompts for a backbone with this configuration.
 
-        Raises UserError if the configuration has no attention heads.
+        Args:
+            config: The configuration.
+            length: Number of prompts P.
+
+        Raises:
+            UserError: If the configuration has no attention heads.
         """
         heads = getattr(config, "num_attention_heads", None)
         if heads is None:
@@ -48,7 +60,13 @@ class PromptShape:
 
 
 class PromptTable(nn.Module):
-    """The prompts as one trained table (P, width), initialised from N(0, std)."""
+    """The prompts as one trained table (P, width), initialised from N(0, std).
+
+    Args:
+        shape: Size of the prompt.
+        width: Number of columns of the table.
+        std: Standard deviation of the initial weights.
+    """
 
     def __init__(self, shape: PromptShape, width: int, std: float) -> None:
         super().__init__()
@@ -62,7 +80,13 @@ class PromptTable(nn.Module):
 class ProjectedTable(nn.Module):
     """A table computed from a narrower one by a two-layer MLP (`--prefix_projection`; Prefix-Tuning, section 4.3).
 
-    inner: size of the hidden layer of the MLP. All weights are initialised from N(0, std), biases with zeros.
+    All weights are initialised from N(0, std), biases with zeros.
+
+    Args:
+        shape: Size of the prompt.
+        width: Number of columns of the table.
+        inner: Size of the hidden layer of the MLP.
+        std: Standard deviation of the initial weights.
     """
 
     def __init__(self, shape: PromptShape, width: int, inner: int, std: float) -> None:
@@ -83,6 +107,12 @@ class DeepPrompt(nn.Module):
 
     A row of the table is layer-major: key and value of layer 0, key and value of layer 1, and so on, each head-major.
     This is the layout of P-tuning v2, of the published checkpoints and of peft. Weights start from N(0, std).
+
+    Args:
+        shape: Size of the prompt.
+        dropout: Dropout rate of the table in train mode.
+        projection: Size of the hidden layer of the MLP that computes the table; None trains the table itself.
+        std: Standard deviation of the initial weights.
     """
 
     kind: ClassVar[str] = "deep"
@@ -91,11 +121,6 @@ class DeepPrompt(nn.Module):
     def __init__(
         self, shape: PromptShape, *, dropout: float = 0.0, projection: int | None = None, std: float = 0.02
     ) -> None:
-        """Create the prompt.
-
-        dropout: dropout rate of the table in train mode. projection: size of the hidden layer of the MLP that computes
-        the table; None trains the table itself.
-        """
         super().__init__()
         self.shape = shape
         self.projection = projection
@@ -114,12 +139,19 @@ class DeepPrompt(nn.Module):
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
         """Return the prefix of `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim).
 
-        backbone: the encoder that takes the prefix; other forms of prompts need it.
+        Args:
+            rows: Number of sequences.
+            backbone: The encoder that takes the prefix; other forms of prompts need it.
         """
         return _by_layer(self._drawn(rows), self.shape)
 
     def for_kernels(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
-        """Return the prefix of `forward`, as a table if kernels can read it: nothing is copied for each row."""
+        """Return the prefix of `forward`, as a table if kernels can read it: nothing is copied for each row.
+
+        Args:
+            rows: As in `forward`.
+            backbone: As in `forward`.
+        """
         rate = self.dropout.p if self.dropout.training else 0.0
         return SharedPrefix(self.table(), self.shape, rows, rate)
 
@@ -133,7 +165,11 @@ class DeepPrompt(nn.Module):
         return {"kind": self.kind, **asdict(self.shape), "projection": self.projection, "dropout": self.dropout.p}
 
     def as_keys_values(self, backbone: PreTrainedModel) -> "DeepPrompt":
-        """Return the same prompts as a plain table of keys and values, for inference; backbone: see `forward`."""
+        """Return the same prompts as a plain table of keys and values, for inference.
+
+        Args:
+            backbone: As in `forward`.
+        """
         return self if self.projection is None else self._plain(self.table())
 
     def _plain(self, table: Tensor) -> "DeepPrompt":
@@ -156,10 +192,15 @@ class SharedPrefix(TablePrefix):
 
     The masks are a function of a seed, so that kernels, which compute them inside, and other attention functions,
     which take the keys and values of each row, use the same prompts.
+
+    Args:
+        table: The table (P, width) of the prompts.
+        shape: Size of the prompt.
+        rows: Number of rows.
+        rate: Dropout rate.
     """
 
     def __init__(self, table: Tensor, shape: PromptShape, rows: int, rate: float) -> None:
-        """table: (P, width). rows: number of rows. rate: dropout rate."""
         self.table, self.rate, self.most_prompts = table, rate, shape.length
         self.seed = torch.randint(2**62, (1,), device=table.device) if rate else None
         self._rows, self._layers = rows, _by_layer(table.unsqueeze(0), shape)
@@ -192,15 +233,18 @@ class MixedPrefix(TablePrefix):
 
     The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The keys and values of a layer are
     gathered into rows on access, since all layers together would be large.
-    mask: boolean (N, P), whether a prompt belongs to a row; P is the length of the longest prompt.
+
+    Args:
+        prompts: The prompt of each group of rows, or None if the group has no prompts. At least one prompt must not be
+            None.
+        rows: Number of rows of each group; the groups follow one another.
+        device: Device of the prefix.
+
+    Attributes:
+        mask: Boolean (N, P), whether a prompt belongs to a row; P is the length of the longest prompt.
     """
 
     def __init__(self, prompts: Sequence[DeepPrompt | None], rows: Sequence[int], device: torch.device) -> None:
-        """Create the prefix for consecutive groups of rows, of which group i has rows[i] rows.
-
-        prompts: prompts[i] is the prompt of group i, or None if the group has no prompts. At least one prompt must not
-        be None.
-        """
         present = [prompt for prompt in prompts if prompt is not None]
         self._layers = _by_layer(torch.cat([prompt.table() for prompt in present]).unsqueeze(0), present[0].shape)
         lengths = torch.tensor([0 if prompt is None else prompt.shape.length for prompt in prompts])
@@ -232,18 +276,22 @@ class ShallowPrompt(nn.Module):
     """Trained vectors that replace word embeddings of the input, before position embeddings and LayerNorm.
 
     Used by OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.3) and the anchor's prompt of ConPVP.
+
+    Args:
+        vectors: The initial values (n, E) of the n prompts; E is the size of the encoder's word embeddings.
     """
 
     def __init__(self, vectors: Tensor) -> None:
-        """vectors: (n, E), the initial values of the n prompts; E is the size of the encoder's word embeddings."""
         super().__init__()
         self.weight = nn.Parameter(vectors.detach().clone())
 
     def forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
-        """Replace the word embeddings (N, L, E) at the indices slots[:, i] by prompt i.
+        """Replace the word embeddings at the indices slots[:, i] by prompt i.
 
-        slots: (N, n), on the CPU, so that their number can be read without waiting for a GPU; the index -1 leaves a
-        row unchanged.
+        Args:
+            embedded: Word embeddings (N, L, E).
+            slots: (N, n), on the CPU, so that their number can be read without waiting for a GPU; the index -1 leaves
+                a row unchanged.
         """
         rows, prompts = (slots >= 0).nonzero(as_tuple=True)
         places = torch.stack([rows, slots[rows, prompts], prompts])

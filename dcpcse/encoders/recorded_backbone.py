@@ -24,8 +24,15 @@ def load_recorded(
 ) -> Backbone:
     """Load the encoder of a model folder, and compare its fingerprint with the recorded one.
 
-    base: current location of the frozen encoder. Raises UserError if the loaded encoder is a different one, or if a
-    base is given for a folder that contains its own encoder.
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+        base: Current location of the frozen encoder. None: the recorded one.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: If the loaded encoder is a different one, or if a base is given for a folder that contains its own
+            encoder.
     """
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)
@@ -45,9 +52,14 @@ def load_recorded(
 def require_recorded(
     folder: str | Path, recorded: Mapping[str, Any], source: EncoderSource, where: str, remedy: str
 ) -> None:
-    """Raise UserError unless the encoder loaded from `where` is the recorded base of the folder.
+    """Raise UserError unless a loaded encoder is the recorded base of a folder.
 
-    remedy: the last part of the error message.
+    Args:
+        folder: The model folder.
+        recorded: The entry `base` of its manifest.
+        source: The loaded encoder.
+        where: Where it was loaded from, for the message.
+        remedy: The last part of the message.
     """
     if (difference := next(base_differences(recorded, source), None)) is not None:
         raise _OtherEncoderError(
@@ -60,7 +72,10 @@ def require_recorded(
 def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iterator[str]:
     """Yield a description of each difference between a recorded base and a loaded encoder.
 
-    recorded: the entry `base` of a manifest. One of an earlier version is compared by the weights without their names.
+    Args:
+        recorded: The entry `base` of a manifest. One of an earlier version is compared by the weights without their
+            names.
+        source: The loaded encoder.
     """
     current = asdict(source)
     key = "fingerprint" if recorded.get("weights") is None else "weights"
@@ -75,7 +90,11 @@ def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iter
 def recorded_tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield a description of each difference between the tokenizer of a manifest and a loaded tokenizer.
 
-    current: the `tokenizer_record` of the latter. A manifest of an earlier version is compared by the vocabulary only.
+    A manifest of an earlier version is compared by the vocabulary only.
+
+    Args:
+        recorded: The manifest.
+        current: The `tokenizer_record` of the loaded tokenizer.
     """
     if recorded["vocabulary"] != current["vocabulary"]:
         yield "the vocabularies differ"
@@ -84,7 +103,12 @@ def recorded_tokenizer_differences(recorded: Mapping[str, Any], current: Mapping
 
 
 def tell_unrecorded(folder: str | Path, record: Mapping[str, Any]) -> None:
-    """Log what could not be checked in a folder of an earlier version, if anything."""
+    """Log what could not be checked in a folder of an earlier version, if anything.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
     if missing := unrecorded(record):
         logger.warning(
             "%s was saved by an earlier version of dcpcse: %s could not be checked; load and save it again to record "

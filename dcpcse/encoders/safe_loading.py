@@ -61,7 +61,12 @@ def require_no_pipes(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The weights of an encoder. name: a key of `WEIGHT_FILES`. files: the files that contain the tensors."""
+    """The weights of an encoder.
+
+    Args:
+        name: A key of `WEIGHT_FILES`.
+        files: The files that contain the tensors.
+    """
 
     name: str
     files: tuple[Path, ...]

@@ -69,8 +69,32 @@ SAME_CONFIGURATION = "give the folder of a model with the same method, tuning an
 class SentenceEncoder(nn.Module):
     """An encoder, a pooling and a head, which map sentences to vectors.
 
-    Training methods train this model, and model folders contain it. bf16: whether `encode` computes in bfloat16 where
-    that is safe (PyTorch's autocast); it can be set, and is not saved.
+    Training methods train this model, and model folders contain it.
+
+    Args:
+        encoder: The encoder, with prompts or a LoRA adapter if it has any.
+        tokenizer: Its tokenizer.
+        source: Where the encoder was loaded from.
+        pooling: Name of a pooler in `POOLERS`.
+        head: Module that is applied in training, and also at inference if `head_at_inference` is set.
+        head_at_inference: Whether the head is applied at inference.
+        templates: The first one is the template of `encode`; views in training use the others too. If there are none,
+            sentences are encoded without a template.
+        denoising: Whether and how to subtract the template's own vector from the pooled vector.
+        final_period: Whether `encode` adds a period to sentences without final punctuation.
+        normalize: Whether embeddings are scaled to unit length at inference.
+        max_length: Number of tokens to which `encode` truncates texts by default; None for the encoder's maximum.
+        text_prefix: Text before each sentence, in training too.
+        method: Name of the training method, recorded in the folder.
+        arguments: Options of the training method, recorded in the folder.
+
+    Attributes:
+        bf16: Whether `encode` computes in bfloat16 where that is safe (PyTorch's autocast); it can be set, and is not
+            saved.
+
+    Raises:
+        UserError: If the pooling needs a template and there is none, if denoising is set for a pooling that needs no
+            template, or if the maximum length is out of range.
     """
 
     bf16 = False
@@ -93,19 +117,6 @@ class SentenceEncoder(nn.Module):
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create the model.
-
-        pooling: name of a pooler in `POOLERS`. head: module that is applied in training, and also at inference if
-        `head_at_inference` is set. templates: the first one is the template of `encode`; views in training use the
-        others too. If there are none, sentences are encoded without a template. denoising: whether and how to subtract
-        the template's own vector from the pooled vector. final_period: whether `encode` adds a period to sentences
-        without final punctuation. normalize: whether embeddings are scaled to unit length at inference. max_length:
-        number of tokens to which `encode` truncates texts by default; None for the encoder's maximum. text_prefix:
-        text before each sentence, in training too. method, arguments: the training method and its
-        options, recorded in the folder.
-        Raises UserError if the pooling needs a template and there is none, if denoising is set for a pooling that
-        needs no template, or if the maximum length is out of range.
-        """
         super().__init__()
         _require_fitting(pooling, templates, denoising, final_period)
         self.encoder = encoder
@@ -180,10 +191,14 @@ class SentenceEncoder(nn.Module):
         return max((template.length for template in self.templates), default=0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any) -> Tensor:
-        """Return the embeddings (N, H) of texts given as token ids and mask, both (N, L).
+        """Return the embeddings (N, H) of texts.
 
-        slots: the slots of the templates, if there are any. options: prefix, packing and edits of `Encoder.forward`,
-        if they are already computed.
+        Args:
+            input_ids: Token ids (N, L).
+            attention_mask: (N, L), 1 for tokens and 0 for padding.
+            slots: Slots of the templates, if there are any.
+            options: prefix, packing and edits of `Encoder.forward`, if they are already computed, and normalize of
+                `pool_and_embed`.
         """
         return self.pool_and_embed(input_ids, attention_mask, slots, **options)[1]
 
@@ -198,9 +213,15 @@ class SentenceEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the pooled (and denoised) vectors before the head, and the embeddings; both (N, H).
 
-        A head that precedes denoising (`MLMTransform`) is already applied to the pooled vectors. normalize: whether to
-        scale the embeddings to unit length; by default, at inference as the model's setting says. See `forward` for
-        the other arguments.
+        A head that precedes denoising (`MLMTransform`) is already applied to the pooled vectors.
+
+        Args:
+            input_ids: As in `forward`.
+            attention_mask: As in `forward`.
+            slots: As in `forward`.
+            normalize: Whether to scale the embeddings to unit length. None: at inference as the model's setting says,
+                and not in training.
+            options: prefix, packing and edits of `Encoder.forward`, if they are already computed.
         """
         hidden = self.hidden_states(input_ids, attention_mask, slots, **options)
         return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots, normalize)
@@ -213,7 +234,15 @@ class SentenceEncoder(nn.Module):
         slots: Slots | None = None,
         normalize: bool | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the result of `pool_and_embed`, given the encoder's hidden states (N, L, H) of the same rows."""
+        """Return the result of `pool_and_embed`, given the encoder's hidden states of the same rows.
+
+        Args:
+            hidden: Hidden states (N, L, H) of the layers that the pooler needs, those of the last layer at the end.
+            input_ids: As in `forward`.
+            attention_mask: As in `forward`.
+            slots: As in `forward`.
+            normalize: As in `pool_and_embed`.
+        """
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         before_denoising = isinstance(head, MLMTransform)  # PromptBERT's org_mlp; other heads follow denoising
         vector = self.pooler(hidden, attention_mask, slots)
@@ -244,11 +273,14 @@ class SentenceEncoder(nn.Module):
     def template_bias(
         self, content: Tensor, template: Tensor | None = None, device: torch.device | None = None
     ) -> Tensor:
-        """Return the pooled vectors (N, H) of templates without a sentence.
+        """Return the pooled vectors (N, H) of templates without a sentence (PromptBERT, section 4.3).
 
-        content: (N,), the number of tokens of each sentence. template: (N,), the index of each sentence's template, 0
-        by default. Both are CPU tensors. device: that of the model, by default the CPU. See PromptBERT, section 4.3.
         In train mode, sentences with the same length and template share one draw of dropout, as in its public code.
+
+        Args:
+            content: (N,), the number of tokens of each sentence, on the CPU.
+            template: (N,), the index of each sentence's template, on the CPU. None: 0.
+            device: Device of the model. None: that of `content`.
         """
         which, device = torch.zeros_like(content) if template is None else template, device or content.device
         pad_id, shifted = self.tokenizer.pad_token_id, self.denoising.shifted
@@ -267,7 +299,11 @@ class SentenceEncoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return the hidden states (N, L, H) that the pooler needs, those of the last layer at the end.
 
-        See `forward` for the arguments.
+        Args:
+            input_ids: As in `forward`.
+            attention_mask: As in `forward`.
+            slots: As in `forward`.
+            options: Further arguments of `Encoder.forward`.
         """
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
@@ -286,15 +322,24 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
-        They are computed in eval mode without gradients. batch_size: maximum number of sentences per batch, by default
-        128 on a CPU and no such maximum on a GPU; batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
-        normalize: scale the embeddings to unit length; by default as the model's setting says. max_length: truncate
-        texts to this number of tokens, including special tokens; by default, only texts that exceed the model's
-        maximum (`max_tokens`) are truncated, and one warning reports their number. without: token ids to remove from
-        all texts, except special tokens. truncate_dim: return the first values (N, truncate_dim) of the embeddings,
-        which are scaled to unit length afterwards if `normalize`; one warning reports a size that the model was not
-        trained for (`matryoshka_dims`). Several threads may call this at the same time, but not while the model is
-        trained. Raises UserError if an argument is invalid.
+        They are computed in eval mode without gradients. Several threads may call this at the same time, but not while
+        the model is trained.
+
+        Args:
+            sentences: N sentences.
+            batch_size: Maximum number of sentences per batch. None: 128 on a CPU, and no such maximum on a GPU.
+                Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
+            normalize: Scale the embeddings to unit length. None: as the model's setting says.
+            max_length: Truncate texts to this number of tokens, including special tokens. None: only texts that exceed
+                the model's maximum (`max_tokens`) are truncated, and one warning reports their number.
+            without: Token ids to remove from all texts, except special tokens.
+            show_progress: Show a progress bar.
+            truncate_dim: Return the first values (N, truncate_dim) of the embeddings, which are scaled to unit length
+                afterwards if `normalize`; one warning reports a size that the model was not trained for
+                (`matryoshka_dims`).
+
+        Raises:
+            UserError: If an argument is invalid.
         """
         sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
         self.require_size(truncate_dim)
@@ -315,7 +360,16 @@ class SentenceEncoder(nn.Module):
         return tokenization.default_batch_size(self.device.type)
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
-        """Return the token ids of sentences as `encode` uses them; raise UserError if max_length is out of range."""
+        """Return the token ids of sentences as `encode` uses them.
+
+        Args:
+            sentences: N sentences.
+            max_length: As in `encode`.
+            without: As in `encode`.
+
+        Raises:
+            UserError: If `max_length` is out of range.
+        """
         wanted = self.max_tokens if max_length is None else max_length
         self.require_length(wanted)
         if not len(sentences):
@@ -414,9 +468,17 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """Load a model, in eval mode, from a folder that `save` wrote, on disk or on the Hub.
 
-        The folder contains all settings. base: current location of the frozen encoder, if it has moved; its weights
-        and configuration are checked. device: by default, CUDA if it is available. Raises UserError if the base is a
-        different encoder, if files are damaged, if weights are not finite, or if tensors are missing or unexpected.
+        The folder contains all settings.
+
+        Args:
+            folder: The folder, or its hub id.
+            base: Current location of the frozen encoder, if it has moved; its weights and configuration are checked.
+            device: Device of the model. None: CUDA if it is available.
+            options: Revision, cache and token for the Hub.
+
+        Raises:
+            UserError: If the base is a different encoder, if files are damaged, if weights are not finite, or if
+                tensors are missing or unexpected.
         """
         folder, base = path("folder", folder), None if base is None else location("base", base)
         return read_beside_training(folder, lambda: cls._load(folder, base, device, options))
@@ -443,7 +505,14 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """Build the model of a folder from its contents and its encoder, in eval mode and without gradients.
 
-        tokenizer: the `tokenizer_record` of the backbone's tokenizer. Raises UserError if files are damaged.
+        Args:
+            folder: The folder.
+            contents: Its contents.
+            backbone: Its encoder.
+            tokenizer: The `tokenizer_record` of the backbone's tokenizer.
+
+        Raises:
+            UserError: If files are damaged.
         """
         record = contents.record
         if (difference := next(recorded_tokenizer_differences(record, tokenizer), None)) is not None:
@@ -483,7 +552,15 @@ class SentenceEncoder(nn.Module):
         )
 
     def load_trained(self, folder: str | Path, contents: model_folder.FolderContents | None = None) -> None:
-        """Copy the trained weights of a folder into this model; raise UserError if their parts or sizes differ."""
+        """Copy the trained weights of a folder into this model.
+
+        Args:
+            folder: The folder.
+            contents: Its contents, if they are already read.
+
+        Raises:
+            UserError: If the parts of the two models or their sizes differ.
+        """
         contents = contents or model_folder.read_contents(folder)
         prompt = self.encoder.prompt
         if (prompt is None) != (contents.prompts is None):
@@ -611,7 +688,14 @@ class SentenceEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """A batch of `encode`: ids and mask (n, L), the slots of templates, if any, and the packing of the mask."""
+    """A batch of `encode`.
+
+    Args:
+        input_ids: Token ids (n, L).
+        attention_mask: (n, L), 1 for tokens and 0 for padding.
+        slots: Slots of the templates, if there are any.
+        packing: The packing of the mask.
+    """
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -620,7 +704,13 @@ class EncoderInputs:
 
     @classmethod
     def of(cls, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None) -> "EncoderInputs":
-        """Add the packing, which is computed on the CPU, so that no pass waits for a GPU."""
+        """Add the packing, which is computed on the CPU, so that no pass waits for a GPU.
+
+        Args:
+            input_ids: As in `EncoderInputs`, on the CPU.
+            attention_mask: As in `EncoderInputs`, on the CPU.
+            slots: As in `EncoderInputs`, on the CPU.
+        """
         return cls(input_ids, attention_mask, slots, Packing.of(attention_mask))
 
     def to(self, device: torch.device, **options: Any) -> "EncoderInputs":
@@ -649,11 +739,18 @@ def encode_in_batches(
 ) -> np.ndarray:
     """Encode N texts in batches, and return their embeddings (N, size).
 
-    lengths: the number of tokens of each text. collate: a function that returns the inputs of the n texts with the
-    given indices, on the CPU. embed: a function that returns the embeddings (n, size) of such inputs, both on the
-    device of the model. batch_size: as in `SentenceEncoder.encode`. During encoding, the model is in eval mode without
-    gradients. In half precision, its weights are cast once; otherwise, they are prepacked if there are many tokens. On
-    a CPU, several threads encode the batches. Otherwise, a thread collates the next batch while the device computes.
+    During encoding, the model is in eval mode without gradients. In half precision, its weights are cast once;
+    otherwise, they are prepacked if there are many tokens. On a CPU, several threads encode the batches. Otherwise, a
+    thread collates the next batch while the device computes.
+
+    Args:
+        model: The model.
+        lengths: The number of tokens of each text.
+        collate: A function that returns the inputs of the n texts with the given indices, on the CPU.
+        embed: A function that returns the embeddings (n, size) of such inputs, both on the device of the model.
+        batch_size: As in `SentenceEncoder.encode`.
+        show_progress: Show a progress bar.
+        size: Size of an embedding.
     """
     embeddings = np.empty((len(lengths), size), dtype=np.float32)
     kind = model.device.type
@@ -692,7 +789,13 @@ def encode_in_batches(
 
 
 def in_float32(embeddings: Tensor, normalize: bool, truncate_dim: int | None = None) -> Tensor:
-    """Return the first values of embeddings (N, H), or all, in float32, scaled to unit length if `normalize`."""
+    """Return embeddings in float32.
+
+    Args:
+        embeddings: Embeddings (N, H).
+        normalize: Scale them to unit length.
+        truncate_dim: Return only this number of first values. None: all values.
+    """
     embeddings = embeddings[:, :truncate_dim].float()
     return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
@@ -736,9 +839,18 @@ def plain_encoder(
 ) -> SentenceEncoder:
     """Return a model of a pretrained encoder without further training, for evaluation.
 
-    With the pooling "cls", the model includes the pooler of the checkpoint. template, denoise, final_period: see
-    `SentenceEncoder`. Raises UserError if the pooling is unknown, or if the pooling is "cls" and the checkpoint has no
-    pooler (random weights would give a random score).
+    With the pooling "cls", the model includes the pooler of the checkpoint.
+
+    Args:
+        backbone: The pretrained encoder.
+        pooling: As in `SentenceEncoder`.
+        template: The template of `SentenceEncoder.encode`. None: no template.
+        denoise: Whether to subtract the template's own vector from the pooled vector.
+        final_period: As in `SentenceEncoder`.
+
+    Raises:
+        UserError: If the pooling is unknown, or if the pooling is "cls" and the checkpoint has no pooler (random
+            weights would give a random score).
     """
     _require_pooler(pooling)
     head = None

@@ -22,9 +22,12 @@ SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
 
 
 def shorten(vectors: np.ndarray, truncate_dim: int | None, normalize: bool = False) -> np.ndarray:
-    """Return the first values (n, truncate_dim) of vectors (n, H), scaled to unit length if `normalize`.
+    """Return the first values (n, truncate_dim) of vectors. Vectors of zeros stay zero.
 
-    truncate_dim: None for all values. Vectors of zeros stay zero.
+    Args:
+        vectors: (n, H).
+        truncate_dim: Number of values; None for all.
+        normalize: Scale the result to unit length.
     """
     truncated = np.ascontiguousarray(vectors[:, :truncate_dim])
     if not normalize:
@@ -34,10 +37,13 @@ def shorten(vectors: np.ndarray, truncate_dim: int | None, normalize: bool = Fal
 
 
 def require_size(truncate_dim: Any, dimension: int, trained: Sequence[int], told: set[int]) -> None:
-    """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`; None is all values.
+    """Raise UserError unless embeddings can be shortened to a size; warn if the model was not trained for it.
 
-    Log a warning if the model was not trained for this size. trained: the sizes that it was trained for. told: the
-    sizes with a warning so far; each gets one.
+    Args:
+        truncate_dim: The size; None for all values.
+        dimension: The dimension H of the embeddings.
+        trained: The sizes that the model was trained for.
+        told: The sizes with a warning so far; each gets one.
     """
     if truncate_dim is None:
         return

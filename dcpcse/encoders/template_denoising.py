@@ -23,10 +23,14 @@ WAYS = ("template", "attention")
 class Denoising:
     """Whether and how the template's own vector is subtracted.
 
-    training, inference: whether it is subtracted in train mode and in eval mode. by: one of `WAYS`. shifted: whether
-    template tokens after the sentence keep their positions in the full input. freeze: whether the subtracted
-    vector is a constant, without gradients. from_zero: whether the positions of the template alone are counted from 0
-    in encoders whose first position is a different one (RoBERTa in the public PromptBERT code).
+    Args:
+        training: Whether it is subtracted in train mode.
+        inference: Whether it is subtracted in eval mode.
+        by: One of `WAYS`.
+        shifted: Whether template tokens after the sentence keep their positions in the full input.
+        freeze: Whether the subtracted vector is a constant, without gradients.
+        from_zero: Whether the positions of the template alone are counted from 0 in encoders whose first position is a
+            different one (RoBERTa in the public PromptBERT code).
     """
 
     training: bool = False
@@ -56,10 +60,15 @@ NO_DENOISING = Denoising()
 
 @dataclass(frozen=True)
 class TemplateOnly:
-    """Templates without a sentence: token ids, mask and indices of the tokens in the full input, (K, T), and slots.
+    """Templates without a sentence.
 
-    case_of: (N,), the row of the template of each of the N full inputs. packing: the packing of the mask; None if the
-    encoder computes padding.
+    Args:
+        input_ids: Token ids (K, T) of K templates.
+        attention_mask: (K, T), 1 for tokens and 0 for padding.
+        index: (K, T), indices of the tokens in the full input.
+        slots: Their slots.
+        case_of: (N,), the row of the template of each of the N full inputs.
+        packing: The packing of the mask; None if the encoder computes padding.
     """
 
     input_ids: Tensor
@@ -92,9 +101,14 @@ def render_template_only(
 ) -> TemplateOnly:
     """Render the templates of N full inputs without their sentences, on the CPU, each case of N only once.
 
-    template: (N,), the index of the template of each input. content: (N,), the number of its sentence tokens; both are
-    CPU tensors. shifted: whether the tokens after the sentence keep their indices in the full input, so that their
-    positions are the same. packed: whether to compute the packing of the mask.
+    Args:
+        templates: The templates.
+        template: (N,), the index of the template of each input, on the CPU.
+        content: (N,), the number of its sentence tokens, on the CPU.
+        pad_id: Token id of padding.
+        shifted: Whether the tokens after the sentence keep their indices in the full input, so that their positions
+            are the same.
+        packed: Whether to compute the packing of the mask.
     """
     cases, case_of = torch.stack([template, content], 1).unique(dim=0, return_inverse=True)
     which, lengths = cases.unbind(1)
@@ -111,7 +125,10 @@ def render_template_only(
 def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
     """Return a boolean mask (N, length) of the tokens that belong to the sentences in rows of templates.
 
-    slots: the slots on the CPU, as the mask is.
+    Args:
+        templates: The templates.
+        slots: The slots of the rows on the CPU, as the mask is.
+        length: Number of columns L.
     """
     starts = torch.tensor([len(template.before) for template in templates])
     start = starts[slots.template].unsqueeze(1)
@@ -122,7 +139,10 @@ def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: in
 def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
     """Return the mask (N, length) of the templates' tokens, without the sentence, [CLS] and [SEP] (ConPVP's code).
 
-    slots: the slots on the CPU, as the mask is.
+    Args:
+        templates: The templates.
+        slots: The slots of the rows on the CPU, as the mask is.
+        length: Number of columns L.
     """
     first, last = templates[0].frame  # determined by the tokenizer, hence the same in all templates
     lengths = torch.tensor([template.length for template in templates])[slots.template] + slots.content

@@ -40,8 +40,13 @@ _PUBLIC = {"cls": "", "sep+": "", "mask": MASK, "sent_0": SENTENCE}
 class Template:
     """The text before and after the sentence. A mask token is written as [MASK] for all encoders.
 
-    Spaces at slots are kept as written, since byte-level tokenizers treat them as part of the next word. continuous:
-    whether all tokens of the text become continuous prompts, initialised with the tokens' embeddings (OptiPrompt).
+    Spaces at slots are kept as written, since byte-level tokenizers treat them as part of the next word.
+
+    Args:
+        before: The text before the sentence.
+        after: The text after the sentence.
+        continuous: Whether all tokens of the text become continuous prompts, initialised with the tokens' embeddings
+            (OptiPrompt).
     """
 
     before: str
@@ -52,7 +57,12 @@ class Template:
     def parse(cls, text: str, continuous: bool = False) -> Template:
         """Parse a template in plain text or in PromptBERT's syntax.
 
-        Raises UserError unless the template has exactly one sentence slot and at least one [MASK].
+        Args:
+            text: The template.
+            continuous: As in `Template`.
+
+        Raises:
+            UserError: Unless the template has exactly one sentence slot and at least one [MASK].
         """
         plain = _from_public(text) if _PUBLIC_MARKS.search(text) else text
         if plain.count(SENTENCE) != 1:
@@ -93,8 +103,12 @@ def _from_public(text: str) -> str:
 class Rendered:
     """Token ids of a sentence in its template.
 
-    masks, prompts: indices of the mask slots and prompt slots in ids. start: index of the first sentence token.
-    content: number of sentence tokens.
+    Args:
+        ids: The token ids.
+        masks: Indices of the mask slots in `ids`.
+        start: Index of the first sentence token.
+        content: Number of sentence tokens.
+        prompts: Indices of the prompt slots in `ids`.
     """
 
     ids: list[int]
@@ -108,9 +122,12 @@ class Rendered:
 class Slots:
     """Indices of the template slots in the rows of a batch.
 
-    masks: (N, M), indices of the mask slots. content: (N,), number of sentence tokens. prompts: (N, n), indices of the
-    prompt slots, -1 in rows whose template has none. template: (N,), index of each row's template. copy: the same
-    slots on the CPU, if these are on a device.
+    Args:
+        masks: (N, M), indices of the mask slots.
+        content: (N,), number of sentence tokens.
+        prompts: (N, n), indices of the prompt slots, -1 in rows whose template has none.
+        template: (N,), index of each row's template.
+        copy: The same slots on the CPU, if these are on a device.
     """
 
     masks: Tensor
@@ -121,7 +138,12 @@ class Slots:
 
     @classmethod
     def of(cls, rows: Sequence[Rendered], templates: Sequence[int] | None = None) -> Slots:
-        """Return the slots of rendered rows. templates: index of each row's template, 0 by default."""
+        """Return the slots of rendered rows.
+
+        Args:
+            rows: The rows.
+            templates: Index of each row's template. None: 0.
+        """
         import torch  # takes over a second to import, and checking --template does not need it
 
         width = max(len(row.prompts) for row in rows)
@@ -135,7 +157,13 @@ class Slots:
 
     @classmethod
     def around(cls, templates: Sequence[TokenTemplate], chosen: np.ndarray, contents: np.ndarray) -> Slots:
-        """Return the slots of N sentences. chosen: (N,), indices of templates. contents: (N,), numbers of tokens."""
+        """Return the slots of N sentences.
+
+        Args:
+            templates: The templates.
+            chosen: (N,), indices of templates.
+            contents: (N,), numbers of tokens of the sentences.
+        """
         import torch
 
         present = np.unique(chosen).tolist()
@@ -172,7 +200,12 @@ class Slots:
 
 
 class TokenTemplate:
-    """A template as token ids of one tokenizer: [CLS] before | sentence | after [SEP]."""
+    """A template as token ids of one tokenizer: [CLS] before | sentence | after [SEP].
+
+    Args:
+        template: The template.
+        tokenizer: The tokenizer, which must have a mask token.
+    """
 
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase) -> None:
         if tokenizer.mask_token_id is None:
@@ -219,7 +252,12 @@ class TokenTemplate:
         return (*before, *(len(self.before) + content + index for index in after))
 
     def contents(self, sentences: Sequence[str], room: int) -> tuple[list[list[int]], int]:
-        """Return the ids of the sentences, truncated to `room` tokens each, and the number of truncated sentences."""
+        """Return the ids of sentences and the number of truncated sentences.
+
+        Args:
+            sentences: The sentences.
+            room: Number of tokens to which each is truncated.
+        """
         return sentence_ids(self._tokenizer, sentences, room, self.lead)
 
     def wrap(self, content: Sequence[int]) -> Rendered:
@@ -239,7 +277,11 @@ def sentence_ids(
 ) -> tuple[list[list[int]], int]:
     """Return the ids of sentences without special tokens, and the number of truncated sentences.
 
-    room: the maximum number of tokens. lead: the text before each sentence, which belongs to its first word.
+    Args:
+        tokenizer: The tokenizer.
+        sentences: The sentences.
+        room: The maximum number of tokens.
+        lead: The text before each sentence, which belongs to its first word.
     """
     return tokenize(tokenizer, [lead + sentence.strip() for sentence in sentences], room, special=False)
 

@@ -24,7 +24,12 @@ CUT_WARNING = "%d of %d texts are longer than the encoder's maximum of %d tokens
 
 @dataclass(frozen=True)
 class TokenIds:
-    """The token ids of N sentences. values: (T,), one sentence after another. lengths: (N,)."""
+    """The token ids of N sentences.
+
+    Args:
+        values: (T,), the ids, one sentence after another.
+        lengths: (N,), number of ids of each sentence.
+    """
 
     values: np.ndarray
     lengths: np.ndarray
@@ -44,7 +49,10 @@ class TokenIds:
 class TokenizedTexts:
     """Texts as token ids, including the tokens of their template if there is one.
 
-    truncated: number of texts that were truncated. slots: the rendered templates, or None.
+    Args:
+        ids: The ids of each text.
+        truncated: Number of texts that were truncated.
+        slots: The rendered templates; None without templates.
     """
 
     ids: list[list[int]]
@@ -55,7 +63,12 @@ class TokenizedTexts:
         return len(self.ids)
 
     def batch(self, rows: Sequence[int], pad_id: int) -> tuple[Tensor, Tensor, Slots | None]:
-        """Return padded ids and mask (n, L) of the given rows, and the slots of their templates, if any."""
+        """Return padded ids and mask (n, L) of some texts, and the slots of their templates, if any.
+
+        Args:
+            rows: Numbers of the n texts.
+            pad_id: Token id of padding.
+        """
         input_ids, mask = pad([self.ids[row] for row in rows], pad_id)
         return input_ids, mask, None if self.slots is None else Slots.of([self.slots[row] for row in rows])
 
@@ -69,10 +82,15 @@ def tokenize_texts(
     *,
     final_period: bool = False,
 ) -> TokenizedTexts:
-    """Tokenise sentences, truncated to `max_length` tokens including the template and special tokens.
+    """Tokenise sentences, truncated to a maximum length.
 
-    without: token ids to remove from all sentences, except special tokens and tokens of the template. final_period:
-    whether to add a period (see `with_final_period`).
+    Args:
+        tokenizer: The tokenizer.
+        template: The template of the sentences; None without.
+        sentences: The sentences.
+        max_length: Maximum number of tokens, including the template and special tokens.
+        without: Token ids to remove from all sentences, except special tokens and tokens of the template.
+        final_period: Whether to add a period in a template (see `with_final_period`).
     """
     removed = set(without) - set(tokenizer.all_special_ids)
     if template is None:
@@ -100,10 +118,13 @@ def default_batch_size(device_type: str) -> int | None:
 def batches(lengths: Sequence[int], rows: int | None, tokens: int) -> Iterator[list[int]]:
     """Yield batches of texts as lists of indices, longest texts first.
 
-    A batch has at most `rows` texts (None: any number) and at most `tokens` tokens, including padding; a longer text
-    forms its own batch.
     Sorting by length saves padding, since all texts of a batch are padded to the longest one. Starting with the
     longest texts reveals immediately if memory does not suffice.
+
+    Args:
+        lengths: Number of tokens of each text.
+        rows: Maximum number of texts of a batch; None for any number.
+        tokens: Maximum number of tokens of a batch, including padding; a longer text forms its own batch.
     """
     batch: list[int] = []
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -116,7 +137,13 @@ def batches(lengths: Sequence[int], rows: int | None, tokens: int) -> Iterator[l
 
 
 def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return input ids and mask, both int64 (N, L); L is `length`, or by default the length of the longest row."""
+    """Return input ids and mask, both int64 (N, L).
+
+    Args:
+        ids: The ids of N rows.
+        pad_id: Token id of padding.
+        length: Number of columns L. None: the length of the longest row.
+    """
     import torch  # imported here because encoding with an ONNX file does not need it
 
     tokens = TokenIds.of(ids)

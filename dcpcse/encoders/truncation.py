@@ -19,8 +19,13 @@ def tokenize(
 ) -> tuple[list[list[int]], int]:
     """Return the ids of each text, truncated to `max_length` tokens, and the number of truncated texts.
 
-    The ids are those of `tokenizer(texts, truncation=True, max_length=max_length)`. special: whether to add special
-    tokens, which count as tokens.
+    The ids are those of `tokenizer(texts, truncation=True, max_length=max_length)`.
+
+    Args:
+        tokenizer: The tokenizer, which is not changed.
+        texts: The texts.
+        max_length: Maximum number of tokens.
+        special: Whether to add special tokens, which count as tokens.
     """
     if not tokenizer.is_fast:  # it is written in Python and keeps no settings between calls
         how = {"add_special_tokens": special, "verbose": False}
@@ -35,7 +40,12 @@ def truncated_ids(
 ) -> tuple[list[list[int]], int]:
     """Return the result of `tokenize` for a tokenizer of the library `tokenizers` without truncation and padding.
 
-    side: the end of the text where tokens are removed, "right" or "left".
+    Args:
+        words: The tokenizer.
+        texts: As in `tokenize`.
+        max_length: As in `tokenize`.
+        special: As in `tokenize`.
+        side: The end of the text where tokens are removed, "right" or "left".
     """
     rows, truncated = [], 0
     for encoding in words.encode_batch_fast(list(texts), add_special_tokens=special):

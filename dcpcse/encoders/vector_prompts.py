@@ -34,7 +34,12 @@ class VectorPrompt(DeepPrompt):
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> "VectorPrefix":
         """Return the prefix of `rows` sequences for the backbone, whose layers compute it from the vectors.
 
-        Raises UserError if the keys and values of this kind of encoder are not known.
+        Args:
+            rows: Number of sequences.
+            backbone: The encoder that takes the prefix.
+
+        Raises:
+            UserError: If the keys and values of this kind of encoder are not known.
         """
         return self._projected(self._drawn(rows), backbone)
 
@@ -53,10 +58,15 @@ class VectorPrompt(DeepPrompt):
 
 
 class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
-    """A prefix whose keys and values are computed from vectors when a layer uses them."""
+    """A prefix whose keys and values are computed from vectors when a layer uses them.
+
+    Args:
+        vectors: The vectors of each layer, each (N, P, H).
+        projections: The function of each layer.
+        heads: Number of key-value heads.
+    """
 
     def __init__(self, vectors: Sequence[Tensor], projections: Sequence[Projection], heads: int) -> None:
-        """vectors: the vectors of each layer, each (N, P, H). projections: the function of each layer."""
         self._vectors, self._projections, self._heads = vectors, projections, heads
 
     def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -72,7 +82,12 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         return keys, values
 
     def get(self, layer: int, default: object = None) -> object:
-        """Return the keys and values of a layer. A KeyError of a projection does not mean that there are none."""
+        """Return the keys and values of a layer. A KeyError of a projection does not mean that there are none.
+
+        Args:
+            layer: Number of the layer.
+            default: What is returned for a layer that the encoder does not have.
+        """
         return self[layer] if layer in range(len(self)) else default
 
     def __iter__(self) -> Iterator[int]:

@@ -16,10 +16,14 @@ T = TypeVar("T")
 
 
 def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]) -> T:
-    """Run `work` in the first process and return its result in all processes.
+    """Run a function in the first process and return its result in all processes.
 
-    `work` is called with an encode function that distributes the sentences over all processes. All processes must
-    call this function, and `encode` must return the same vectors in each. With one process `work` gets `encode`.
+    All processes must call this function.
+
+    Args:
+        encode: Encode function, which must return the same vectors in each process.
+        work: Called with an encode function that distributes the sentences over all processes; with one process it
+            gets `encode`.
     """
     if world_size() == 1:
         return work(encode)

@@ -32,9 +32,16 @@ def embeddings_dir(cache_dir: str) -> Path:
 class EmbeddingCache:
     """An encode function that reads cached embeddings and encodes only the missing ones. It must be closed after use.
 
-    encode: the function that encodes sentences. folder: the folder of the cache files. identity: JSON-serialisable
-    facts that the vectors depend on. `hits`: number of sentences read from the cache. Raises UserError if the file
-    cannot be read or written, or if a vector is damaged.
+    Args:
+        encode: The function that encodes sentences.
+        folder: The folder of the cache files.
+        identity: JSON-serialisable facts that the vectors depend on.
+
+    Attributes:
+        hits: Number of sentences read from the cache.
+
+    Raises:
+        UserError: If the file cannot be read or written, or if a vector is damaged.
     """
 
     def __init__(self, encode: EncodeSentences, folder: Path, identity: Mapping[str, Any]) -> None:

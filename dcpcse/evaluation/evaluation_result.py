@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 class EvaluationResult:
     """The results of an evaluation by task. Its text is the tables of the papers, and a notebook shows them as HTML.
 
-    at_size: size of the embeddings (None: as they are) → task → result of senteval, largest size first. mode: test,
-    fasttest or dev. sentences: number of distinct sentences. seconds: times of "encode" and of each task. files: path
-    → size, sha256, and whether the file is the known one. model: a record of the evaluated model. record: what the
-    JSON record says beside the scores.
+    Args:
+        at_size: Size of the embeddings (None: as they are) → task → result of senteval, largest size first.
+        mode: "test", "fasttest" or "dev".
+        sentences: Number of distinct sentences.
+        seconds: Times in seconds of "encode" and of each task.
+        files: Path → size, sha256, and whether the file is the known one.
+        record: What the JSON record says beside the scores.
     """
 
     at_size: SizedResults
@@ -88,8 +91,14 @@ class EvaluationResult:
     def to_json(self, path: str | Path | None = None, *, overwrite: bool = False) -> str:
         """Return the JSON record of scores, model, protocol, versions and data files, and write it to a path if given.
 
-        It is the file of `evaluation.py --output_file`, which the commands report, info and compare read. Raises
-        UserError if the file exists, unless overwrite is set, or cannot be written.
+        It is the file of `evaluation.py --output_file`, which the commands report, info and compare read.
+
+        Args:
+            path: The file. None: write no file.
+            overwrite: Replace an existing file.
+
+        Raises:
+            UserError: If the file exists and `overwrite` is not set, or if it cannot be written.
         """
         text = as_json(self.record, self.at_size, self)
         truth_value("overwrite", overwrite)

@@ -54,11 +54,20 @@ def evaluate_suite(
     """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
 
     All processes must call this function: all of them encode, the first one computes the scores, and all return the
-    result. Classifiers of transfer tasks are trained on the model's device. batch_size: as in `encode`. cache_dir: the
-    folder in which embeddings are cached. fitting: a map that is fitted to the embeddings and applied before scoring;
-    the scores that need the internals of the model are then left out, as they are for an encoder of other code.
-    on_result: called with each result as soon as it is computed. Raises senteval.DataError if embeddings are not
-    finite or all equal.
+    result. Classifiers of transfer tasks are trained on the model's device.
+
+    Args:
+        model: The model.
+        suite: The loaded tasks.
+        batch_size: As in `SentenceEncoder.encode`.
+        cache_dir: The folder in which embeddings are cached; None for no cache.
+        fitting: A map that is fitted to the embeddings and applied before scoring; the scores that need the internals
+            of the model are then left out, as they are for an encoder of other code.
+        show_progress: Show progress bars.
+        on_result: Called with each result as soon as it is computed.
+
+    Raises:
+        DataError: If embeddings are not finite or all equal (senteval).
     """
     how = {"batch_size": batch_size, "cache_dir": cache_dir, "fitting": fitting, "show_progress": show_progress}
     return evaluate_sizes(model, suite, (None,), **how, on_result=lambda size, result: on_result(result))[None]
@@ -78,9 +87,20 @@ def evaluate_sizes(
 ) -> dict[int | None, Evaluation]:
     """Evaluate embeddings that are shortened to several sizes; each distinct sentence is encoded once for all of them.
 
-    sizes: None for the embeddings as they are. Whole embeddings are cached. A task that needs the internals of the
-    model, and a `fitting`, allow one size only. See `evaluate_suite` for the other arguments. Raises UserError if a
-    size is larger than the embeddings.
+    Whole embeddings are cached. A task that needs the internals of the model, and a `fitting`, allow one size only.
+
+    Args:
+        model: As in `evaluate_suite`.
+        suite: As in `evaluate_suite`.
+        sizes: The sizes; None for the embeddings as they are.
+        batch_size: As in `evaluate_suite`.
+        cache_dir: As in `evaluate_suite`.
+        fitting: As in `evaluate_suite`.
+        show_progress: As in `evaluate_suite`.
+        on_result: Called with the size and each result as soon as it is computed.
+
+    Raises:
+        UserError: If a size is larger than the embeddings.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
@@ -152,9 +172,15 @@ def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
 def cached_encode(
     encode: Callable, model: SentenceEncoder | ForeignEncoder, cache_dir: Path | None
 ) -> Iterator[Callable]:
-    """Wrap the encode function in an `EmbeddingCache` if cache_dir is given.
+    """Wrap an encode function in an `EmbeddingCache`.
 
-    Raises UserError for an encoder of other code, because nothing identifies its embeddings.
+    Args:
+        encode: The encode function.
+        model: Its model.
+        cache_dir: The folder of the cache; None: yield `encode` itself.
+
+    Raises:
+        UserError: For an encoder of other code, because nothing identifies its embeddings.
     """
     if cache_dir is None:
         yield encode

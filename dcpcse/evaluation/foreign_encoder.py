@@ -56,12 +56,17 @@ class ForeignEncoder:
     def encode(
         self, sentences: Sequence[str], batch_size: int | None = None, show_progress: bool = False
     ) -> np.ndarray:
-        """Return the embeddings (N, H) of sentences. Raises DataError unless the model returns numbers (n, H).
+        """Return the embeddings (N, H) of sentences.
 
-        They may be an array, a tensor, or a list of rows.
+        A module of torch is in eval mode meanwhile, and gradients are not recorded.
 
-        A function gets at most batch_size sentences per call, by default 128. A module of torch is in eval mode
-        meanwhile, and gradients are not recorded.
+        Args:
+            sentences: N sentences.
+            batch_size: A function gets at most this number of sentences per call. None: 128.
+            show_progress: Show a progress bar.
+
+        Raises:
+            DataError: Unless the model returns numbers (n, H), as an array, a tensor, or a list of rows.
         """
         batch_size = 128 if batch_size is None else batch_size
         step = max(len(sentences), 1) if "batch_size" in self._options else batch_size

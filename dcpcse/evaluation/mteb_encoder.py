@@ -23,7 +23,19 @@ OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
 
 
 class MTEBEncoder:
-    """A sentence encoder that `mteb.evaluate` accepts (mteb's EncoderProtocol)."""
+    """A sentence encoder that `mteb.evaluate` accepts (mteb's EncoderProtocol).
+
+    Args:
+        model: A model returned by `dcpcse.load`, or a `ForeignEncoder`.
+        encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
+        truncate_dim: The size to which the embeddings are shortened. None: they are not.
+        prompts: The text before each text of a task, by names as in mteb (see `mteb_prompts`); it replaces the default
+            prompt of the model. None: the prompts in the settings of sentence-transformers in the folder.
+        folder: The local folder of the model, whose run says on which data the model was trained.
+
+    Raises:
+        UserError: If the model does not have this size.
+    """
 
     def __init__(
         self,
@@ -34,15 +46,6 @@ class MTEBEncoder:
         prompts: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
     ) -> None:
-        """Wrap a model.
-
-        model: a model returned by `dcpcse.load`, or a `ForeignEncoder`. encode: a function that returns the model's
-        embeddings, for example from a cache (default: `model.encode`). truncate_dim: the size to which the embeddings
-        are shortened. prompts: the text before each text of a task, by names as in mteb (see `mteb_prompts`); it
-        replaces the default prompt of the model; default: the prompts in the settings of sentence-transformers in the
-        folder. folder: the local folder of the model, whose run says on which data the model was trained. Raises
-        UserError if the model does not have this size.
-        """
         if isinstance(model, SentenceEncoder):
             model.require_size(truncate_dim)
         self.model, self.truncate_dim = model, truncate_dim
@@ -75,10 +78,19 @@ class MTEBEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Return the embeddings (N, H) of texts. inputs: batches that have a text column.
+        """Return the embeddings (N, H) of texts. The prompt for the task and prompt type precedes each text.
 
-        The prompt for the task and prompt type precedes each text; the split is ignored. Raises UserError if a batch
-        has no text, an option is unknown, or an embedding is not finite (mteb would rank it like any other).
+        Args:
+            inputs: Batches that have a text column.
+            task_metadata: mteb's metadata of the task.
+            hf_split: Ignored.
+            hf_subset: Ignored.
+            prompt_type: Whether the texts are queries or documents (mteb's PromptType).
+            options: batch_size and show_progress_bar, as in `SentenceEncoder.encode`.
+
+        Raises:
+            UserError: If a batch has no text, an option is unknown, or an embedding is not finite (mteb would rank it
+                like any other).
         """
         texts = _texts(inputs)
         if unknown := sorted(set(options) - set(OPTIONS)):
@@ -102,11 +114,21 @@ class MTEBEncoder:
         return vectors if self._shorten is None else self._shorten(vectors)
 
     def similarity(self, first: Any, second: Any) -> Tensor:
-        """Return the cosines (n, m) of all pairs of embeddings (n, H) and (m, H)."""
+        """Return the cosines (n, m) of all pairs of embeddings.
+
+        Args:
+            first: Embeddings (n, H).
+            second: Embeddings (m, H).
+        """
         return _unit(first) @ _unit(second).T
 
     def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
-        """Return the cosines (n,) of corresponding rows of embeddings (n, H) and (n, H)."""
+        """Return the cosines (n,) of corresponding rows of embeddings.
+
+        Args:
+            first: Embeddings (n, H).
+            second: Embeddings (n, H).
+        """
         return (_unit(first) * _unit(second)).sum(-1)
 
 

@@ -28,10 +28,16 @@ def model_meta(
 ) -> Any:
     """Return mteb's ModelMeta of a model; what is unknown is None.
 
-    mteb: the module. folder: the model's folder, whose run says on which data it was trained, and whose README.md what
-    its license is. prompts: by name. prefix: the model's default prompt. size: that of shortened embeddings, or None.
-
     The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
+
+    Args:
+        mteb: The module.
+        model: The model.
+        folder: The model's folder, whose run says on which data it was trained, and whose README.md what its license
+            is.
+        prompts: The text before each text of a task, by name.
+        prefix: The model's default prompt.
+        size: Size of shortened embeddings, or None.
     """
     facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | ({"truncate_dim": size} if size else {})
     facts |= {"prompts": dict(prompts)} if prompts else {}

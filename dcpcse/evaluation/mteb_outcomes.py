@@ -61,7 +61,9 @@ class OutcomeRecorder:
     def outcomes(self, name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
         """Return the outcomes of each part of the task by its name, see `dcpcse.evaluation.mteb_records`.
 
-        name: mteb/TASK. scores: split → scores of subsets, as returned by mteb.
+        Args:
+            name: mteb/TASK.
+            scores: Split → scores of subsets, as returned by mteb.
         """
         outcomes = {part: self._of(*key) for key, part in part_names(name, scores).items()}
         return {part: outcome for part, outcome in outcomes.items() if outcome is not None}
@@ -101,8 +103,11 @@ class OutcomeRecorder:
 def parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
     """Return the part (n,) of each sentence in the weighted mean of F1 over the n sentences.
 
-    predicted: the index of the nearest sentence of each one, whose translation has the same index. A sentence that is
-    found by its translation and by p - 1 others has precision 1 / p and recall 1, so that its F1 is 2 / (p + 1).
+    A sentence that is found by its translation and by p - 1 others has precision 1 / p and recall 1, so that its F1 is
+    2 / (p + 1).
+
+    Args:
+        predicted: The index of the nearest sentence of each one, whose translation has the same index.
     """
     indices = np.array(predicted)
     count = np.bincount(indices, minlength=len(indices))

@@ -70,9 +70,15 @@ def folder_prompts(folder: Path) -> dict[str, str]:
 def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> str | None:
     """Return the prompt for the texts of a task, or None.
 
-    metadata: the task's. prompt_type: mteb's PromptType of the texts, query or document, or None. The most specific
-    name is used, in mteb's order: TASK-query, TASK, TYPE-query, TYPE, query. Raises UserError if the prompt needs an
-    instruction and mteb has none for the task.
+    The most specific name is used, in mteb's order: TASK-query, TASK, TYPE-query, TYPE, query.
+
+    Args:
+        prompts: Name → prompt.
+        metadata: mteb's metadata of the task.
+        prompt_type: mteb's PromptType of the texts, query or document, or None.
+
+    Raises:
+        UserError: If the prompt needs an instruction and mteb has none for the task.
     """
     from mteb.models.abs_encoder import get_prompt  # imported here because it is slow
 

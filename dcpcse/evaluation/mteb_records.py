@@ -19,7 +19,9 @@ NO_SUBSET = "default"
 def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str], str]:
     """Return (subset, split) → name of each part of a task.
 
-    task: mteb/TASK. scores: split → scores of subsets, as mteb returns them.
+    Args:
+        task: mteb/TASK.
+        scores: Split → scores of subsets, as mteb returns them.
     """
     names = {}
     for split, subsets in scores.items():
@@ -32,7 +34,13 @@ def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
 def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
     """Return the main score × 100 of each part of a task, by its name.
 
-    scores: see `part_names`. source: what contains them, for messages. Raises UserError if they have another form.
+    Args:
+        task: mteb/TASK.
+        scores: See `part_names`.
+        source: What contains them, for messages.
+
+    Raises:
+        UserError: If they have another form.
     """
     try:
         main_scores = {
@@ -51,8 +59,9 @@ def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> 
 
     The splits of a subset are a family, and so are the subsets of a task; families of tasks are their type and mteb.
 
-    names: names of parts, of which those that start with mteb/ count. types: mteb/TASK → mteb's type of the task, if
-    it is known.
+    Args:
+        names: Names of parts, of which those that start with mteb/ count.
+        types: mteb/TASK → mteb's type of the task, if it is known.
     """
     families: dict[str, tuple[str, ...]] = {}
     for name in (name for name in names if name.startswith(f"{MTEB}/")):

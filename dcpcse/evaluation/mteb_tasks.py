@@ -44,11 +44,14 @@ PREFIX = f"{MTEB}/"
 
 @dataclass(frozen=True)
 class MtebTasks:
-    """Tasks, as `mteb/NAME` → task.
+    """Tasks of mteb.
 
-    benchmark: the name of the whole, which is the title of its tables; None for single tasks. option: the option that
-    chose the tasks, as messages name it. expression: Python code whose value are the tasks, for the command that
-    downloads their data; None if the data are downloaded when they are loaded.
+    Args:
+        tasks: `mteb/NAME` → task.
+        benchmark: The name of the whole, which is the title of its tables; None for single tasks.
+        option: The option that chose the tasks, as messages name it.
+        expression: Python code whose value are the tasks, for the command that downloads their data; None if the data
+            are downloaded when they are loaded.
     """
 
     tasks: Mapping[str, Any]
@@ -61,9 +64,16 @@ class MtebTasks:
 class MtebResult:
     """The result of an MTEB task.
 
-    task_type: mteb's type of the task, such as STS. scores: split → the scores of each subset as returned by mteb, as
-    fractions. benchmark: the benchmark whose tasks were evaluated, or None. examples: name of
-    a part → the outcomes of its examples, as far as mteb gives them.
+    Args:
+        task: `mteb/NAME`.
+        task_type: mteb's type of the task, such as STS.
+        metric: Name of the main score.
+        scores: Split → the scores of each subset as returned by mteb, as fractions.
+        dataset_revision: Revision of the data set.
+        mteb_version: Version of mteb.
+        benchmark: The benchmark whose tasks were evaluated, or None.
+        examples: Name of a part → the outcomes of its examples, as far as mteb gives them.
+        family: Family of the task.
     """
 
     task: str
@@ -108,8 +118,11 @@ class MtebResult:
 def find_tasks(names: Sequence[str]) -> MtebTasks:
     """Return mteb tasks, whose data are not loaded yet.
 
-    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. Raises
-    UserError if a task is unknown or given twice.
+    Args:
+        names: Names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed.
+
+    Raises:
+        UserError: If a task is unknown or given twice.
     """
     matches = [task for name in names for task in _find(name)]
     tasks = _by_name(matches)
@@ -121,8 +134,11 @@ def find_tasks(names: Sequence[str]) -> MtebTasks:
 def find_benchmark(name: str) -> MtebTasks:
     """Return the tasks of one of mteb's benchmarks, whose data are not loaded yet.
 
-    name: a name or alias of `mteb.get_benchmarks()`. Raises UserError if there is no such benchmark, or if it has
-    tasks that are not of text alone.
+    Args:
+        name: A name or alias of `mteb.get_benchmarks()`.
+
+    Raises:
+        UserError: If there is no such benchmark, or if it has tasks that are not of text alone.
     """
     benchmark = _find_benchmark(name)
     # The tasks are copied, because all users of the process share the benchmark's own ones.
@@ -167,8 +183,14 @@ def _reverse(forward: type, name: str) -> Any:
 def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
     """Return the tasks with the subsets that are, at least on one side, in one of these languages.
 
-    languages: codes of ISO 639-3, such as deu, with or without a script (deu-Latn). Tasks in other languages are left
-    out, with a log line. Raises UserError for a language that none of the tasks has.
+    Tasks in other languages are left out, with a log line.
+
+    Args:
+        tasks: The tasks.
+        languages: Codes of ISO 639-3, such as deu, with or without a script (deu-Latn).
+
+    Raises:
+        UserError: For a language that none of the tasks has.
     """
     spoken = {name: _languages(task) for name, task in tasks.tasks.items()}
     known = set().union(*spoken.values())
@@ -214,8 +236,13 @@ def _languages(task: Any) -> set[str]:
 def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
     """Load the data of tasks; those of a benchmark and of a task set are not downloaded.
 
-    data_dir: a folder that contains a copy of each data set, named after the last part of its hub id (default: the
-    cache of `datasets`, or the hub). Raises UserError if the data of a task are missing or incomplete.
+    Args:
+        tasks: The tasks.
+        data_dir: A folder that contains a copy of each data set, named after the last part of its hub id. None: the
+            cache of `datasets`, or the hub.
+
+    Raises:
+        UserError: If the data of a task are missing or incomplete.
     """
     if data_dir is not None and not Path(data_dir).is_dir():
         raise UserError(
@@ -290,11 +317,23 @@ def evaluate_mteb_tasks(
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
     """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
 
-    All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: the
-    folder in which embeddings are cached. truncate_dim, prompts, folder: see `MTEBEncoder`. results_dir: a folder for
-    the results in mteb's own format, as a `mteb.ResultCache` that contains them. on_result: called with the size and
-    each result as soon as it is computed. Raises UserError if results of an encoder of other code are to be written,
-    or if they would replace results in more languages.
+    All processes must call this function: all of them encode, and the first one computes the scores.
+
+    Args:
+        model: The model.
+        tasks: The loaded tasks.
+        batch_size: As in `SentenceEncoder.encode`.
+        cache_dir: The folder in which embeddings are cached; None for no cache.
+        show_progress: Show progress bars.
+        truncate_dim: As in `MTEBEncoder`.
+        prompts: As in `MTEBEncoder`.
+        folder: As in `MTEBEncoder`.
+        results_dir: A folder for the results in mteb's own format, as a `mteb.ResultCache` that contains them.
+        on_result: Called with the size and each result as soon as it is computed.
+
+    Raises:
+        UserError: If results of an encoder of other code are to be written, or if they would replace results in more
+            languages.
     """
     if results_dir is not None and isinstance(model, ForeignEncoder):
         raise UserError(

@@ -30,28 +30,50 @@ class Evaluated(Protocol):
 
 
 class Report:
-    """Writer of the JSON file of an evaluation; `write` can be called after every task. head: see `head_of`."""
+    """Writer of the JSON file of an evaluation; `write` can be called after every task.
+
+    Args:
+        path: The file.
+        head: The result of `head_of`.
+    """
 
     def __init__(self, path: str | Path, head: Mapping[str, Any]) -> None:
         self.path, self._head = Path(path), head
 
     def write(self, at_size: SizedResults, evaluation: Evaluated | None = None) -> None:
-        """Write the results so far. evaluation: the finished evaluation; if it is None, `complete` is false."""
+        """Write the results so far.
+
+        Args:
+            at_size: Size of the embeddings → task → result.
+            evaluation: The finished evaluation; if it is None, `complete` is false.
+        """
         write_atomic(self.path, as_json(self._head, at_size, evaluation))
 
 
 def head_of(
     model: SentenceEncoder | ForeignEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
 ) -> dict[str, Any]:
-    """Return the part of the JSON file that does not depend on scores: mode, model, protocol and versions."""
+    """Return the part of the JSON file that does not depend on scores: mode, model, protocol and versions.
+
+    Args:
+        model: The model.
+        mode: "test", "fasttest" or "dev".
+        settings: Settings of senteval.
+        fitting: The postprocessor; None without one.
+    """
     head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict(), "versions": versions()}
     return head if fitting is None else {**head, "postprocess": fitting.as_dict()}
 
 
 def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: Evaluated | None = None) -> str:
-    """Return the content of the JSON file of an evaluation. evaluation: see `Report.write`.
+    """Return the content of the JSON file of an evaluation.
 
     The scores are those of the largest size, `truncate_dim`; `shorter` contains those of the other sizes.
+
+    Args:
+        head: The result of `head_of`.
+        at_size: Size of the embeddings → task → result.
+        evaluation: See `Report.write`.
     """
     (size, results), *others = at_size.items()
     content = {"complete": evaluation is not None, **head}

@@ -56,7 +56,12 @@ TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 class Plan:
     """The checked data and options of an evaluation, with which any number of encoders can be evaluated.
 
-    mteb: tasks of mteb, which are evaluated after those of the suite. prompts: those of --mteb_prompts, or None.
+    Args:
+        args: The options.
+        suite: The loaded tasks.
+        mteb: Tasks of mteb, which are evaluated after those of the suite; None without.
+        fitting: The postprocessor; None without one.
+        prompts: The prompts of --mteb_prompts, or None.
     """
 
     args: EvaluationArguments
@@ -73,7 +78,13 @@ class Plan:
 def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
     """Run evaluation.py with the parsed options.
 
-    Raises UserError or senteval.DataError before the model is loaded if options, output files or data are unusable.
+    Args:
+        args: Options of evaluation.
+        published: Options of the papers' evaluation scripts.
+
+    Raises:
+        UserError: Before the model is loaded, if options, output files or data are unusable.
+        DataError: In the same cases (senteval).
     """
     _require_writable_outputs(args)
     for name in TRAINING_OPTIONS:
@@ -106,7 +117,13 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
 
 
 def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
-    """Read and check the user's own data. pairs, labels: files or Python objects; None if there are none."""
+    """Read and check the user's own data.
+
+    Args:
+        args: Options of evaluation.
+        pairs: File or Python object; None if there is none.
+        labels: File or Python object; None if there is none.
+    """
     tasks: list[Task] = [] if pairs is None else [own_pairs(pairs)]
     tasks += [] if labels is None else [own_labels(labels)]
     return tasks + retrieval_tasks(args.retrieval or [], "dev" if args.mode == "dev" else "test")
@@ -115,7 +132,10 @@ def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
 def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
     """Load and check all that an evaluation needs before the model, so that faults are reported at once.
 
-    extra: tasks of the user's own data. fit_on: distinct sentences, in place of the file of --fit_on.
+    Args:
+        args: Options of evaluation.
+        extra: Tasks of the user's own data.
+        fit_on: Distinct sentences, in place of the file of --fit_on.
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
@@ -155,9 +175,17 @@ def evaluate_plan(
 ) -> EvaluationResult:
     """Evaluate a model on all tasks of a plan; all processes must call this function, and all return the result.
 
-    head: `plan.head(model)`. folder: the local folder of the model, for tasks of MTEB. on_result: called with the size
-    of the embeddings (None: as they are) and each result as soon as it is computed. Raises UserError if the model does
-    not have a size.
+    Args:
+        plan: The plan.
+        model: The model.
+        head: `plan.head(model)`.
+        show_progress: Show progress bars.
+        folder: The local folder of the model, for tasks of MTEB.
+        on_result: Called with the size of the embeddings (None: as they are) and each result as soon as it is
+            computed.
+
+    Raises:
+        UserError: If the model does not have a size.
     """
     sizes = plan.args.sizes
     for size in sizes:
@@ -205,7 +233,9 @@ def evaluate_plan(
 def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None) -> Fitting | None:
     """Return the postprocessor of --postprocess and the sentences of --fit_on; None without --postprocess.
 
-    fit_on: distinct sentences, in place of the file.
+    Args:
+        args: Options of evaluation.
+        fit_on: Distinct sentences, in place of the file.
     """
     if args.postprocess is None:
         return None

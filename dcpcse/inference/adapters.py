@@ -44,15 +44,16 @@ class Adapters:
     """Named adapters on one frozen encoder; `adapters["name"]` is a SentenceEncoder that shares this encoder.
 
     They are for inference only: heads used only in training are dropped, and projected prompts are replaced by a table
-    of vectors.
+    of vectors. The constructor creates an empty collection.
+
+    Args:
+        backbone: The frozen encoder, already on its device.
+        dtype: The type of its weights, such as "float32".
+        folder: Folder that contains the tokenizer of the backbone.
+        options: Revision, cache and token for folders on the hub.
     """
 
     def __init__(self, backbone: Backbone, dtype: str, folder: str | Path, options: LoadOptions | None = None) -> None:
-        """Create an empty collection of adapters.
-
-        backbone: the frozen encoder, already on its device, with weights of type `dtype`. folder: contains the
-        tokenizer of the backbone. options: revision, cache and token for folders on the hub.
-        """
         self._backbone = backbone
         self._options = options
         self._dtype = dtype
@@ -73,10 +74,16 @@ class Adapters:
     ) -> "Adapters":
         """Load the base encoder of the first folder and the adapters of all folders (local, or on the hub).
 
-        folders: name of each adapter → its folder. base: path of the frozen encoder if it differs from the path
-        recorded in the first folder; weights and configuration must match. device: by default cuda if it is available.
-        Raises UserError if a folder has a different encoder, vocabulary or type of weights, if it contains an encoder
-        of its own, or if `SentenceEncoder.load` rejects it.
+        Args:
+            folders: Name of each adapter → its folder.
+            base: Path of the frozen encoder if it differs from the path recorded in the first folder; weights and
+                configuration must match.
+            device: Device of the encoder. None: CUDA if it is available.
+            options: Revision, cache and token for folders on the hub.
+
+        Raises:
+            UserError: If a folder has a different encoder, vocabulary or type of weights, if it contains an encoder of
+                its own, or if `SentenceEncoder.load` rejects it.
         """
         if not isinstance(folders, Mapping) or not folders:
             raise UserError("Adapters.load takes at least one name with its folder: {'name': 'folder'}")
@@ -94,8 +101,13 @@ class Adapters:
     def on_encoder_of(cls, model: SentenceEncoder, options: LoadOptions | None = None) -> "Adapters":
         """Create an empty collection on the frozen encoder of a loaded model, with which it shares the weights.
 
-        options: revision, cache and token for folders on the hub. Raises UserError if the encoder of the model was
-        trained or has a LoRA adapter: no other adapter belongs to it then.
+        Args:
+            model: The loaded model.
+            options: Revision, cache and token for folders on the hub.
+
+        Raises:
+            UserError: If the encoder of the model was trained or has a LoRA adapter: no other adapter belongs to it
+                then.
         """
         if model.encoder.tuned or model.encoder.lora is not None:
             kind = "was trained" if model.encoder.tuned else "has a LoRA adapter"
@@ -111,7 +123,15 @@ class Adapters:
         return tuple(self._models)
 
     def add(self, name: str, folder: str | Path) -> None:
-        """Load one more adapter of the same base. Raises UserError if the name is in use, or as `load` does."""
+        """Load one more adapter of the same base.
+
+        Args:
+            name: Name of the adapter.
+            folder: Its folder, local or on the hub.
+
+        Raises:
+            UserError: If the name is in use, or as `load` does.
+        """
         if not isinstance(name, str) or not name:
             raise UserError(f"{name!r} cannot name an adapter; give a string that is not empty")
         if name in self._models:
@@ -121,7 +141,12 @@ class Adapters:
     def read(self, name: str, folder: str | Path) -> "AdapterFiles":
         """Read the files of a folder for `build`, without using the encoder: another thread may encode meanwhile.
 
-        Raises UserError as `add` does; the message names the adapter.
+        Args:
+            name: Name of the adapter, for messages.
+            folder: Its folder, local or on the hub.
+
+        Raises:
+            UserError: As `add` does; the message names the adapter.
         """
         with _errors_of(name):
             path, _ = hub.require_model_folder(folder, self._options)
@@ -132,7 +157,12 @@ class Adapters:
     def build(self, name: str, files: "AdapterFiles") -> SentenceEncoder:
         """Return the model of files that were read, which shares the encoder; it is not added to this collection.
 
-        Raises UserError if the files are damaged; the message names the adapter.
+        Args:
+            name: Name of the adapter, for messages.
+            files: The result of `read`.
+
+        Raises:
+            UserError: If the files are damaged; the message names the adapter.
         """
         with _errors_of(name):
             backbone = replace(self._backbone, tokenizer=files.tokenizer)
@@ -161,9 +191,19 @@ class Adapters:
     ) -> np.ndarray:
         """Return float32 embeddings (N, H) in the order of the sentences, each from the adapter of its sentence.
 
-        adapter: one name for all sentences, or a list with one name per sentence; sentences of different adapters then
-        share batches. The other arguments are those of `SentenceEncoder.encode`. Raises UserError if a name is
-        unknown, or if the number of names differs from the number of sentences.
+        Args:
+            sentences: N sentences.
+            adapter: One name for all sentences, or a list with one name per sentence; sentences of different adapters
+                then share batches.
+            batch_size: As in `SentenceEncoder.encode`.
+            normalize: As in `SentenceEncoder.encode`.
+            max_length: As in `SentenceEncoder.encode`.
+            without: As in `SentenceEncoder.encode`.
+            show_progress: As in `SentenceEncoder.encode`.
+            truncate_dim: As in `SentenceEncoder.encode`.
+
+        Raises:
+            UserError: If a name is unknown, or if the number of names differs from the number of sentences.
         """
         if isinstance(adapter, str):
             return self[adapter].encode(
@@ -221,7 +261,14 @@ class Adapters:
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """The files of an adapter's folder in memory, and its tokenizer with the `tokenizer_record` of it."""
+    """The files of an adapter's folder in memory.
+
+    Args:
+        folder: The folder.
+        contents: Its contents.
+        tokenizer: Its tokenizer.
+        tokenizer_record: The `tokenizer_record` of the tokenizer.
+    """
 
     folder: str | Path
     contents: FolderContents
@@ -233,8 +280,10 @@ class AdapterFiles:
 class MixedTexts:
     """Sentences that have been tokenized, each with the tokenizer of its adapter.
 
-    models, rows: the model and the tokenized sentences of each adapter. places: for each sentence, the number of its
-    adapter and the row of the sentence in `rows` of this adapter.
+    Args:
+        models: The model of each adapter.
+        rows: The tokenized sentences of each adapter.
+        places: For each sentence, the number of its adapter and the row of the sentence in `rows` of this adapter.
     """
 
     models: Sequence[SentenceEncoder]
@@ -250,7 +299,18 @@ class MixedTexts:
         max_length: int | None,
         without: Collection[int],
     ) -> "MixedTexts":
-        """Tokenize the sentences. Raises UserError if a name is unknown or an adapter rejects `max_length`."""
+        """Tokenize sentences.
+
+        Args:
+            adapters: The adapters.
+            sentences: N sentences.
+            names: The name of the adapter of each sentence.
+            max_length: As in `SentenceEncoder.encode`.
+            without: As in `SentenceEncoder.encode`.
+
+        Raises:
+            UserError: If a name is unknown or an adapter rejects `max_length`.
+        """
         groups, places = grouped(names)
         models = [adapters[name] for name in groups]
         for model in models:
@@ -338,7 +398,12 @@ class _Pass:
 
 @dataclass(frozen=True)
 class MixedBatch:
-    """A batch of `Adapters.encode`. order: (N,), for each sentence its index among the rows of all passes."""
+    """A batch of `Adapters.encode`.
+
+    Args:
+        passes: The rows of the batch, by the layers of their encoders.
+        order: (N,), for each sentence its index among the rows of all passes.
+    """
 
     passes: Sequence[_Pass]
     order: torch.Tensor
@@ -355,7 +420,12 @@ class MixedBatch:
         return MixedBatch([pass_.map(change) for pass_ in self.passes], change(self.order))
 
     def embeddings(self, normalize: bool | None, truncate_dim: int | None = None) -> torch.Tensor:
-        """Return the embeddings (N, H) of all sentences, in float32; the arguments are those of `Adapters.encode`."""
+        """Return the embeddings (N, H) of all sentences, in float32.
+
+        Args:
+            normalize: As in `Adapters.encode`.
+            truncate_dim: As in `Adapters.encode`.
+        """
         return torch.cat([rows for pass_ in self.passes for rows in pass_.embeddings(normalize, truncate_dim)])[
             self.order
         ]

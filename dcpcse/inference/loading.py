@@ -38,7 +38,14 @@ NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 
 @dataclass(frozen=True)
 class CheckpointArguments:
-    """Arguments of `dcpcse.load` for checkpoints of other code that the options of commands do not contain."""
+    """Arguments of `dcpcse.load` for checkpoints of other code that the options of commands do not contain.
+
+    Args:
+        layout: As in `dcpcse.load`.
+        tokenizer: As in `dcpcse.load`.
+        denoise_from_zero: As in `dcpcse.load`.
+        position_offset: As in `dcpcse.load`.
+    """
 
     layout: str | None = None
     tokenizer: str | None = None
@@ -59,9 +66,16 @@ def load_model(
 ) -> SentenceEncoder:
     """Load an encoder with the requested representation, in eval mode, onto the requested device.
 
-    name: output folder of train.py, checkpoint of other code, folder or hub id of an encoder, also one of
-    sentence-transformers, or file of word vectors. options: by default those in `args`. Raises UserError if an option
-    does not apply to this encoder.
+    Args:
+        name: Output folder of train.py, checkpoint of other code, folder or hub id of an encoder, also one of
+            sentence-transformers, or file of word vectors.
+        args: Options for loading it.
+        published: Options of the papers' evaluation scripts.
+        options: Revision, cache and token for the Hub. None: those in `args`.
+        of_checkpoint: Arguments for checkpoints of other code.
+
+    Raises:
+        UserError: If an option does not apply to this encoder.
     """
     options = options or LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     name = location("model", name)
@@ -70,7 +84,13 @@ def load_model(
 
 
 def load_plain(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
-    """Load the encoder of a checkpoint, as `load_model` does, but without the head or prompts of other code."""
+    """Load the encoder of a checkpoint, as `load_model` does, but without the head or prompts of other code.
+
+    Args:
+        name: Folder or hub id of the encoder.
+        args: Options for loading it.
+        options: Revision, cache and token for the Hub.
+    """
     return _computed_as(_untrained(name, args, options), args)
 
 
@@ -85,8 +105,15 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
 def load_guide(name: str, args: EncoderArguments, option: str = "guide") -> SentenceEncoder:
     """Load an encoder that judges the texts of another one, as `load_model` does, with its own representation.
 
-    That of a plain encoder is the mean over its tokens, unless `args` name a pooler. Raises UserError, which names
-    the option, if there is no such encoder, or if another option does not apply to it.
+    That of a plain encoder is the mean over its tokens, unless `args` name a pooler.
+
+    Args:
+        name: As in `load_model`.
+        args: Options for loading it.
+        option: Name of the option that names the encoder, for messages.
+
+    Raises:
+        UserError: If there is no such encoder, or if another option does not apply to it.
     """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
     try:

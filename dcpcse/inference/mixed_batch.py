@@ -16,7 +16,14 @@ from dcpcse.encoders.templates import Slots
 
 @dataclass(frozen=True)
 class EncoderBatch:
-    """The rows of one encoder in a batch: ids and mask (n, l), padded to the longest row, and its template slots."""
+    """The rows of one encoder in a batch.
+
+    Args:
+        encoder: The encoder.
+        input_ids: Token ids (n, l), padded to the longest row.
+        attention_mask: (n, l), 1 for tokens and 0 for padding.
+        slots: Slots of their templates, if there are any.
+    """
 
     encoder: Encoder
     input_ids: Tensor
@@ -46,8 +53,15 @@ def hidden_states(
 ) -> list[tuple[Tensor, ...]]:
     """Return for each part the hidden states (n, l, H) that its encoder's `Encoder.forward` returns in eval mode.
 
-    All encoders share one backbone, which processes the rows of all parts at once. packing: the packing of
-    `joint_mask(parts)`; by default it is computed. Raises UserError if a part is too long for its encoder.
+    All encoders share one backbone, which processes the rows of all parts at once.
+
+    Args:
+        parts: The parts.
+        packing: The packing of `joint_mask(parts)`. None: it is computed.
+        all_layers: As in `Encoder.forward`.
+
+    Raises:
+        UserError: If a part is too long for its encoder.
     """
     lead = parts[0].encoder  # arranges the rows; any of the encoders would give the same values
     inputs = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)

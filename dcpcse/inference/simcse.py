@@ -29,11 +29,18 @@ Sentences = str | Sequence[str]
 class SimCSE:
     """Encode sentences, compare them, and search for similar ones.
 
-    model_name_or_path: output folder of train.py, Hugging Face folder or hub id. pooler: for an output folder, the
-    default is its own pooling; for other encoders, as in the tool, it is `cls_before_pooler` if the name contains
-    "unsup", else `cls`. num_cells, num_cells_in_search: used by `build_index(faiss_fast=True)`. truncate_dim,
-    which the tool does not have: all methods use only this number of first values of the embeddings. Raises UserError
-    if the pooler is `cls` and the encoder has no pooler weights.
+    Args:
+        model_name_or_path: Output folder of train.py, Hugging Face folder or hub id.
+        device: Device of the model. None: CUDA if it is available.
+        num_cells: Number of faiss cells, used by `build_index(faiss_fast=True)`.
+        num_cells_in_search: Number of these that are searched for each query.
+        pooler: Name of the pooler. None: for an output folder its own pooling; for other encoders, as in the tool,
+            `cls_before_pooler` if the name contains "unsup", else `cls`.
+        truncate_dim: All methods use only this number of first values of the embeddings; the tool does not have this
+            argument.
+
+    Raises:
+        UserError: If the pooler is `cls` and the encoder has no pooler weights.
     """
 
     def __init__(
@@ -95,8 +102,15 @@ class SimCSE:
     ) -> Tensor | np.ndarray:
         """Return float32 vectors (N, H) on the CPU; for a single string (H,), or (1, H) with `keepdim`.
 
-        max_length: maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens, its
-        own maximum applies.
+        Args:
+            sentence: A sentence, or a list of N sentences.
+            device: Device to which the model is moved. None: that of the constructor.
+            return_numpy: Return an array instead of a tensor.
+            normalize_to_unit: Scale the vectors to unit length.
+            keepdim: Return a matrix for a single string too.
+            batch_size: Maximum number of sentences per batch.
+            max_length: Maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens,
+                its own maximum applies.
         """
         max_length = min(whole_number("max_length", max_length), self.model.encoder.max_tokens)
         flags = {"return_numpy": return_numpy, "normalize_to_unit": normalize_to_unit, "keepdim": keepdim}
@@ -117,7 +131,10 @@ class SimCSE:
     ) -> float | np.ndarray:
         """Return the cosines (N, M) of N queries and M keys; (M,) for one query, a float for two strings.
 
-        keys: sentences, or their vectors.
+        Args:
+            queries: A sentence, or a list of N sentences.
+            keys: A sentence, a list of M sentences, or their vectors (M, H).
+            device: As in `encode`.
         """
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
         are_vectors = isinstance(keys, np.ndarray) and keys.dtype.kind not in "OTU"
@@ -135,10 +152,18 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Build the index for `search` from a list, or from a text file with one sentence per line.
+        """Build the index for `search`.
 
-        use_faiss: None uses faiss if it is installed and faster; the search results are the same. faiss_fast: search
-        approximately, with the cells of faiss. Raises UserError if faiss is required but not installed.
+        Args:
+            sentences_or_file_path: A list of sentences, or a text file with one sentence per line.
+            use_faiss: Search with faiss. None uses faiss if it is installed and faster; the search results are the
+                same.
+            faiss_fast: Search approximately, with the cells of faiss.
+            device: As in `encode`.
+            batch_size: Maximum number of sentences per batch.
+
+        Raises:
+            UserError: If faiss is required but not installed.
         """
         truth_value("faiss_fast", faiss_fast)
         if use_faiss is not None:
@@ -160,7 +185,13 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Add sentences to the index; this works with every backend."""
+        """Add sentences to the index; this works with every backend.
+
+        Args:
+            sentences_or_file_path: As in `build_index`.
+            device: As in `encode`.
+            batch_size: Maximum number of sentences per batch.
+        """
         index = self._built_index()
         index.model = self._encoder(device)
         index.add(sentences_or_file_path, batch_size=batch_size)
@@ -178,9 +209,14 @@ class SimCSE:
     def search(
         self, queries: Sentences, device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-        """Return at most `top_k` sentences with a cosine of at least `threshold`, best first, and their cosines.
+        """Return the most similar sentences with their cosines, best first; for a list of queries, one such list per
+        query.
 
-        For a list of queries, return one such list per query.
+        Args:
+            queries: A sentence, or a list of sentences.
+            device: As in `encode`.
+            threshold: Least cosine of a sentence that is returned.
+            top_k: Maximum number of sentences per query.
         """
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
         results = [[hit[:2] for hit in hits] for hits in self._built_index().search_vectors(vectors, top_k, threshold)]

@@ -13,8 +13,12 @@ from dcpcse.utils.errors import UserError
 def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
     """Return the rows (n, H) scaled to unit length, in float32.
 
-    first: the number that the error message uses for the first row. Raises UserError if a row is zero or not finite,
-    or if the vectors are not real numbers.
+    Args:
+        vectors: The rows (n, H).
+        first: The number that the error message uses for the first row.
+
+    Raises:
+        UserError: If a row is zero or not finite, or if the vectors are not real numbers.
     """
     rows = matrix("vectors", vectors)
     if rows.ndim != 2:
@@ -27,17 +31,26 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
 
 
 def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the float32 cosines (N, M) of each row of `a` (N, H) with each row of `b` (M, H).
+    """Return the float32 cosines (N, M) of each row of `a` with each row of `b`.
 
-    Raises UserError if a row is zero or not finite.
+    Args:
+        a: Vectors (N, H).
+        b: Vectors (M, H).
+
+    Raises:
+        UserError: If a row is zero or not finite.
     """
     return np.clip(normalize_rows(a) @ normalize_rows(b).T, -1, 1)
 
 
 def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the float64 cosines (N,) of the rows of `a` (N, H) with the same rows of `b`, as evaluation.py does.
+    """Return the float64 cosines (N,) of the rows of `a` with the same rows of `b`, as evaluation.py does.
 
     The cosine of equal rows is exactly 1.
+
+    Args:
+        a: Vectors (N, H).
+        b: Vectors (N, H).
     """
     return np.clip(cosine(a, b), -1, 1)
 
@@ -75,9 +88,18 @@ def similarity(
 ) -> float | np.ndarray:
     """Return the cosines of sentences: a float for two strings, (N,) for a string and a list, (N, M) for two lists.
 
-    model: any object with `encode(sentences, batch_size=…)`. batch_size: by default that of the model, or 128 for an
-    object of other code. truncate_dim: compare the first values of the embeddings only, as `encode(...,
-    truncate_dim=...)` returns them. A returned array is float32. Raises UserError if a vector is zero or not finite.
+    A returned array is float32.
+
+    Args:
+        model: Any object with `encode(sentences, batch_size=…)`.
+        a: A sentence, or a list of N sentences.
+        b: A sentence, or a list of M sentences.
+        batch_size: Maximum number of sentences per batch. None: that of the model, or 128 for an object of other code.
+        truncate_dim: Compare this number of first values of the embeddings only, as `encode(..., truncate_dim=...)`
+            returns them.
+
+    Raises:
+        UserError: If a vector is zero or not finite.
     """
     encode = encode_function(model, batch_size, truncate_dim)
     first, other = ([x] if isinstance(x, str) else x for x in (a, b))

@@ -38,11 +38,19 @@ def import_checkpoint(
 ) -> Imported:
     """Read a checkpoint written by other code and save it as a model folder for `dcpcse.load`.
 
-    base: the frozen encoder, for layouts that have one. tokenizer: folder or Hub id of the tokenizer; by default that
-    of the checkpoint, or else that of the base. layout: a format of docs/import.md; by default it is recognised from
-    the names of the tensors. choices: settings that the checkpoint does not contain. overwrite: replace a model in
-    `output`. Raises UserError if the folder is not a checkpoint, if tensors are missing, unknown, damaged or from a
-    different encoder, or if a pickle contains anything but tensors.
+    Args:
+        path: The checkpoint.
+        output: The model folder.
+        base: The frozen encoder, for layouts that have one.
+        tokenizer: Folder or Hub id of the tokenizer. None: that of the checkpoint, or else that of the base.
+        layout: A format of docs/import.md. None: it is recognised from the names of the tensors.
+        choices: Settings that the checkpoint does not contain.
+        overwrite: Replace a model in `output`.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: If the folder is not a checkpoint, if tensors are missing, unknown, damaged or from a different
+            encoder, or if a pickle contains anything but tensors.
     """
     # Imported here because it imports torch.
     from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
@@ -56,7 +64,13 @@ def import_checkpoint(
 
 
 def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
-    """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`."""
+    """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`.
+
+    Args:
+        path: The checkpoint.
+        output: The model folder.
+        overwrite: Whether a model in it may be replaced.
+    """
     if output.exists() and not output.is_dir():
         raise UserError(f"{spell('output', output)} is a file; give a folder")
     require_writable(output, spell("output", output))
@@ -77,7 +91,12 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 
 
 def write_model_folder(model: "SentenceEncoder", output: Path) -> None:
-    """Save the model folder; an earlier model is replaced as `replaced_model` describes."""
+    """Save the model folder; an earlier model is replaced as `replaced_model` describes.
+
+    Args:
+        model: The model.
+        output: The folder.
+    """
     if output.is_dir() and any(output.iterdir()):
         # Imported here because they import torch.
         from dcpcse.encoders.storage.model_folder import replaced_model

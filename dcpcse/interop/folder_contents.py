@@ -38,8 +38,14 @@ _OF_ADAPTERS += ("r", "lora_alpha", "lora_dropout", "target_modules", "modules_t
 def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
     """Return a JSON-serialisable description of a folder.
 
-    Sizes are in bytes, dev scores are as logged, and scores of evaluations are × 100. on_problem is called with one
-    line for each damaged record of a run. Raises UserError for an unknown kind of folder or a damaged model.
+    Sizes are in bytes, dev scores are as logged, and scores of evaluations are × 100.
+
+    Args:
+        folder: The folder.
+        on_problem: Called with one line for each damaged record of a run.
+
+    Raises:
+        UserError: For an unknown kind of folder or a damaged model.
     """
     # Optional files of a checkpoint that is removed meanwhile would silently be left out of the description.
     return read_beside_training(

@@ -50,10 +50,17 @@ class OnnxSettings(schema.Open):
 
 
 class OnnxEncoder:
-    """A sentence encoder that is loaded from a folder written by `dcpcse export --to onnx`."""
+    """A sentence encoder that is loaded from a folder written by `dcpcse export --to onnx`.
+
+    Args:
+        folder: The folder.
+        providers: onnxruntime providers by preference.
+
+    Raises:
+        UserError: If files are missing or damaged, or if onnxruntime or tokenizers is not installed.
+    """
 
     def __init__(self, folder: str | Path, *, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
-        """Load the folder; raise UserError if files are missing. providers: onnxruntime providers by preference."""
         try:
             import onnxruntime
             from tokenizers import Tokenizer
@@ -86,12 +93,15 @@ class OnnxEncoder:
         max_length: int | None = None,
         truncate_dim: int | None = None,
     ) -> np.ndarray:
-        """Return the embeddings of sentences, float32 (N, H), in the given order.
+        """Return the float32 embeddings (N, H) of sentences, in the given order.
 
-        batch_size: maximum number of sentences in a batch; batches of long sentences are smaller. normalize: scale
-        embeddings to unit length. max_length: truncate sentences to this number of tokens, special tokens and template
-        included. By default, sentences are truncated to the maximum of the encoder, with one warning that reports how
-        many. truncate_dim: return the first values (N, truncate_dim) of the embeddings, as `SentenceEncoder.encode`.
+        Args:
+            sentences: N sentences.
+            batch_size: Maximum number of sentences in a batch; batches of long sentences are smaller.
+            normalize: Scale embeddings to unit length.
+            max_length: Truncate sentences to this number of tokens, special tokens and template included. None:
+                sentences are truncated to the maximum of the encoder, with one warning that reports how many.
+            truncate_dim: Return the first values (N, truncate_dim) of the embeddings, as `SentenceEncoder.encode`.
         """
         sentences = encode_arguments(sentences, batch_size, normalize, max_length)
         require_size(truncate_dim, self.dimension, self.matryoshka_dims, self._told_sizes)

@@ -52,7 +52,13 @@ class DeepPromptTransformer(InputModule):
         return self.encoder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Put sentences into the model's template and tokenize them; prompt: text to put before each sentence."""
+        """Put sentences into the model's template and tokenize them.
+
+        Args:
+            inputs: The sentences.
+            prompt: Text to put before each sentence.
+            kwargs: Not used.
+        """
         model, texts = self.encoder, [f"{prompt or ''}{text}" for text in strings(inputs)]
         rows = tokenize_texts(
             model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period
@@ -96,8 +102,21 @@ class DeepPromptTransformer(InputModule):
     ) -> "DeepPromptTransformer":
         """Load a folder written by `save`, local or on the Hub.
 
-        model_kwargs: {"base": LOCATION} gives the current location of the frozen encoder. Raises UserError for any
-        other argument of transformers, a wrong base or a damaged folder.
+        Args:
+            model_name_or_path: The folder, or its hub id.
+            subfolder: Relative path of the model in it.
+            token: As in transformers.
+            cache_folder: Folder for downloads.
+            revision: Branch, tag or commit on the Hub.
+            local_files_only: As in transformers.
+            model_kwargs: {"base": LOCATION} gives the current location of the frozen encoder.
+            processor_kwargs: Must be empty.
+            config_kwargs: Must be empty.
+            backend: Must be "torch".
+            kwargs: Not used.
+
+        Raises:
+            UserError: For any other argument of transformers, a wrong base or a damaged folder.
         """
         rejected = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
         rejected |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}

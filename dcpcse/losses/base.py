@@ -22,13 +22,22 @@ from dcpcse.utils.errors import UserError
 class EncodedBatch:
     """The input of a loss: the tokens of a batch and their embeddings.
 
-    input_ids, attention_mask: (B, V, L), V views of each of B examples. embeddings: view name → (B, H), after the
-    head. pooled: view name → (B, H), before the head. Losses that encode the B·V rows a second time need the next
-    three. prefix: the deep prompts of the first pass. packing: the packing of attention_mask. slots: the template
-    slots, or None without templates. extras: further tensors of the batch, such as labels. precomputed: the tensors
-    that `precompute` of the same loss returned. guides: the guides of the method by name, which a loss may call in
-    `precompute`; that of --guide is named `guide`. counts: B of all processes, in the order of ranks, for
-    `gather_own_first`; None if it is not known.
+    Losses that encode the B·V rows a second time need `prefix`, `slots` and `packing`.
+
+    Args:
+        model: The model that is trained.
+        input_ids: Token ids (B, V, L) of V views of each of B examples.
+        attention_mask: (B, V, L), 1 for tokens and 0 for padding.
+        embeddings: View name → (B, H), after the head.
+        prefix: The deep prompts of the first pass; None without deep prompts.
+        slots: The template slots; None without templates.
+        packing: The packing of `attention_mask`.
+        extras: Further tensors of the batch, such as labels.
+        pooled: View name → (B, H), before the head.
+        precomputed: The tensors that `precompute` of the same loss returned.
+        guides: The guides of the method by name, which a loss may call in `precompute`; that of --guide is named
+            `guide`.
+        counts: B of all processes, in the order of ranks, for `gather_own_first`; None if it is not known.
     """
 
     model: SentenceEncoder
@@ -62,14 +71,18 @@ Widths = Sequence[tuple[int, float]]
 class Loss(nn.Module):
     """Base class of losses. A loss may have parameters of its own, such as an LM head or a discriminator.
 
-    metrics: metrics of the last batch for the training log, without gradients. anchors: anchor embeddings (B, H) of
-    the last batch for the training guards, without gradients, or None. max_tokens: the maximum number of tokens of a
-    text that the loss accepts, or None if only the encoder limits it. leaves_out_false_negatives: whether the loss
-    compares no anchor with the candidates that `dcpcse.losses.false_negatives` masks. row_chunk: the number of anchors
-    that the loss compares with all candidates at a time, or None for all (--loss_chunk); it is set before a training.
-    has_row_chunks: whether the loss uses it, in `dcpcse.losses.row_chunks`. widths: the widths to which the
-    embeddings are cut, the full one last, with the weight of the loss at each (--matryoshka_dims); they are set before
-    a training. () stands for the full width alone. has_widths: whether the loss uses them, by `over_widths`.
+    Attributes:
+        metrics: Metrics of the last batch for the training log, without gradients.
+        anchors: Anchor embeddings (B, H) of the last batch for the training guards, without gradients, or None.
+        max_tokens: Maximum number of tokens of a text that the loss accepts; None if only the encoder limits it.
+        leaves_out_false_negatives: Whether the loss compares no anchor with the candidates that
+            `dcpcse.losses.false_negatives` masks.
+        has_row_chunks: Whether the loss uses `row_chunk`, in `dcpcse.losses.row_chunks`.
+        row_chunk: Number of anchors that the loss compares with all candidates at a time; None for all (--loss_chunk).
+            It is set before a training.
+        has_widths: Whether the loss uses `widths`, by `over_widths`.
+        widths: The widths to which the embeddings are cut, the full one last, with the weight of the loss at each
+            (--matryoshka_dims). They are set before a training; () stands for the full width alone.
     """
 
     max_tokens: int | None = None
@@ -111,12 +124,19 @@ class Loss(nn.Module):
     def negatives(self, batch_size: int, views: Collection[str]) -> int | None:
         """Return the number of negatives per anchor, or None if the loss has no negatives.
 
-        batch_size: number of examples in all processes together. views: names of the method's views.
+        Args:
+            batch_size: Number of examples in all processes together.
+            views: Names of the method's views.
         """
 
 
 def with_precomputed(batch: EncodedBatch, loss_fn: Loss) -> EncodedBatch:
-    """Return the batch with the tensors from the loss's `precompute` added as `precomputed`."""
+    """Return the batch with the tensors from the loss's `precompute` added as `precomputed`.
+
+    Args:
+        batch: The batch.
+        loss_fn: The loss.
+    """
     with torch.no_grad():
         precomputed = {name: tensor.detach() for name, tensor in loss_fn.precompute(batch).items()}
     return replace(batch, precomputed=precomputed) if precomputed else batch
@@ -133,11 +153,21 @@ class PerRowLoss(Loss):
         """Return the random draws of the loss, such as masked positions, without gradients; None by default."""
 
     def num_items(self, batch: EncodedBatch, sampled: Any) -> int | Tensor:
-        """Return the number of items in this batch."""
+        """Return the number of items in this batch.
+
+        Args:
+            batch: The batch.
+            sampled: The result of `sample`.
+        """
         raise NotImplementedError(f"{type(self).__name__}.num_items(batch, sampled) is missing")
 
     def mean(self, batch: EncodedBatch, sampled: Any) -> Tensor:
-        """Return the mean of the loss over the items, a scalar tensor; 0 if there are none."""
+        """Return the mean of the loss over the items, a scalar tensor; 0 if there are none.
+
+        Args:
+            batch: The batch.
+            sampled: The result of `sample`.
+        """
         raise NotImplementedError(f"{type(self).__name__}.mean(batch, sampled) is missing")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -147,9 +177,15 @@ class PerRowLoss(Loss):
 
 @dataclass(frozen=True)
 class Term:
-    """A weighted loss. schedule: maps the number of finished optimiser steps to a factor of the weight.
+    """A weighted loss.
 
-    Raises UserError if loss is not an initialised `Loss` or the weight is not a finite number.
+    Args:
+        loss: The loss.
+        weight: Factor of the loss.
+        schedule: Maps the number of finished optimiser steps to a factor of the weight. None: 1.
+
+    Raises:
+        UserError: If `loss` is not an initialised `Loss` or the weight is not a finite number.
     """
 
     loss: Loss

@@ -19,6 +19,14 @@ class Contrastive(Loss):
     The candidates come from all processes. See SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives).
     With prototypes as positives and negated prototypes as `others`, this is the prototypical loss of ConPVP, eq. 1.
     False negatives among the positives and the hard negatives are left out (`dcpcse.losses.false_negatives`).
+
+    Args:
+        temperature: Divides the cosines.
+        hard_negative_weight: Logarithm of the weight of an anchor's own hard negatives; 0 means weight 1.
+        positive: Name of the view with the positives.
+        others: Names of views whose rows are negatives of every anchor, including the anchor's own row.
+        gather_gradient: "exact", or "published" for the gradient of the public code with several processes (see
+            `dcpcse.utils.distributed.global_mean`).
     """
 
     leaves_out_false_negatives = True
@@ -34,13 +42,6 @@ class Contrastive(Loss):
         others: Sequence[str] = (),
         gather_gradient: str = "exact",
     ) -> None:
-        """Create the loss.
-
-        temperature: divides the cosines. hard_negative_weight: logarithm of the weight of an anchor's own hard
-        negatives; 0 means weight 1. positive: name of the view with the positives. others: names of views whose rows
-        are negatives of every anchor, including the anchor's own row. gather_gradient: `exact`, or `published` for
-        the gradient of the public code with several processes (see `dcpcse.utils.distributed.global_mean`).
-        """
         super().__init__()
         self.temperature = temperature
         self.hard_negative_weight = hard_negative_weight
@@ -94,7 +95,8 @@ class Contrastive(Loss):
 def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
     """Return the share of negatives that are left out, as a metric; none without masks.
 
-    excluded: boolean masks (B, C) of the positives, of which one each is the anchor's own, and of hard negatives.
+    Args:
+        excluded: Boolean masks (B, C) of the positives, of which one each is the anchor's own, and of hard negatives.
     """
     present = [mask for mask in excluded if mask is not None]
     if not present:
@@ -108,9 +110,12 @@ def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
 def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int = 0) -> Metrics:
     """Return the mean cosines of anchors with their own positives and with other positives, as metrics.
 
-    of_pairs: the cosines (B, C) of B anchors and C positives; that of anchor i is positive offset + i. excluded:
-    boolean mask (B, at least C) of positives that are not negatives. The metrics are logged, and the training guards
-    use them to detect a collapse.
+    The metrics are logged, and the training guards use them to detect a collapse.
+
+    Args:
+        of_pairs: The cosines (B, C) of B anchors and C positives; that of anchor i is positive offset + i.
+        excluded: Boolean mask (B, at least C) of positives that are not negatives. None: all others are.
+        offset: Number of the first anchor.
     """
     positive = of_pairs.diagonal(offset).sum()
     pairs = torch.full((), len(of_pairs), device=of_pairs.device)  # torch.tensor would wait for a GPU

@@ -13,12 +13,14 @@ class CosineRegression(PerRowLoss):
     """Mean squared error between the cosine of two sentences and their score (SBERT, section 3).
 
     The scores (B,) of the examples are in `extras["scores"]`, and are scaled to [0, 1].
+
+    Args:
+        largest: The score of two sentences with the same meaning; scores are divided by it.
     """
 
     has_widths = True
 
     def __init__(self, largest: float) -> None:
-        """Create the loss. largest: the score of two sentences with the same meaning; scores are divided by it."""
         super().__init__()
         self.largest = largest
 

@@ -18,6 +18,10 @@ class EnergyHinge(Loss):
 
     An anchor's hardest negative is the nearest among the other positives and all hard negatives of all processes
     (PromCSE). False negatives are left out (`dcpcse.losses.false_negatives`).
+
+    Args:
+        margin: The required difference of the cosines.
+        gather_gradient: "exact" or "published" (see `Contrastive`).
     """
 
     leaves_out_false_negatives = True
@@ -25,10 +29,6 @@ class EnergyHinge(Loss):
     has_widths = True
 
     def __init__(self, margin: float, gather_gradient: str = "exact") -> None:
-        """Create the loss.
-
-        margin: the required difference of the cosines. gather_gradient: `exact` or `published` (see `Contrastive`).
-        """
         super().__init__()
         self.margin = margin
         self.gather_gradient = gather_gradient
@@ -74,11 +74,17 @@ def own_and_hardest(
 ) -> tuple[Tensor, Tensor]:
     """Return the cosines (B,) of the anchors with their own positives and with their hardest negatives.
 
-    anchors: (B, H). positives: (C, H). negatives: any number of tensors of hard negatives (D, H). The i-th positive
-    and the i-th row of each tensor of hard negatives belong to anchor i. The hardest negative of an anchor is the
-    nearest of all other positives and all hard negatives. If an anchor has no negatives, the cosine is minus infinity.
-    excluded: boolean masks (B, C) and (B, D) of the positives, then of each tensor of hard negatives, that are true at
-    candidates to leave out; None leaves out none. offset, normalized: as in `dcpcse.losses.functional.nt_xent`.
+    The hardest negative of an anchor is the nearest of all other positives and all hard negatives. If an anchor has no
+    negatives, the cosine is minus infinity.
+
+    Args:
+        anchors: (B, H).
+        positives: (C, H); row offset + i belongs to anchor i.
+        negatives: Any number of tensors of hard negatives (D, H); row offset + i of each belongs to anchor i.
+        excluded: Boolean masks (B, C) and (B, D) of the positives, then of each tensor of hard negatives, that are
+            true at candidates to leave out; None leaves out none.
+        offset: As in `dcpcse.losses.functional.nt_xent`.
+        normalized: As in `dcpcse.losses.functional.nt_xent`.
     """
     to_positives = cosines(anchors, positives, normalized)
     candidates = [to_positives.masked_fill(own_pairs(to_positives, offset), float("-inf"))]

@@ -43,10 +43,15 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
 def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
-    precomputed: the marks of the batch. names: the view of the positives, whose row i belongs to anchor i and is never
-    masked, then those of the hard negatives. counts: see `gather_own_first`. The C candidates are those of all
-    processes, beginning with the own rows. False negatives are the positives of rows of the anchor's class, and the
-    candidates of every view that the guide finds nearer to the anchor than its own positive (GISTEmbed).
+    The C candidates are those of all processes, beginning with the own rows. False negatives are the positives of rows
+    of the anchor's class, and the candidates of every view that the guide finds nearer to the anchor than its own
+    positive (GISTEmbed).
+
+    Args:
+        precomputed: The marks of the batch.
+        names: The view of the positives, whose row i belongs to anchor i and is never masked, then those of the hard
+            negatives.
+        counts: See `gather_own_first`.
     """
     return masks_of_rows(precomputed, names, counts)(slice(0, None))
 
@@ -54,9 +59,14 @@ def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Seque
 def masks_of_rows(
     precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
 ) -> MasksOfRows:
-    """Return a function of rows that returns the masks (b, C) of these b anchors; the arguments are those of `masks`.
+    """Return a function of rows that returns the masks (b, C) of these b anchors.
 
     The marks of all processes are gathered here, and the function exchanges nothing with other processes.
+
+    Args:
+        precomputed: As in `masks`.
+        names: As in `masks`.
+        counts: As in `masks`.
     """
     nearer = _nearer(precomputed, names, counts) if f"{GUIDED}anchor" in precomputed else None
     same_class = _same_class(precomputed[CLASSES], counts) if CLASSES in precomputed else None

@@ -17,8 +17,9 @@ BatchFunction = Callable[[Mapping[str, Tensor]], Tensor]
 def row_loss(function: RowFunction) -> PerRowLoss:
     """Return the loss that is the mean of function(batch) over the rows of all processes.
 
-    function: returns one loss per row, (B,), from the embeddings and the labels or scores of a batch; no row may
-    depend on another one. Raises UserError in training if the function returns another shape.
+    Args:
+        function: Returns one loss per row, (B,), from the embeddings and the labels or scores of a batch; no row may
+            depend on another one. Another shape is a UserError in training.
     """
     return _OfRows(function)
 
@@ -26,9 +27,11 @@ def row_loss(function: RowFunction) -> PerRowLoss:
 def batch_loss(function: BatchFunction) -> Loss:
     """Return the loss that is function(embeddings), where the embeddings are those of all processes.
 
-    function: returns a scalar from view name → (N, H), the embeddings of the N rows in all processes. Row i of each
-    view belongs to the same example. Every process computes the whole loss, and the gradient is that of one process
-    with the joined batch.
+    Every process computes the whole loss, and the gradient is that of one process with the joined batch.
+
+    Args:
+        function: Returns a scalar from view name → (N, H), the embeddings of the N rows in all processes. Row i of
+            each view belongs to the same example.
     """
     return _OfBatch(function)
 

@@ -23,15 +23,26 @@ def nt_xent(
 ) -> Tensor:
     """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
-    See SimCSE, eq. 1 and 5. anchors: (B, H). positives: (C, H) with C ≥ B; row i belongs to anchor i. negatives:
-    any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i. The negatives of an anchor
-    are the other C - 1 positives and all hard negatives, plus the rows of others, each (E, H) (in ConPVP, eq. 1, the
-    negated prototypes). temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the
-    logits of an anchor's own hard negatives; 0 gives them the same weight as other negatives. excluded: boolean masks
-    (B, C) and (B, D) of the positives, then of each tensor of negatives, that are true at candidates to leave out;
-    None leaves out none. offset: if the anchors are a part of more, the number of the first one, so that row
-    offset + i belongs to anchor i. normalized: whether all rows have length 1. to_positives: the cosines (B, C) of
-    anchors and positives, if they are known already. Raises ValueError if C or D is below offset + B.
+    See SimCSE, eq. 1 and 5. The negatives of an anchor are the other C - 1 positives and all hard negatives, plus the
+    rows of `others`.
+
+    Args:
+        anchors: (B, H).
+        positives: (C, H) with C ≥ B; row i belongs to anchor i.
+        temperature: Divides the cosines.
+        negatives: Any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i.
+        hard_negative_weight: A logarithm that is added to the logits of an anchor's own hard negatives; 0 gives them
+            the same weight as other negatives.
+        others: Any number of tensors (E, H) of further negatives (in ConPVP, eq. 1, the negated prototypes).
+        excluded: Boolean masks (B, C) and (B, D) of the positives, then of each tensor of negatives, that are true at
+            candidates to leave out; None leaves out none.
+        offset: If the anchors are a part of more, the number of the first one, so that row offset + i belongs to
+            anchor i.
+        normalized: Whether all rows have length 1.
+        to_positives: The cosines (B, C) of anchors and positives, if they are known already.
+
+    Raises:
+        ValueError: If C or D is below offset + B.
     """
     least = offset + len(anchors)
     for name, candidates in (("positives", positives), *(("negatives", hard) for hard in negatives)):
@@ -53,16 +64,25 @@ def _without(logits: Tensor, excluded: Tensor | None) -> Tensor:
 
 
 def own_pairs(similarities: Tensor, offset: int = 0) -> Tensor:
-    """Return the boolean mask of a matrix (B, C) that is true where row i meets its own column, offset + i."""
+    """Return the boolean mask of a matrix (B, C) that is true where row i meets its own column, offset + i.
+
+    Args:
+        similarities: The matrix (B, C).
+        offset: Column of row 0.
+    """
     rows, columns = (torch.arange(size, device=similarities.device) for size in similarities.shape)
     return (offset + rows).unsqueeze(1) == columns
 
 
 def cosines(vectors: Tensor, others: Tensor, normalized: bool = False) -> Tensor:
-    """Return the cosines (A, B) of all pairs of rows of vectors (A, H) and others (B, H), in float32 or float64.
+    """Return the cosines (A, B) of all pairs of rows, in float32 or float64.
 
-    normalized: whether the rows are those that `unit` returns. Half precision is avoided because it has few values
-    between 0.9 and 1, and an encoder's cosines are often there.
+    Half precision is avoided because it has few values between 0.9 and 1, and an encoder's cosines are often there.
+
+    Args:
+        vectors: (A, H).
+        others: (B, H).
+        normalized: Whether the rows are those that `unit` returns.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         return vectors @ others.T if normalized else unit(vectors) @ unit(others).T
@@ -82,8 +102,12 @@ def precise(tensor: Tensor) -> Tensor:
 def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy over the masked tokens of a batch, in nats (BERT, section 3.1).
 
-    logits: (n, vocabulary) and labels: (n,), at the masked positions only. Returns 0 if no token is masked, which can
-    happen in a batch of very short sentences, and for which the mean would be NaN.
+    Returns 0 if no token is masked, which can happen in a batch of very short sentences, and for which the mean would
+    be NaN.
+
+    Args:
+        logits: (n, vocabulary), at the n masked positions only.
+        labels: (n,), the token ids at these positions.
     """
     return F.cross_entropy(precise(logits), labels, reduction="sum") / max(len(labels), 1)
 
@@ -94,11 +118,18 @@ REDUCTIONS = ("sum", "mean_tokens", "mean_all")
 def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction: str, sentences: int) -> Tensor:
     """Return the cross entropy of classifying tokens as replaced or kept, in nats (D2CSE, eq. 2).
 
-    logits: (N, L, 2), where class 1 is "replaced". replaced: boolean (N, L). mask: (N, L), 0 at padding. reduction:
-    `sum` is the sum over the tokens divided by `sentences`, the number of examples times the number of copies of one
-    text, so that copies are averaged and different texts are summed. `mean_tokens` is the mean over all tokens. Both
-    leave out padding and the first position, which contains the condition. `mean_all` is the mean over all positions,
-    where padding and first positions count as kept (DiffCSE's code). Raises ValueError if the reduction is unknown.
+    Args:
+        logits: (N, L, 2), where class 1 is "replaced".
+        replaced: Boolean (N, L).
+        mask: (N, L), 0 at padding.
+        reduction: "sum" is the sum over the tokens divided by `sentences`. "mean_tokens" is the mean over all tokens.
+            Both leave out padding and the first position, which contains the condition. "mean_all" is the mean over
+            all positions, where padding and first positions count as kept (DiffCSE's code).
+        sentences: The number of examples times the number of copies of one text, so that "sum" averages copies and
+            sums different texts.
+
+    Raises:
+        ValueError: If the reduction is unknown.
     """
     each = F.cross_entropy(precise(logits).flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
     if reduction == "mean_all":
@@ -114,5 +145,11 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
 
 
 def replaced_token_count(mask: Tensor, reduction: str, sentences: int) -> int | Tensor:
-    """Return the number of items that `replaced_token_ce` averages over: sentences, tokens or positions."""
+    """Return the number of items that `replaced_token_ce` averages over: sentences, tokens or positions.
+
+    Args:
+        mask: As in `replaced_token_ce`.
+        reduction: As in `replaced_token_ce`.
+        sentences: As in `replaced_token_ce`.
+    """
     return {"sum": sentences, "mean_tokens": mask[:, 1:].sum(), "mean_all": mask.numel()}[reduction]

@@ -16,7 +16,9 @@ from dcpcse.utils.errors import OptionError, UserError
 class Generator(nn.Module):
     """A frozen masked language model that stays in eval mode during training unless `train_mode` is set.
 
-    train_mode: whether the model's dropout is active in training, as in the public DiffCSE code.
+    Args:
+        masked_lm: The masked language model, which is taken apart.
+        train_mode: Whether the model's dropout is active in training, as in the public DiffCSE code.
     """
 
     def __init__(self, masked_lm: PreTrainedModel, train_mode: bool = False) -> None:
@@ -41,8 +43,11 @@ class Generator(nn.Module):
     ) -> Tensor:
         """Return the logits (n, vocabulary) of the n chosen tokens.
 
-        input_ids: token ids (N, L). attention_mask: (N, L). chosen: (n,), indices among all N·L tokens. packing: the
-        packing of attention_mask, if it is already computed.
+        Args:
+            input_ids: Token ids (N, L).
+            attention_mask: (N, L), 1 for tokens and 0 for padding.
+            chosen: (n,), indices among all N·L tokens.
+            packing: The packing of `attention_mask`, if it is already computed.
         """
         hidden = self.encoder(input_ids, attention_mask, packing=packing)[-1]
         return self.lm_head(hidden.flatten(0, 1).index_select(0, chosen))
@@ -51,9 +56,12 @@ class Generator(nn.Module):
 class Corruption(nn.Module):
     """Corrupts sentences: masks tokens at random and replaces them by the predictions of a generator.
 
-    choice: `sample` draws tokens from the generator's distribution, `argmax` takes the most probable ones. place:
-    `masked` replaces the masked tokens only, `all` replaces all tokens except the first, as in the public DiffCSE
-    code.
+    Args:
+        masking: Masks the tokens.
+        generator: Predicts tokens.
+        choice: "sample" draws tokens from the generator's distribution, "argmax" takes the most probable ones.
+        place: "masked" replaces the masked tokens only, "all" replaces all tokens except the first, as in the public
+            DiffCSE code.
     """
 
     def __init__(
@@ -75,8 +83,11 @@ class Corruption(nn.Module):
     ) -> Tensor:
         """Return a corrupted copy of the token ids (N, L); padding is unchanged.
 
-        attention_mask: (N, L). packing: the packing of attention_mask, if it is already computed. on_host: ids and
-        mask on the CPU; without them, a GPU is waited for.
+        Args:
+            input_ids: Token ids (N, L).
+            attention_mask: (N, L), 1 for tokens and 0 for padding.
+            packing: The packing of `attention_mask`, if it is already computed.
+            on_host: Ids and mask on the CPU; without them, this waits for a GPU.
         """
         ids, mask = (input_ids.cpu(), attention_mask.cpu()) if on_host is None else on_host
         masked_ids, chosen = self.masking(ids)
@@ -101,7 +112,14 @@ def load_generator(
 ) -> Generator:
     """Load a masked language model as the generator for an encoder with this tokenizer.
 
-    Raises UserError if the checkpoint has no masked-LM head, or if its vocabulary differs from the tokenizer's.
+    Args:
+        name_or_path: Folder or hub id of the masked language model.
+        tokenizer: The tokenizer of the encoder.
+        options: Revision, cache and token for the Hub.
+        train_mode: As in `Generator`.
+
+    Raises:
+        UserError: If the checkpoint has no masked-LM head, or if its vocabulary differs from the tokenizer's.
     """
     try:
         masked_lm, generator_tokenizer = load_masked_lm(name_or_path, options)

@@ -18,8 +18,10 @@ FALSE_NEGATIVES = "guide"
 class GuideSource:
     """Where training loads a guide from.
 
-    encoder: a model folder, an encoder or a file of word vectors, as for `dcpcse.load`. pooler: the representation of
-    a plain encoder; by default, the mean over its tokens. option: the option that names the encoder, for messages.
+    Args:
+        encoder: A model folder, an encoder or a file of word vectors, as for `dcpcse.load`.
+        pooler: The representation of a plain encoder. None: the mean over its tokens.
+        option: The option that names the encoder, for messages.
     """
 
     encoder: str
@@ -31,14 +33,14 @@ class Guide(nn.Module):
     """A guide of the training: it stays in eval mode, is never trained and never saved.
 
     Losses call `vectors` in `precompute`. It judges the sentences of the examples, whatever a view does to them.
+
+    Args:
+        model: The encoder that guides.
+        views: The views of the method, whose columns `ViewCollator` tokenises for the guide.
+        name: Its name among the guides of the method.
     """
 
     def __init__(self, model: SentenceEncoder, views: Sequence[View], name: str = FALSE_NEGATIVES) -> None:
-        """Create the guide.
-
-        views: the views of the method, whose columns `ViewCollator` tokenises for the guide. name: its name among the
-        guides of the method.
-        """
         super().__init__()
         self.model = model.requires_grad_(False)
         self.name = name
@@ -56,9 +58,14 @@ class Guide(nn.Module):
     def vectors(self, extras: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the guide's embeddings (B, G) of the sentences of each view, by the name of the view.
 
-        extras: the tensors of the batch, among them the guide's tokens. A batch is encoded only once, whatever the
-        number of losses. Half precision is avoided, since the similarities are compared. Raises UserError if the batch
-        was collated without the guide's tokens.
+        A batch is encoded only once, whatever the number of losses. Half precision is avoided, since the similarities
+        are compared.
+
+        Args:
+            extras: The tensors of the batch, among them the guide's tokens.
+
+        Raises:
+            UserError: If the batch was collated without the guide's tokens.
         """
         ids, mask, slots, packing = guide_inputs(extras, self.name)
         if self._last[0] is not ids:

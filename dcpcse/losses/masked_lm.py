@@ -19,16 +19,17 @@ class MaskedLM(PerRowLoss):
 
     In a template, only the tokens of the sentence are masked. The LM head is frozen by default, like all
     language-model weights in the paper. The published code trains an untied copy of it at the prompts' learning rate.
+
+    Args:
+        lm_head: The LM head of the encoder.
+        masking: Chooses and masks the tokens.
+        train_head: Train an untied copy of `lm_head`.
+        apart: Untie the weights of a frozen head as well, which is necessary if the encoder is trained.
     """
 
     def __init__(
         self, lm_head: LMHead, masking: TokenMasking, *, train_head: bool = False, apart: bool = False
     ) -> None:
-        """Create the loss.
-
-        train_head: train an untied copy of lm_head. apart: untie the weights of a frozen head as well, which is
-        necessary if the encoder is trained.
-        """
         super().__init__()
         if train_head or apart:
             lm_head.untie()
@@ -60,5 +61,9 @@ def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:
     """Return the schedule step → rate^(step / steps), with a real-valued exponent.
 
     DCPCSE, section 2.2, uses rate 0.95 and steps 100.
+
+    Args:
+        rate: Factor of the weight after `steps` optimiser steps.
+        steps: Number of optimiser steps.
     """
     return lambda step: rate ** (step / steps)

@@ -25,16 +25,18 @@ class MomentumContrastive(Contrastive):
     trained weights, followed by the head that is being trained. The averages start as the weights at the first batch.
     After each optimiser step, they become momentum * average + (1 - momentum) * weight. The queue does not know which
     of its sentences are false negatives.
+
+    Args:
+        encoder: The module whose trained weights are averaged.
+        width: The dimension H of the embeddings.
+        queue: The number of sentences in the queue.
+        momentum: Factor of the averages at each step.
+        contrastive: Keyword arguments of `Contrastive`.
     """
 
     leaves_out_false_negatives = False
 
     def __init__(self, encoder: nn.Module, width: int, queue: int, momentum: float, **contrastive: Any) -> None:
-        """Create the loss.
-
-        encoder: the module whose trained weights are averaged. width: the dimension H of the embeddings. queue: the
-        number of sentences in the queue. contrastive: keyword arguments of `Contrastive`.
-        """
         super().__init__(**contrastive)
         self.momentum = momentum
         self.register_buffer("queue", torch.zeros(queue, width), persistent=False)

@@ -19,17 +19,17 @@ class NTXent(Loss):
 
     See ConSERT, eq. 1. If there are several columns of sentences, one loss per column is computed, and the losses are
     summed.
+
+    Args:
+        pairs: For each column of sentences, the names of the two views that are its copies.
+        temperature: Divides the cosines.
+        gather_gradient: "exact" or "published" (see `Contrastive`).
     """
 
     has_row_chunks = True
     has_widths = True
 
     def __init__(self, pairs: Sequence[tuple[str, str]], temperature: float, gather_gradient: str = "exact") -> None:
-        """Create the loss.
-
-        pairs: for each column of sentences, the names of the two views that are its copies. temperature: divides the
-        cosines. gather_gradient: `exact` or `published` (see `Contrastive`).
-        """
         super().__init__()
         self.pairs = tuple(pairs)
         self.temperature = temperature
@@ -73,10 +73,18 @@ def two_way_nt_xent(
 ) -> Tensor:
     """Return the cross entropy of picking the other copy of a sentence by cosine, in nats, averaged over 2 B copies.
 
-    See ConSERT, eq. 1. first, second: the copies (B, H) of this process's sentences. all_first, all_second: the copies
-    (C, H) of all sentences, which begin with first and second. temperature: divides the cosines. others: tensors
-    (E, H) of further candidates. weights: factors (B,) of the losses of each sentence, by default 1. offset,
-    normalized: as in `dcpcse.losses.functional.nt_xent`.
+    See ConSERT, eq. 1.
+
+    Args:
+        first: First copies (B, H) of this process's sentences.
+        second: Second copies (B, H) of these.
+        all_first: First copies (C, H) of all sentences, which begin with `first` if offset is 0.
+        all_second: Second copies (C, H) of all sentences, which begin with `second` if offset is 0.
+        temperature: Divides the cosines.
+        others: Tensors (E, H) of further candidates.
+        weights: Factors (B,) of the losses of each sentence. None: 1.
+        offset: As in `dcpcse.losses.functional.nt_xent`.
+        normalized: As in `dcpcse.losses.functional.nt_xent`.
     """
     labels = torch.arange(offset, offset + len(first), device=first.device)
 

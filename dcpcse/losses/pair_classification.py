@@ -16,9 +16,12 @@ from dcpcse.utils.errors import UserError, spell
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of sentences to classify: the names of two views of an example, and the class of the pair.
+    """A pair of sentences to classify.
 
-    label: the class; None if the example contains the label.
+    Args:
+        first: Name of the view of the first sentence.
+        second: Name of the view of the second sentence.
+        label: The class of the pair; None if the example contains the label.
     """
 
     first: str
@@ -31,17 +34,20 @@ class Classification(PerRowLoss):
 
     W and b are trained and are not saved to the model folder. The labels (B,) of the examples are in
     `extras["labels"]`, as indices into `dcpcse.data.labels.CLASSES`.
+
+    Args:
+        hidden_size: The dimension H of u and v.
+        classes: The classes that occur in the data.
+        pairs: The pairs to classify.
+        max_square: Use max(u, v)² as a further feature (ConSERT's code).
+
+    Raises:
+        ValueError: If there are fewer than two classes or no pairs, or if a class is unknown.
     """
 
     def __init__(
         self, hidden_size: int, classes: Sequence[str], pairs: Sequence[Pair], *, max_square: bool = False
     ) -> None:
-        """Create the loss.
-
-        hidden_size: the dimension H of u and v. classes: the classes that occur in the data. pairs: the pairs to
-        classify. max_square: use max(u, v)² as a further feature (ConSERT's code). Raises ValueError if there are
-        fewer than two classes or no pairs, or if a class is unknown.
-        """
         super().__init__()
         used = {pair.label for pair in pairs} - {None}
         if len(classes) < 2 or not pairs or not used <= set(classes) <= set(CLASSES):
@@ -83,10 +89,16 @@ def classified_pairs(
     """Return the classes of data with these columns, and the pairs of views to classify.
 
     With a label column, the labelled pairs are classified. With hard negatives, (anchor, positive) is an entailment
-    and (anchor, negative) is a contradiction, for each hard negative. view: maps a column to the view in which its
-    sentence is classified.
-    method: the name of the method, for error messages. labels: the label columns that the method uses, for error
-    messages. Raises UserError if all labels are equal, or if the data have neither labels nor hard negatives.
+    and (anchor, negative) is a contradiction, for each hard negative.
+
+    Args:
+        method: Name of the method, for messages.
+        columns: The columns of the data.
+        view: Maps a column to the view in which its sentence is classified.
+        labels: The label columns that the method uses, for messages.
+
+    Raises:
+        UserError: If all labels are equal, or if the data have neither labels nor hard negatives.
     """
     first, second = view("anchor"), view("positive")
     if columns.label == LABEL:

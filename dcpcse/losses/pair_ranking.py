@@ -23,9 +23,12 @@ TARGETS = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 
 @dataclass(frozen=True)
 class TargetPair:
-    """A pair of sentences with a target: the names of two views of an example, and the target.
+    """A pair of sentences with a target.
 
-    target: None if each example contains its own, a score or a label.
+    Args:
+        first: Name of the view of the first sentence.
+        second: Name of the view of the second sentence.
+        target: The target; None if each example contains its own, a score or a label.
     """
 
     first: str
@@ -36,8 +39,14 @@ class TargetPair:
 def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
     """Return the pairs of data with these columns: scored or labelled pairs, or a positive and hard negatives.
 
-    The targets of a positive and of hard negatives are those of entailment and contradiction. method: the name of the
-    method, for messages. Raises UserError if the data have neither, or if all targets are equal.
+    The targets of a positive and of hard negatives are those of entailment and contradiction.
+
+    Args:
+        method: Name of the method, for messages.
+        columns: The columns of the data.
+
+    Raises:
+        UserError: If the data have neither, or if all targets are equal.
     """
     if columns.label in (LABEL, SCORE):
         values = columns.classes if columns.label == LABEL else columns.scores
@@ -57,7 +66,12 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
 
 
 def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
-    """Return the targets (B, P) of the pairs of each example: scores as they are, and `TARGETS` of labels."""
+    """Return the targets (B, P) of the pairs of each example: scores as they are, and `TARGETS` of labels.
+
+    Args:
+        batch: The batch, with scores or labels in `extras` if a pair has no target.
+        pairs: The P pairs.
+    """
     target = batch.extras.get("scores")
     if target is None and (labels := batch.extras.get("labels")) is not None:
         # A table of targets would have to be copied to a GPU, which would wait for it.
@@ -68,16 +82,25 @@ def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
 
 
 def cosine_of_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """Return the cosines (N,) of pairs of vectors (N, H)."""
+    """Return the cosines (N,) of pairs of vectors.
+
+    Args:
+        first: (N, H).
+        second: (N, H).
+    """
     return (unit(first) * unit(second)).sum(dim=1)
 
 
 def angle_of_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """Return the similarities (N,) of pairs of vectors (N, H) by their difference of angle (AnglE, section 3.3).
+    """Return the similarities (N,) of pairs of vectors by their difference of angle (AnglE, section 3.3).
 
     The halves of a vector are the real and the imaginary parts of H/2 complex numbers. The numbers of the first vector
     are divided by those of the second, in polar form with the lengths of the whole vectors; the similarity is the
     absolute value of the sum of all real and imaginary parts. It is 1 for vectors of the same direction.
+
+    Args:
+        first: (N, H).
+        second: (N, H).
     """
     (a, b), (c, d) = (unit(vectors).chunk(2, dim=1) for vectors in (first, second))
     return (a * c + b * d + b * c - a * d).sum(dim=1).abs()
@@ -88,6 +111,11 @@ class PairRanking(Loss):
 
     s are the similarities of the pairs of all processes; only the order of the targets matters. The loss is a function
     of one number per pair, so that every process computes all of it.
+
+    Args:
+        pairs: The pairs of an example.
+        temperature: Divides the similarities.
+        similarity: Function of two tensors (N, H) that returns (N,).
     """
 
     has_row_chunks = True  # there is no matrix of all pairs that --loss_chunk would have to avoid
@@ -99,7 +127,6 @@ class PairRanking(Loss):
         temperature: float,
         similarity: Callable[[Tensor, Tensor], Tensor] = cosine_of_pairs,
     ) -> None:
-        """Create the loss. similarity: function of two tensors (N, H) that returns (N,)."""
         super().__init__()
         self.pairs = tuple(pairs)
         self.temperature = temperature
@@ -132,13 +159,17 @@ class PairsInBatch(Loss):
 
     The anchor and the positive of each example whose target is at least `least` pick each other. The sentences of the
     other pairs are candidates only. As in AnglE's code, the loss is divided by the number of sentences of all pairs.
+
+    Args:
+        pairs: The pairs of an example; the first one is that of anchor and positive.
+        temperature: Divides the cosines.
+        least: The least target of a similar pair.
     """
 
     has_row_chunks = True
     has_widths = True
 
     def __init__(self, pairs: Sequence[TargetPair], temperature: float, least: float) -> None:
-        """Create the loss. pairs: the first one is that of anchor and positive. least: the least target."""
         super().__init__()
         self.pairs = tuple(pairs)
         self.temperature = temperature

@@ -22,8 +22,12 @@ FARTHEST = -1e30
 def list_net(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
     """Return the cross entropy of the teacher's and the model's distribution over the candidates, in nats (ListNet).
 
-    similarities, teacher: (B, C), divided by their temperatures. left_out: boolean (B, C), true at
-    candidates that do not count. The result is the mean over the B anchors.
+    The result is the mean over the B anchors.
+
+    Args:
+        similarities: (B, C), those of the model divided by their temperature.
+        teacher: (B, C), those of the teacher divided by their temperature.
+        left_out: Boolean (B, C), true at candidates that do not count.
     """
     wanted = teacher.masked_fill(left_out, FARTHEST).softmax(dim=1)
     logarithms = similarities.masked_fill(left_out, FARTHEST).log_softmax(dim=1)
@@ -33,8 +37,12 @@ def list_net(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 def list_mle(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
     """Return the negative log-likelihood of the teacher's order of the candidates, in nats per candidate (ListMLE).
 
-    See `list_net` for the arguments. As in the public code, all candidates count, also those that
-    `left_out` marks, and the result is the mean over anchors and positions; the paper has the sum over positions.
+    The result is the mean over anchors and positions, as in the public code; the paper has the sum over positions.
+
+    Args:
+        similarities: As in `list_net`.
+        teacher: As in `list_net`.
+        left_out: Not used: as in the public code, all candidates count.
     """
     ordered = similarities.gather(1, teacher.argsort(dim=1, descending=True, stable=True))
     of_rest = ordered.flip(1).logcumsumexp(dim=1).flip(1)
@@ -44,7 +52,12 @@ def list_mle(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 def pairwise(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
     """Return log(1 + Σ exp(s_j - s_i)) over all pairs of candidates of which the teacher finds i nearer than j.
 
-    See `list_net` for the arguments; the result is the mean over the B anchors.
+    The result is the mean over the B anchors.
+
+    Args:
+        similarities: As in `list_net`.
+        teacher: As in `list_net`.
+        left_out: As in `list_net`.
     """
     return log_violations(similarities, teacher, left_out).mean()
 
@@ -52,8 +65,13 @@ def pairwise(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 def log_violations(similarities: Tensor, targets: Tensor, left_out: Tensor | None = None) -> Tensor:
     """Return log(1 + Σ exp(s_j - s_i)) over all pairs (i, j) with target i > target j (CoSENT; Su 2022).
 
-    similarities, targets: (..., C). left_out: boolean (..., C), true at items that are in no pair. The result has the
-    shape (...). It needs no C x C matrix: in ascending order of the targets, the sum over j is a cumulative sum.
+    The result has the shape (...). It needs no C x C matrix: in ascending order of the targets, the sum over j is a
+    cumulative sum.
+
+    Args:
+        similarities: (..., C).
+        targets: (..., C).
+        left_out: Boolean (..., C), true at items that are in no pair. None: there are none.
     """
     order = targets.argsort(dim=-1)
     ordered, ranks = similarities.gather(-1, order), targets.gather(-1, order)
@@ -78,6 +96,13 @@ class RankDistillation(Loss):
 
     An anchor's candidates are the positives of all rows of all processes. The similarity by several teachers is the
     weighted sum of their cosines.
+
+    Args:
+        teachers: Name of a guide → its weight.
+        ranking: A key of `RANKINGS`.
+        temperature: Divides the cosines of the model.
+        teacher_temperature: Divides the cosines of the teachers.
+        gather_gradient: "exact" or "published" (see `Contrastive`).
     """
 
     leaves_out_false_negatives = True  # it has no negatives: every candidate has its place in the ranking
@@ -92,11 +117,6 @@ class RankDistillation(Loss):
         teacher_temperature: float,
         gather_gradient: str = "exact",
     ) -> None:
-        """Create the loss.
-
-        teachers: name of a guide → its weight. ranking: a key of `RANKINGS`. temperature, teacher_temperature: divide
-        the cosines of the model and of the teachers. gather_gradient: `exact` or `published` (see `Contrastive`).
-        """
         super().__init__()
         self.teachers = dict(teachers)
         self.compare = RANKINGS[ranking]
@@ -146,6 +166,10 @@ class RankConsistency(Loss):
     """Jensen-Shannon divergence of the rankings by an anchor and by its positive, averaged over rows (RankCSE).
 
     The anchor ranks the positives, and the positive ranks the anchors, of all rows of all processes.
+
+    Args:
+        temperature: Divides the cosines.
+        gather_gradient: "exact" or "published" (see `Contrastive`).
     """
 
     leaves_out_false_negatives = True  # it has no negatives
@@ -153,7 +177,6 @@ class RankConsistency(Loss):
     has_widths = True
 
     def __init__(self, temperature: float, gather_gradient: str = "exact") -> None:
-        """Create the loss. temperature: divides the cosines. gather_gradient: as in `Contrastive`."""
         super().__init__()
         self.temperature = temperature
         self.gather_gradient = gather_gradient
@@ -172,7 +195,12 @@ class RankConsistency(Loss):
 
 
 def jensen_shannon(logits: Tensor, others: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence (B,) of two distributions given by their logits (B, C), in nats."""
+    """Return the Jensen-Shannon divergence (B,) of two distributions, in nats.
+
+    Args:
+        logits: Logits (B, C) of the first distribution.
+        others: Logits (B, C) of the second distribution.
+    """
     first, second = logits.log_softmax(dim=1), others.log_softmax(dim=1)
     middle = torch.logaddexp(first, second) - math.log(2)
     return sum(F.kl_div(middle, logp, reduction="none", log_target=True).sum(dim=1) for logp in (first, second)) / 2

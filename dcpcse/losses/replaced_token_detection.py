@@ -22,6 +22,17 @@ class ReplacedTokenDetection(PerRowLoss):
 
     The sentence embedding replaces the discriminator's [CLS] embedding. The gradient flows through it into the
     encoder, so that the sentence embedding encodes the content of the sentence.
+
+    Args:
+        hidden_size: The discriminator's hidden size.
+        corruption: The module that replaces tokens; None if the batches contain corrupted token ids.
+        discriminator: The encoder that detects replaced tokens; None for the encoder that is trained.
+        conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c).
+        before_mlp: Whether the condition is the vector before the head.
+        reduction: See `dcpcse.losses.functional.replaced_token_ce`.
+        copies: The number of views of one text in which tokens are replaced.
+        view: The view in which tokens are replaced; None for all views.
+        std: Standard deviation of the initial weights of the detection head.
     """
 
     def __init__(
@@ -37,15 +48,6 @@ class ReplacedTokenDetection(PerRowLoss):
         view: str | None = None,
         std: float = 0.02,
     ) -> None:
-        """Create the loss.
-
-        hidden_size: the discriminator's hidden size. corruption: the module that replaces tokens; None if the batches
-        contain corrupted token ids. discriminator: the encoder that detects replaced tokens; None for the encoder that
-        is trained. conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c). before_mlp: whether the condition is
-        the vector before the head. reduction: see `dcpcse.losses.functional.replaced_token_ce`. copies: the number of
-        views of one text in which tokens are replaced. view: the view in which tokens are replaced; None for all
-        views. std: standard deviation of the initial weights of the detection head.
-        """
         super().__init__()
         self.corruption = corruption
         self.max_tokens = None if corruption is None else corruption.generator.max_tokens

@@ -27,11 +27,15 @@ def mean_over_anchors(
 ) -> MeanAndMetrics:
     """Return the mean loss over B anchors, and its metrics; with widths, as `over_widths` does.
 
-    of_rows: computes the loss of some of the anchors; it is called with all of them, or with `chunk` at a time. Its
-    results are then computed twice, in the forward and in the backward pass, and only those of one chunk are in
-    memory. It must not exchange anything with other processes, since their numbers of chunks may differ. anchors:
-    tensors (B, H), which are split. candidates: tensors of any number of rows, which are not. chunk: `Loss.row_chunk`.
-    widths: `Loss.widths`.
+    Args:
+        of_rows: Computes the loss of some of the anchors; it is called with all of them, or with `chunk` at a time.
+            Its results are then computed twice, in the forward and in the backward pass, and only those of one chunk
+            are in memory. It must not exchange anything with other processes, since their numbers of chunks may
+            differ.
+        anchors: Tensors (B, H), which are split.
+        candidates: Tensors of any number of rows, which are not split.
+        chunk: `Loss.row_chunk`.
+        widths: `Loss.widths`.
     """
     count = len(anchors[0])
 
@@ -48,9 +52,13 @@ def mean_over_anchors(
 def over_widths(of_width: Callable[[Vectors], MeanAndMetrics], vectors: Vectors, widths: Widths) -> MeanAndMetrics:
     """Return the weighted sum of a loss over several widths, and its metrics at the last one (Matryoshka).
 
-    See Kusupati et al. (2022), eq. 1. of_width: computes the loss of vectors of one width. vectors: tensors (N, H), of
-    which the first values are kept; a loss of cosines scales the shortened rows to length 1. widths: `Loss.widths`; ()
-    for the whole vectors alone.
+    See Kusupati et al. (2022), eq. 1.
+
+    Args:
+        of_width: Computes the loss of vectors of one width.
+        vectors: Tensors (N, H), of which the first values are kept; a loss of cosines scales the shortened rows to
+            length 1.
+        widths: `Loss.widths`; () for the whole vectors alone.
     """
     if not widths:
         return of_width(vectors)

@@ -13,6 +13,13 @@ class TokenMasking(nn.Module):
     See BERT, section 3.1. The random numbers come from torch's generator of the CPU, whose state is saved to
     checkpoints, so a resumed run masks the same tokens. If the data loader drew the masks, they would depend on the
     number of batches that it had prefetched. If a GPU drew them, each step would have to wait for their number.
+
+    Args:
+        tokenizer: The tokenizer of the encoder.
+        probability: Share of the tokens that are chosen.
+
+    Raises:
+        UserError: If the tokenizer has no mask token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float) -> None:
@@ -25,10 +32,13 @@ class TokenMasking(nn.Module):
         self.special_ids = torch.tensor(tokenizer.all_special_ids)  # not a buffer: it stays on the CPU
 
     def forward(self, input_ids: Tensor, candidates: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return a masked copy of input_ids and the boolean positions to predict, in the shape of input_ids.
+        """Return a masked copy of `input_ids` and the boolean positions to predict, in the shape of `input_ids`.
 
-        All tensors are on the CPU. candidates: boolean, in the same shape; the positions that may be chosen (None:
-        all). Special tokens, including padding, are never chosen.
+        All tensors are on the CPU. Special tokens, including padding, are never chosen.
+
+        Args:
+            input_ids: Token ids of any shape.
+            candidates: Boolean, in the same shape; the positions that may be chosen. None: all.
         """
         ordinary = ~torch.isin(input_ids, self.special_ids)
         candidates = ordinary if candidates is None else ordinary & candidates

@@ -33,7 +33,11 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 class Part:
     """Templates, views and loss terms that an option adds to a method.
 
-    The views refer to templates by their index in `templates`; `views_after` shifts these indices.
+    Args:
+        templates: The templates.
+        views: The views; they refer to templates by their index in `templates`, and `views_after` shifts these
+            indices.
+        terms: The loss terms by name.
     """
 
     templates: tuple[Template, ...] = ()
@@ -56,7 +60,14 @@ EMPTY_PART = Part()
 def instance_wise(
     backbone: Backbone, args: ModelArguments, columns: Sequence[str], extra: Part = EMPTY_PART
 ) -> Method:
-    """Build a method with SimCSE's contrastive loss on two views of a sentence, or on the sentences of a pair."""
+    """Build a method with SimCSE's contrastive loss on two views of a sentence, or on the sentences of a pair.
+
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+        columns: The columns of the training data.
+        extra: Additional templates, views and terms.
+    """
     return pair_method(backbone, args, columns, {"contrastive": Term(contrastive(args))}, extra)
 
 
@@ -69,7 +80,12 @@ def pair_method(
 ) -> Method:
     """Build a method on the views of `sentence_pair_views`; the MLM loss is added if --do_mlm is set.
 
-    terms: the loss terms. extra: additional templates, views and terms.
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+        columns: The columns of the training data.
+        terms: The loss terms by name.
+        extra: Additional templates, views and terms.
     """
     templates = own_templates(args)
     model = sentence_encoder(backbone, args, [*templates, *extra.templates])
@@ -83,12 +99,22 @@ def own_templates(args: ModelArguments) -> list[Template]:
 
 
 def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
-    """Return the contrastive loss with the settings of the options. views: see `Contrastive` (positive, others)."""
+    """Return the contrastive loss with the settings of the options.
+
+    Args:
+        args: Options of the method.
+        views: `positive` and `others` of `Contrastive`.
+    """
     return Contrastive(args.temp, args.hard_negative_weight, gather_gradient=args.gather_gradient, **views)
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:
-    """Parse a template. Its tokens are trained if the tuning is of a template and it contains no [PROMPT] slots."""
+    """Parse a template. Its tokens are trained if the tuning is of a template and it contains no [PROMPT] slots.
+
+    Args:
+        text: The template.
+        args: Options of the method.
+    """
     plain = Template.parse(text)
     return Template.parse(text, continuous=TUNINGS[args.tuning].needs_template and not plain.prompts)
 
@@ -96,8 +122,14 @@ def parse_template(text: str, args: ModelArguments) -> Template:
 def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> SentenceEncoder:
     """Build the sentence encoder that the options describe: the backbone with prompts, pooling, head and templates.
 
-    The first template is used for the anchor and at inference. Raises UserError if another template has trainable
-    tokens, or if --tuning shallow has no tokens to train.
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+        templates: The templates; the first one is used for the anchor and at inference. () without templates.
+
+    Raises:
+        UserError: If another template than the first one has trainable tokens, or if --tuning shallow has no tokens to
+            train.
     """
     if any(template.prompts or template.continuous for template in templates[1:]):
         raise UserError(f"{spell('second_template')}: only one template can have continuous prompts; leave it out")
@@ -120,7 +152,12 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
 
 
 def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
-    """Return the settings of template denoising: whether and how the template's own [MASK] vector is subtracted."""
+    """Return the settings of template denoising: whether and how the template's own [MASK] vector is subtracted.
+
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+    """
     if args.template is None:
         return NO_DENOISING
     first = positions_of(backbone.model).first
@@ -140,7 +177,12 @@ def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
 
 
 def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
-    """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; else no term."""
+    """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; else no term.
+
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+    """
     if not args.do_mlm:
         return {}
     masking, tuning = TokenMasking(backbone.tokenizer, args.mlm_probability), TUNINGS[args.tuning]

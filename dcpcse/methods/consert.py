@@ -22,7 +22,7 @@ from dcpcse.utils.option_fields import RATE, Need, Options, flag, option
 
 
 @dataclass(frozen=True)
-class Kind:
+class _Kind:
     """A kind of augmentation. option: sets its strength. default: the strength in the paper. make: creates it."""
 
     option: str | None = None
@@ -30,13 +30,13 @@ class Kind:
     make: Callable[..., Augmentation] | None = None
 
 
-KINDS: Mapping[str, Kind] = {
-    "none": Kind(),
-    "shuffle": Kind(make=TokenShuffling),
-    "token_cutoff": Kind("token_cutoff_rate", 0.15, TokenCutoff),
-    "feature_cutoff": Kind("feature_cutoff_rate", 0.2, FeatureCutoff),
-    "dropout": Kind("embedding_dropout_rate", 0.2, ElementDropout),
-    "adversarial": Kind("noise_norm", 1.0),
+KINDS: Mapping[str, _Kind] = {
+    "none": _Kind(),
+    "shuffle": _Kind(make=TokenShuffling),
+    "token_cutoff": _Kind("token_cutoff_rate", 0.15, TokenCutoff),
+    "feature_cutoff": _Kind("feature_cutoff_rate", 0.2, FeatureCutoff),
+    "dropout": _Kind("embedding_dropout_rate", 0.2, ElementDropout),
+    "adversarial": _Kind("noise_norm", 1.0),
 }
 """The values of --augmentation_1 and _2. The defaults are those of the paper; noise_norm is from its public code."""
 

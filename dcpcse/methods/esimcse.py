@@ -54,6 +54,9 @@ class WordRepetition(Augmentation):
 
     The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1, where n is the number of tokens
     including two special tokens. (In the paper, as quoted by others, the maximum is max(2, ⌊rate · n⌋).)
+
+    Args:
+        rate: Largest share of the tokens that is repeated.
     """
 
     rate: float

@@ -28,8 +28,13 @@ GROUP = "dcpcse.methods"
 def load_plugins(named: Sequence[str]) -> None:
     """Import modules that register methods: entry points of installed packages, and the named modules or .py files.
 
-    The code of each module is run once. Raises UserError if a named module does not exist, cannot be imported or
-    registers no method; logs a warning if an entry point fails.
+    The code of each module is run once. An entry point that fails is a warning.
+
+    Args:
+        named: Modules or .py files.
+
+    Raises:
+        UserError: If a named module does not exist, cannot be imported or registers no method.
     """
     for point in entry_points(group=GROUP):
         try:

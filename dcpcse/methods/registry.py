@@ -37,9 +37,12 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES
 class Adversary:
     """Adversarial views: copies of other views with ε · g / ‖g‖ added to each token embedding (ConSERT, section 3.3).
 
-    g is the gradient of a loss term. term: the name of this term; its loss is a `PerRowLoss` on views that are not
-    adversarial. epsilon: the length ε of the step, which is added to the output of the embedding layer. views: name of
-    an adversarial view → name of the view that it copies.
+    g is the gradient of a loss term.
+
+    Args:
+        term: Name of this term; its loss is a `PerRowLoss` on views that are not adversarial.
+        epsilon: Length ε of the step, which is added to the output of the embedding layer.
+        views: Name of an adversarial view → name of the view that it copies.
     """
 
     term: str
@@ -51,9 +54,12 @@ class Adversary:
 class ParameterGroup:
     """Trained parameters that have a learning rate or a warm-up of their own.
 
-    name: name of the group; the log contains its learning rate as `learning_rate_NAME`. learning_rate: the highest
-    one; None for --learning_rate. warmup_steps: number of steps of the linear warm-up, or if below 1 their share of
-    the run; the schedule of the run follows. None for --warmup_steps.
+    Args:
+        name: Name of the group; the log contains its learning rate as `learning_rate_NAME`.
+        parameters: The parameters.
+        learning_rate: The highest learning rate; None for --learning_rate.
+        warmup_steps: Number of steps of the linear warm-up, or if below 1 their share of the run; the schedule of the
+            run follows. None for --warmup_steps.
     """
 
     name: str
@@ -64,11 +70,16 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Method:
-    """A training method: the model, the views of an example, and the weighted loss terms by name.
+    """A training method: the model, the views of an example, and the weighted loss terms.
 
-    groups: the parameters that have a learning rate or a warm-up of their own. guides: frozen encoders that the losses
-    look at, by name, such as `teacher`; training loads those that are given by their source, and adds that of --guide,
-    whose name is `guide`.
+    Args:
+        model: The model that is trained.
+        views: The views of an example.
+        terms: The weighted loss terms by name.
+        adversary: Adversarial views; None if there are none.
+        groups: The parameters that have a learning rate or a warm-up of their own.
+        guides: Frozen encoders that the losses look at, by name, such as `teacher`; training loads those that are
+            given by their source, and adds that of --guide, whose name is `guide`.
     """
 
     model: SentenceEncoder
@@ -91,7 +102,8 @@ class Method:
     def negatives(self, batch: int) -> int | None:
         """Return the number of negatives per anchor in the first loss that has negatives; None if no loss has any.
 
-        batch: the number of examples in a batch, over all processes.
+        Args:
+            batch: The number of examples in a batch, over all processes.
         """
         views = [view.name for view in self.views]
         counts = (loss_fn.negatives(batch, views) for loss_fn in self.losses)
@@ -118,10 +130,13 @@ Defaults = Callable[[ModelArguments, Sequence[str]], Mapping[str, Any]]
 class Entry:
     """A registered method.
 
-    build: the function that builds the method. defaults: the function that returns values for options that were left
-    out. parts: the dataclasses of the options that only this method or few methods have. citation: the paper that
-    introduced the method. labels: which of the columns `label`, `score` and `class` the method uses. recipes: tuning →
-    the learning rate and the batch size where those of `RECIPES` do not suit the method.
+    Args:
+        build: The function that builds the method.
+        defaults: The function that returns values for options that were left out.
+        parts: The dataclasses of the options that only this method or few methods have.
+        citation: The paper that introduced the method.
+        labels: Which of the columns `label`, `score` and `class` the method uses.
+        recipes: Tuning → the learning rate and the batch size where those of `RECIPES` do not suit the method.
     """
 
     build: Builder
@@ -152,18 +167,26 @@ def register(
 ) -> Callable[[Builder], Builder]:
     """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
 
-    options: one or several dataclasses with the method's own options, declared with `option` and `flag` of
-    `dcpcse.utils.option_fields`; methods may share a dataclass. The default of every option must be None, which means
-    that the option was left out. fixed: values for options that were left out. defaults: a function (args, columns) →
-    values that depend on other options or on the columns of the data; they take precedence over `fixed`. A dataclass
-    of options may also have a method `defaults(columns)`, which is called after all these values are filled in.
-    citation: the paper, for the model card. labels: the columns that the method uses besides the sentences: `label`,
-    `score`, `class` or several of them. Of rows with classes, columns also has `positive`. recipes: tuning → the
-    learning rate and the batch size of a run whose user gives none, where those of `dcpcse.methods.tunings.RECIPES` do
-    not suit the method.
+    The function gets the loaded encoder, the options of the method, and the columns of the training data; of rows with
+    classes, columns also has `positive`.
 
-    Raises ValueError if the name of the method is invalid or already registered, if the name of an option is taken or
-    unknown, if a tuning is unknown, or if an option has a default other than None.
+    Args:
+        name: Name of the method.
+        options: One or several dataclasses with the method's own options, declared with `option` and `flag` of
+            `dcpcse.utils.option_fields`; methods may share a dataclass. The default of every option must be None,
+            which means that the option was left out. A dataclass may also have a method `defaults(columns)`, which is
+            called after the values of `fixed` and of the argument `defaults` are filled in.
+        defaults: A function (args, columns) → values of options that depend on other options or on the columns of the
+            data; they take precedence over `fixed`.
+        citation: The paper, for the model card.
+        labels: The columns that the method uses besides the sentences: `label`, `score`, `class` or several of them.
+        recipes: Tuning → the learning rate and the batch size of a run whose user gives none, where those of
+            `dcpcse.methods.tunings.RECIPES` do not suit the method.
+        fixed: Values for options that were left out.
+
+    Raises:
+        ValueError: If the name of the method is invalid or already registered, if the name of an option is taken or
+            unknown, if a tuning is unknown, or if an option has a default other than None.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
@@ -198,12 +221,17 @@ def _is_run_again(builder: Builder, registered: Builder) -> bool:
 
 
 def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
-    """Return the name and the entry of a method, given its registered name, the function that builds it, or itself.
+    """Return the name and the entry of a method.
 
     A function need not be registered: its name is the name of the method, which has the options and the defaults of
     `dcpcse` (deep prompts, [CLS] pooling) and may use labels. The entry of a built method whose name is not registered
-    is that of `dcpcse`. Raises UserError if there is no such method, or if the
-    name is invalid or that of another method.
+    is that of `dcpcse`.
+
+    Args:
+        method: Name of a registered method, a function that builds a method, or a built method.
+
+    Raises:
+        UserError: If there is no such method, or if the name is invalid or that of another method.
     """
     if isinstance(method, str):
         if method not in METHODS:
@@ -243,8 +271,10 @@ def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
 def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
     """Return the learning rate and the batch size for a method that trains these parameters.
 
-    entry: None for a method that is not registered. tuning: a key of `RECIPES`; None for a method that does not say
-    what it trains, whose learning rate is that of an encoder, the lowest.
+    Args:
+        entry: The method; None for a method that is not registered.
+        tuning: A key of `RECIPES`; None for a method that does not say what it trains, whose learning rate is that of
+            an encoder, the lowest.
     """
     recipes = entry.recipes if entry else {}
     return {**RECIPES, **recipes}[tuning or "full"]
@@ -275,7 +305,8 @@ def _require_valid_options(part: type, replaced: str) -> None:
 def option_parts(without: str | None = None) -> tuple[type, ...]:
     """Return the dataclasses of options of all registered methods, each dataclass once.
 
-    without: the name of a method whose dataclasses are left out unless other methods share them.
+    Args:
+        without: Name of a method whose dataclasses are left out unless other methods share them.
     """
     entries = [entry for name, entry in METHODS.items() if name != without]
     return tuple(dict.fromkeys(part for entry in entries for part in entry.parts))
@@ -347,11 +378,14 @@ def model_arguments(method: str | Builder = ModelArguments.method, **options: An
 def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: Entry | None = None) -> ModelArguments:
     """Return the options with a value for every option that was left out.
 
-    columns: the columns of the training data. None means that they are not known yet: only contradictions that do not
-    depend on them are found, and the values are those for single sentences. entry: the method; by default, the one
-    that is registered as `args.method`.
+    Args:
+        args: The options.
+        columns: The columns of the training data. None means that they are not known yet: only contradictions that do
+            not depend on them are found, and the values are those for single sentences.
+        entry: The method. None: the one that is registered as `args.method`.
 
-    Raises UserError if the method is unknown, if an option has no effect, or if options cannot be combined.
+    Raises:
+        UserError: If the method is unknown, if an option has no effect, or if options cannot be combined.
     """
     entry = entry or find_method(args.method)[1]
     known, columns = columns, Columns.of(columns or ["anchor"])
@@ -419,9 +453,15 @@ DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build the method `args.method` on a loaded encoder. columns: the columns of the training data.
+    """Build the method `args.method` on a loaded encoder.
 
-    Raises UserError if the options or the columns do not fit the method.
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+        columns: The columns of the training data.
+
+    Raises:
+        UserError: If the options or the columns do not fit the method.
     """
     return build_resolved(backbone, fill_defaults(args, columns), columns)
 
@@ -431,7 +471,11 @@ def build_resolved(
 ) -> Method:
     """Build a method as `build_method` does.
 
-    args: options that `fill_defaults` returned for the same columns and entry.
+    Args:
+        backbone: The loaded encoder.
+        args: Options that `fill_defaults` returned for the same columns and entry.
+        columns: The columns of the training data.
+        entry: The method. None: the one that is registered as `args.method`.
     """
     columns, entry = Columns.of(columns), entry or find_method(args.method)[1]
     method = entry.build(backbone, args, columns)
@@ -517,7 +561,10 @@ def _without_blanks(method: Method) -> Method:
 def require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
     """Raise UserError if a method cannot be trained on data with these columns.
 
-    method: the return value of a builder, possibly of a plugin.
+    Args:
+        method: The return value of a builder, possibly of a plugin.
+        name: Name of the method, for messages.
+        columns: The columns of the training data.
     """
     if not isinstance(method, Method):
         raise UserError(

@@ -12,10 +12,13 @@ from typing import Any
 class Tuning:
     """What of an encoder is trained.
 
-    trains: the trained weights, for `--help`. frozen: whether the encoder's own weights stay as they are. dropout: the
-    option for the dropout rate of what is added to the encoder, if there is one. needs_template: whether the trained
-    weights belong to a template. package: the optional package that it requires. defaults: function that returns
-    values for the options of this tuning that were left out, given the options.
+    Args:
+        trains: The trained weights, for `--help`.
+        frozen: Whether the encoder's own weights stay as they are.
+        dropout: The option for the dropout rate of what is added to the encoder, if there is one.
+        needs_template: Whether the trained weights belong to a template.
+        package: The optional package that it requires.
+        defaults: Function that returns values for the options of this tuning that were left out, given the options.
     """
 
     trains: str
@@ -63,8 +66,11 @@ DROPOUT_OPTIONS = ("encoder_dropout", *(one.dropout for one in TUNINGS.values() 
 class Recipe:
     """The learning rate and the batch size of a training.
 
-    learning_rate: for an encoder that was not trained for sentences. batch_size: examples per device.
-    on_sentence_encoder: the learning rate for an encoder that was trained for sentences before; None for the same one.
+    Args:
+        learning_rate: For an encoder that was not trained for sentences.
+        batch_size: Examples per device.
+        on_sentence_encoder: The learning rate for an encoder that was trained for sentences before; None for the same
+            one.
     """
 
     learning_rate: float

@@ -337,11 +337,16 @@ def require_supported(names: Collection[str]) -> None:
 
 
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
-    """Return a copy of the options of a run, in our class, that a Trainer may change; None returns the defaults.
+    """Return a copy of the options of a run, in our class, that a Trainer may change.
 
     All values of transformers' own class count as given, also those that equal its defaults. Options that an earlier
-    Trainer has filled in are left open again. Raises UserError for another type, and for an option that is not
-    supported.
+    Trainer has filled in are left open again.
+
+    Args:
+        args: The options. None: the defaults.
+
+    Raises:
+        UserError: If they are of another type, or if an option is not supported.
     """
     if args is None:
         return TrainingArguments()

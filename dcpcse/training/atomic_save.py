@@ -83,6 +83,12 @@ def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int |
 
     Checkpoints after step `newest` are kept and not counted: they belong to a run that was abandoned by resuming from
     an earlier checkpoint.
+
+    Args:
+        folder: The output folder of the run.
+        limit: Number of checkpoints that are left; None or 0 for all.
+        newest: Step of the newest checkpoint.
+        best: Step of the best checkpoint; None if no metric selects one.
     """
     steps = [step for step in checkpoints_in(folder) if step <= newest]
     spare = [step for step in steps if step not in (newest, best)]
@@ -96,8 +102,12 @@ def atomic_checkpoint(
 ) -> Iterator[Path]:
     """Yield a temporary folder for a checkpoint and rename it once all processes have written their files.
 
-    made_of: the inputs of the run besides its options, for `checkpoint.json`. first: whether this is the process that
-    creates and renames the folder. meet: a function that waits for all processes.
+    Args:
+        folder: The output folder of the run.
+        step: Number of finished optimiser steps.
+        made_of: The inputs of the run besides its options, for `checkpoint.json`.
+        first: Whether this is the process that creates and renames the folder.
+        meet: A function that waits for all processes.
     """
     checkpoint = folder / f"checkpoint-{step}"
     digits = f"{all_reduce_max(secrets.randbits(62) if first else 0):016x}"  # those of the first process
@@ -169,7 +179,9 @@ _DISK_ERRORS = _DISK_FULL_ERRORS | {
 def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterator[None]:
     """Raise UserError if the disk is full, read-only or missing; the message says what failed and how to resume.
 
-    folder: the output folder of the run. resume_hint: returns how to resume; called only after such an error.
+    Args:
+        folder: The output folder of the run.
+        resume_hint: Returns how to resume; called only after such an error.
     """
     try:
         yield

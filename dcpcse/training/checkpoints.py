@@ -82,10 +82,14 @@ class BrokenCheckpoint(UserError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint folder and the number of optimiser steps finished when it was written.
+    """A complete checkpoint.
 
-    made_of: inputs of the run besides its options, such as the number of processes and fingerprints; {} if an earlier
-    version of dcpcse wrote the checkpoint. best: step of the best checkpoint so far, or None if no metric selects it.
+    Args:
+        folder: The folder.
+        step: Number of optimiser steps finished when it was written.
+        made_of: Inputs of the run besides its options, such as the number of processes and fingerprints; {} if an
+            earlier version of dcpcse wrote the checkpoint.
+        best: Step of the best checkpoint so far; None if no metric selects it.
     """
 
     folder: Path
@@ -94,7 +98,13 @@ class Checkpoint:
     best: int | None = None
 
     def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
-        """Raise UserError unless options, inputs, model and losses are those of the run that wrote the checkpoint."""
+        """Raise UserError unless options, inputs, model and losses are those of the run that wrote the checkpoint.
+
+        Args:
+            options: All options of the run, as checkpoints record them.
+            made_of: Its inputs besides the options.
+            method: Its method.
+        """
         self.require_same_options(options)
         self.require_same_origin(made_of)
         self.require_same_run(method.model, method.loss_state())
@@ -148,7 +158,9 @@ class Checkpoint:
     def require_same_run(self, model: SentenceEncoder, losses: Mapping[str, Tensor] | None) -> None:
         """Raise UserError unless a run with this model and these losses wrote the checkpoint.
 
-        losses: state of the losses; None if the folder is a result, which contains no such state.
+        Args:
+            model: The model.
+            losses: State of the losses; None if the folder is a result, which contains no such state.
         """
         saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
@@ -231,7 +243,10 @@ def asks_for_newest(asked: str | None) -> bool:
 def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | None:
     """Return the folder of the best checkpoint, or None if it is not found.
 
-    best: its step. It may be in `output_dir`, or next to `checkpoint`, from which the run resumes.
+    Args:
+        best: Its step.
+        output_dir: The folder that may contain it.
+        checkpoint: The checkpoint from which the run resumes, next to which it may be too.
     """
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
     return next((path for path in places if path.is_dir()), None)
@@ -240,10 +255,16 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
 def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpoint | None:
     """Return the checkpoint from which the run resumes, or None if it starts from the beginning.
 
-    asked: what to resume from, in place of --resume and --resume_from_checkpoint unless it is None.
     It is the given folder, or the newest complete checkpoint in --output_dir; broken checkpoints there are skipped
-    with a warning. Raises UserError if --resume_from_checkpoint finds no checkpoint, or if the given folder is
-    incomplete: Trainer would silently start from scratch if a file were missing.
+    with a warning.
+
+    Args:
+        run: Options of the run.
+        asked: What to resume from, in place of --resume and --resume_from_checkpoint; None for these options.
+
+    Raises:
+        UserError: If --resume_from_checkpoint finds no checkpoint, or if the given folder is incomplete: Trainer would
+            silently start from scratch if a file were missing.
     """
     resume = run.resume and asked is None
     asked = run.resume_from_checkpoint if asked is None else asked
@@ -264,8 +285,11 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
 def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> None:
     """Give a run that resumes the precision of its record, unless one is given.
 
-    The default depends on the device, and earlier versions trained in float32 everywhere. checkpoint: the one from
-    which the run resumes; without one, it starts from the beginning.
+    The default depends on the device, and earlier versions trained in float32 everywhere.
+
+    Args:
+        run: Options of the run, which are changed.
+        checkpoint: The checkpoint from which the run resumes; None if it starts from the beginning.
     """
     if checkpoint is None or run.bf16 is not None or "fp16" in run.given:
         return
@@ -284,7 +308,12 @@ def is_in(checkpoint: Path, run: TrainingArguments) -> bool:
 def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
     """Return the complete checkpoint with the most steps, and log a warning for each later one that is broken.
 
-    processes: number of processes in this run. Raises UserError if a different number wrote the checkpoint.
+    Args:
+        folder: The output folder of the run.
+        processes: Number of processes in this run.
+
+    Raises:
+        UserError: If a different number of processes wrote the checkpoint.
     """
     for path in reversed(checkpoints_in(folder).values()):
         try:

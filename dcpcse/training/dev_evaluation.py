@@ -32,8 +32,10 @@ def dev_tasks(data: DataArguments) -> list[str]:
 def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) -> list[OwnTask]:
     """Read and check the own evaluation data of a run, before any encoder is loaded.
 
-    pairs, labels: data that are Python objects; None if they are files (`--eval_pairs`, `--eval_labels`), or if there
-    are none.
+    Args:
+        data: The options that name the evaluation data.
+        pairs: Pairs as a Python object; None if they are a file (`--eval_pairs`), or if there are none.
+        labels: Labelled texts as a Python object; None if they are a file (`--eval_labels`), or if there are none.
     """
     pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
     tasks: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
@@ -44,7 +46,9 @@ def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) ->
 def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = None) -> Suite:
     """Load and check the data of the dev tasks once for the whole run, before any encoder is loaded.
 
-    own_tasks: the own evaluation data; by default, those that the options name.
+    Args:
+        data: The options that name the evaluation data.
+        own_tasks: The own evaluation data. None: those that the options name.
     """
     own_tasks = read_own_data(data) if own_tasks is None else own_tasks
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
@@ -55,7 +59,13 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
 def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[str]) -> None:
     """Set the metric of the best checkpoint to that of the own data, if there are any and no metric is given.
 
-    Raises UserError if the given one is not measured, which depends on the scores of the pairs.
+    Args:
+        run: Options of the run, which are changed.
+        dev: The dev evaluation.
+        option_names: Names of the options that the user has set.
+
+    Raises:
+        UserError: If the given metric is not measured, which depends on the scores of the pairs.
     """
     metrics = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
     if "metric_for_best_model" not in option_names:

@@ -33,11 +33,15 @@ EVALUATES = "give pairs with scores (three columns), texts with classes (two col
 def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
     """Return the suites to evaluate by the name that precedes their metrics; "" for data without a name.
 
-    data: pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, the
-    name of a task with a dev set or a list of such names, a `senteval.Suite`, or a dict name → one of these. None is
-    no evaluation. options: the folder with the files of the tasks, and whether their sizes must be the official ones.
+    Args:
+        data: Pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, the
+            name of a task with a dev set or a list of such names, a `senteval.Suite`, or a dict name → one of these.
+            None is no evaluation.
+        options: The folder with the files of the tasks, and whether their sizes must be the official ones.
+        name: Name of the data, for messages.
 
-    Raises UserError if the data cannot be evaluated.
+    Raises:
+        UserError: If the data cannot be evaluated.
     """
     if data is None:
         return {}
@@ -104,9 +108,17 @@ def compute_scores(
 ) -> dict[str, float]:
     """Evaluate a model and return the metrics by name, without the prefix `eval_`.
 
-    A metric of a named suite is called NAME_METRIC. compute: called once for each set of pairs with `predictions` the
-    cosines (n,) and `label_ids` the gold scores (n,); with several such sets in a suite, the names of its metrics are
-    preceded by those of the sets. Raises UserError if it returns anything but numbers by name.
+    A metric of a named suite is called NAME_METRIC.
+
+    Args:
+        model: The model.
+        suites: The suites by name.
+        batch_size: As in `SentenceEncoder.encode`.
+        compute: Called once for each set of pairs with `predictions` the cosines (n,) and `label_ids` the gold scores
+            (n,); with several such sets in a suite, the names of its metrics are preceded by those of the sets.
+
+    Raises:
+        UserError: If `compute` returns anything but numbers by name.
     """
     scores: dict[str, float] = {}
     for name, suite in suites.items():

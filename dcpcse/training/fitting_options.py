@@ -32,7 +32,10 @@ FAR = 10.001
 def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
     """Set the learning rate and the batch size if they are not given, and say so if the run trains.
 
-    model: the options of the model, which name the encoder.
+    Args:
+        run: Options of the run, which are changed.
+        recipe: The learning rate and the batch size of the method.
+        model: Options of the model, which name the encoder.
     """
     depends = run.learning_rate is None and recipe.on_sentence_encoder is not None
     trained_before = depends and _is_sentence_encoder(model)
@@ -61,8 +64,12 @@ def _words(model: ModelArguments) -> str:
 def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
     """Warn if the given options are probably those of another method: a rate far from the recipe, or a folder's name.
 
-    The commands of other public codes name no method, so that they would train the default one. model: the options of
-    the model with all values filled in.
+    The commands of other public codes name no method, so that they would train the default one.
+
+    Args:
+        run: Options of the run.
+        recipe: The learning rate and the batch size of the method.
+        model: Options of the model with all values filled in.
     """
     problem, rate, usual = "", run.learning_rate, recipe.learning_rate
     if "learning_rate" not in run.filled and "preset" not in run.given:
@@ -98,8 +105,11 @@ def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | N
 def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
     """Set `bf16` if no precision is given, and say so if it is on and the run trains.
 
-    It is on if every process has a GPU with units for bfloat16; all processes must call this function. model: the
-    options of the model, of which `encoder_dtype` is a precision too.
+    It is on if every process has a GPU with units for bfloat16; all processes must call this function.
+
+    Args:
+        run: Options of the run, which are changed.
+        model: Options of the model, of which `encoder_dtype` is a precision too.
     """
     if run.bf16 is not None:
         return
@@ -137,8 +147,14 @@ def load_options(model: ModelArguments) -> LoadOptions:
 def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | None:
     """Return the sentence-transformers settings of an encoder; None if it has none.
 
-    A warning reports settings that cannot be reproduced; they count as none. loaded: whether the encoder is in memory
-    already, where its name need not be that of a folder. Raises UserError if the encoder does not exist.
+    A warning reports settings that cannot be reproduced; they count as none.
+
+    Args:
+        model: Options of the model, which name the encoder.
+        loaded: Whether the encoder is in memory already, where its name need not be that of a folder.
+
+    Raises:
+        UserError: If the encoder does not exist.
     """
     name, options = model.model_name_or_path, load_options(model)
     try:
@@ -162,8 +178,13 @@ def fill_representation(
 ) -> ModelArguments:
     """Return the options with the representation of a sentence encoder, unless another one is chosen.
 
-    A pooler, a template or a head chooses another representation; a method may do so too. folder: the settings of the
-    encoder; None for an encoder without any. columns, entry: as in `fill_defaults`.
+    A pooler, a template or a head chooses another representation; a method may do so too.
+
+    Args:
+        model: Options of the model.
+        columns: As in `fill_defaults`.
+        entry: As in `fill_defaults`.
+        folder: The settings of the encoder; None for an encoder without any.
     """
     if folder is None:
         return model
@@ -181,7 +202,9 @@ def fill_representation(
 def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> None:
     """Say whether a training keeps the representation of its sentence encoder, and warn of each difference.
 
-    model: what is trained. folder: the settings of the encoder.
+    Args:
+        model: The model that is trained.
+        folder: The settings of the encoder.
     """
     name = f"{model.source.name_or_path} is a sentence encoder ({folder.pooling}, as {MODULES} says)"
     trained, original = model.pooler, POOLERS[folder.pooling.pooling]

@@ -41,8 +41,13 @@ FAR = 5.0
 def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask], model_args: ModelArguments | None) -> None:
     """Measure the encoder before training on own data, and record the outcomes in the folder of the run.
 
-    Data that the record contains already, as that of a resumed run does, are not measured. model_args: the options of
-    the model as the user gave them; None for a built method. All processes must call this function.
+    Data that the record contains already, as that of a resumed run does, are not measured. All processes must call
+    this function.
+
+    Args:
+        trainer: The Trainer of the run.
+        tasks: The own evaluation data.
+        model_args: Options of the model as the user gave them; None for a built method.
     """
     recorded = _recorded(trainer, tasks)
     missing = [task for task in tasks if task.name not in recorded]
@@ -64,8 +69,12 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask], model_args: Mo
 def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool = False) -> None:
     """Measure the trained model on own data, record its gain over the untouched encoder, and print a line for each.
 
-    Data on which the untouched encoder is not recorded are left out. finished: whether the run had ended before, so
-    that its recorded gains still hold. All processes must call this function.
+    Data on which the untouched encoder is not recorded are left out. All processes must call this function.
+
+    Args:
+        trainer: The Trainer of the run.
+        tasks: The own evaluation data.
+        finished: Whether the run had ended before, so that its recorded gains still hold.
     """
     entries = _recorded(trainer, tasks)
     known = [task for task in tasks if task.name in entries]

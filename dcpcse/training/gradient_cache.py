@@ -47,11 +47,14 @@ class Steps(Protocol):
 class Replay:
     """Results of the first pass that the second pass over a chunk needs.
 
-    gradient: gradient (B, V, H) of the weighted loss of the whole batch with respect to the chunk's embeddings; None
-    if no loss compares all rows. of_losses: trained parameters of the losses that compare all rows, with the gradient
-    of the same loss with respect to them; the last chunk has them, the others have none. sampled: the result of
-    `sample` of each loss that is a mean over rows, so that no random numbers are drawn twice. counts: the number of
-    items in the whole batch of each such loss, averaged over processes.
+    Args:
+        gradient: Gradient (B, V, H) of the weighted loss of the whole batch with respect to the chunk's embeddings;
+            None if no loss compares all rows.
+        of_losses: Trained parameters of the losses that compare all rows, with the gradient of the same loss with
+            respect to them; the last chunk has them, the others have none.
+        sampled: The result of `sample` of each loss that is a mean over rows, so that no random numbers are drawn
+            twice.
+        counts: The number of items in the whole batch of each such loss, averaged over processes.
     """
 
     gradient: Tensor | None
@@ -60,7 +63,12 @@ class Replay:
     counts: Mapping[str, Tensor]
 
     def terms(self, batch: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
-        """Return the chunk's part of each term, and `CACHED` if there is a gradient."""
+        """Return the chunk's part of each term, and `CACHED` if there is a gradient.
+
+        Args:
+            batch: The chunk.
+            losses: The losses by term.
+        """
         terms = {}
         if self.gradient is not None:
             products = ((parameter * gradient).sum() for parameter, gradient in self.of_losses)
@@ -113,10 +121,16 @@ def run_in_chunks(
 ) -> Terms:
     """Compute all gradients of a batch chunk by chunk, and return the terms of the whole batch without gradients.
 
-    chunk: number of examples per chunk. weights: weights of the terms in the loss. run: function for the second pass
-    over a chunk, which computes the forward pass, and the backward pass of the sum of `CACHED` and the weighted terms;
-    its last argument is whether this is the last chunk. precision: context of the first pass and of the joint losses
-    (autocast). Every process has the same number of chunks.
+    Every process has the same number of chunks.
+
+    Args:
+        steps: The training step.
+        batch: The batch.
+        chunk: Number of examples per chunk.
+        weights: Weights of the terms in the loss.
+        run: Function for the second pass over a chunk, which computes the forward pass, and the backward pass of the
+            sum of `CACHED` and the weighted terms; its last argument is whether this is the last chunk.
+        precision: Context of the first pass and of the joint losses (autocast).
     """
     of_processes = batch.get(COUNTS_KEY) or [all_reduce_max(len(batch["input_ids"]))]
     chunks = list(_split(batch, -(-max(of_processes) // chunk)))

@@ -46,9 +46,13 @@ _PARTS["lora"] = "LoRA adapter"
 def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str | Path] = ()) -> str:
     """Return the text of the card of a model folder.
 
-    name: name of the model, also used in the example that loads it; default: the name of the folder. scores: files
-    written by evaluation.py --output_file; default: those in the folder. Raises UserError if a file contains the
-    scores of a different model.
+    Args:
+        folder: The model folder.
+        name: Name of the model, also used in the example that loads it. None: the name of the folder.
+        scores: Files written by evaluation.py --output_file. (): those in the folder.
+
+    Raises:
+        UserError: If a file contains the scores of a different model.
     """
     folder = Path(folder)
     record = manifest.read_record(folder)

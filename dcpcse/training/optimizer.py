@@ -18,9 +18,16 @@ WITHOUT_WARMUP = ("reduce_lr_on_plateau", "greedy")
 class UncorrectedAdamW(torch.optim.Optimizer):
     """AdamW without the correction of its averages for their start at zero (`--adam_bias_correction False`).
 
-    For the gradient g of a parameter p: m ← β₁·m + (1−β₁)·g, v ← β₂·v + (1−β₂)·g², p ← p − lr·m / (√v + eps), and
-    then p ← p − lr·weight_decay·p. This is AdamW of transformers 4 with `correct_bias=False`, which the public code of
+    For the gradient g of a parameter p: m ← β₁·m + (1−β₁)·g, v ← β₂·v + (1−β₂)·g², p ← p − lr·m / (√v + eps), and then
+    p ← p − lr·weight_decay·p. This is AdamW of transformers 4 with `correct_bias=False`, which the public code of
     SBERT and ConSERT uses. Its first steps are longer than those of AdamW, by a factor of up to (1−β₁) / √(1−β₂).
+
+    Args:
+        params: As in torch.optim.
+        lr: Learning rate.
+        betas: β₁ and β₂.
+        eps: Added to √v.
+        weight_decay: Rate of decay of the weights, times lr.
     """
 
     def __init__(
@@ -35,7 +42,11 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update all parameters that have a gradient. closure: function that computes and returns the loss."""
+        """Update all parameters that have a gradient.
+
+        Args:
+            closure: Function that computes and returns the loss.
+        """
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
@@ -51,7 +62,12 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
 
 def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
-    """Move the parameters of each group to groups of the optimiser of their own, with their learning rate."""
+    """Move the parameters of each group to groups of the optimiser of their own, with their learning rate.
+
+    Args:
+        optimizer: The optimiser, which is changed.
+        groups: The groups.
+    """
     for target in groups:
         members = {id(parameter) for parameter in target.parameters}
         missing = len(members) - sum(id(p) in members for group in optimizer.param_groups for p in group["params"])
@@ -74,7 +90,14 @@ def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
 def with_own_warmups(
     schedule: LambdaLR, groups: Sequence[ParameterGroup], args: TrainingArguments, steps: int
 ) -> LambdaLR:
-    """Return the schedule of a run of so many steps, in which these groups have a warm-up of their own."""
+    """Return the schedule of a run in which some groups have a warm-up of their own.
+
+    Args:
+        schedule: The schedule of the other parameters.
+        groups: The groups.
+        args: Options of the run.
+        steps: Number of steps of the run.
+    """
     factors = {group.name: _factor(args, group, steps) for group in groups if group.warmup_steps is not None}
     of_groups = zip(schedule.optimizer.param_groups, schedule.lr_lambdas, strict=True)
     return LambdaLR(schedule.optimizer, [factors.get(group.get("name"), factor) for group, factor in of_groups])

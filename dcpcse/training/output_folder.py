@@ -28,6 +28,10 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
     """Raise UserError if the output folder cannot be used for this run.
 
     It must be empty, unless it is to be overwritten or its run is to be resumed. It must not contain the encoder.
+
+    Args:
+        run: Options of the run.
+        encoder: Folder or hub id of the encoder; None for a built method.
     """
     if run.process_index:  # only the first process checks: a slower process would find files that it has written
         return

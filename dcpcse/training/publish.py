@@ -37,7 +37,10 @@ HUB_FILES = frozenset({".gitattributes"})
 class PushTarget:
     """The repository and branch that a folder is pushed to.
 
-    private: True requires a private repository; None creates a public one, or leaves an existing one unchanged.
+    Args:
+        repo_id: ORGANISATION/NAME.
+        branch: Name of the branch.
+        private: True requires a private repository; None creates a public one, or leaves an existing one unchanged.
     """
 
     repo_id: str
@@ -56,10 +59,17 @@ def own_files(folder: str | Path) -> list[str]:
 
 
 def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool = False) -> ModelInfo | None:
-    """Return the Hub's description of the branch, or None if it does not exist. The folder need not exist yet.
+    """Return the Hub's description of the branch, or None if it does not exist.
 
-    Raises UserError if the user is not logged in or the Hub cannot be reached. Unless `overwrite` is set, also raises
-    it if the branch contains anything except the version that this folder was last pushed to or pulled from.
+    Args:
+        folder: The folder, which need not exist yet.
+        target: Where it is pushed to.
+        overwrite: Whether the branch may contain anything except the version that this folder was last pushed to or
+            pulled from.
+
+    Raises:
+        UserError: If the user is not logged in or the Hub cannot be reached, or unless `overwrite` is set, if the
+            branch contains anything else.
     """
     if not hub.has_owner(target.repo_id):
         raise UserError(f"{target.repo_id} is not a repository id; give ORGANISATION/NAME")
@@ -87,8 +97,13 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
     """Push a model folder as one commit and return the address of the commit.
 
     A card is written if the folder has none. Files on the branch that are not in this folder are removed in the same
-    commit; the history of the repository keeps them. overwrite: also replace a branch that does not contain an
-    earlier version of this folder.
+    commit; the history of the repository keeps them.
+
+    Args:
+        folder: The model folder.
+        target: Where it is pushed to.
+        message: Message of the commit; None for the default.
+        overwrite: Also replace a branch that does not contain an earlier version of this folder.
     """
     folder = Path(folder)
     own_files(folder)  # rejects links before a card describes the files behind them
@@ -127,6 +142,11 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
     """Copy a model folder, with its card and records, from the Hub to a new local folder, and return this folder.
 
     The local folder is written atomically.
+
+    Args:
+        repo_id: ORGANISATION/NAME.
+        output: The new folder.
+        options: Revision, cache and token for the Hub.
     """
     output = Path(output)
     require_new_folder(output, "output")

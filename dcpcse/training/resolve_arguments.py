@@ -58,6 +58,10 @@ def take_push_target(run: TrainingArguments, option_names: Collection[str]) -> P
 
     Also sets `run.push_to_hub` to False, since transformers would push every checkpoint with optimiser states and
     pickles.
+
+    Args:
+        run: Options of the run, which are changed.
+        option_names: Names of the options that the user has set.
     """
     if not run.push_to_hub:
         if unread := [name for name in HUB_OPTIONS if name in option_names]:
@@ -84,8 +88,10 @@ def take_push_target(run: TrainingArguments, option_names: Collection[str]) -> P
 def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option_names: Collection[str]) -> None:
     """Fill in values that follow from other options, and raise UserError for invalid combinations.
 
-    data: the options that name the evaluation data; None if these are Python objects. option_names: the names of the
-    options that the user has set; they are kept as `run.given`.
+    Args:
+        run: Options of the run, which are changed.
+        data: The options that name the evaluation data; None if these are Python objects.
+        option_names: Names of the options that the user has set; they are kept as `run.given`.
     """
     run.given, run.is_resolved = frozenset(option_names), True
     # dcpcse.Trainer needs no do_train, as in transformers. run.do_eval is not used: eval_strategy also sets it.

@@ -45,10 +45,15 @@ logger = logging.getLogger(__name__)
 class Inputs:
     """Inputs of a run that have no spelling on a command line; train.py gives none.
 
-    train_data, eval_pairs, eval_labels: Python objects; None if the options of these names hold paths. method: a
-    function (backbone, args, columns) → `Method`, or a built `Method`; None if `--method` names a registered one.
-    callbacks: as in transformers' Trainer. trainer_class: the class that trains. prints_log: whether log entries are
-    printed beside the progress bar.
+    Args:
+        train_data: Python object; None if the option of this name holds a path.
+        eval_pairs: Python object; None if the option of this name holds a path.
+        eval_labels: Python object; None if the option of this name holds a path.
+        method: A function (backbone, args, columns) → `Method`, or a built `Method`; None if `--method` names a
+            registered one.
+        callbacks: As in transformers' Trainer.
+        trainer_class: The class that trains.
+        prints_log: Whether log entries are printed beside the progress bar.
     """
 
     train_data: Any = None
@@ -67,8 +72,10 @@ def run_training(
 ) -> Trainer:
     """Train, evaluate and record as train.py does, and return the trainer.
 
-    options: parsed options. option_names: the names of the options that the user has set. inputs: what options cannot
-    hold.
+    Args:
+        options: Parsed options.
+        option_names: Names of the options that the user has set.
+        inputs: What options cannot hold.
     """
     _, _, run_args = options
     resolve_arguments(run_args, options[1], option_names)
@@ -159,7 +166,16 @@ def build_trainer(
     data: TrainingData,
     dev: Suite | None,
 ) -> Trainer:
-    """Build the Trainer of a run. data: its training data. dev: its dev evaluation, if there is one."""
+    """Build the Trainer of a run.
+
+    Args:
+        model_args: Options of the model.
+        data_args: Options of the data.
+        run_args: Options of the run.
+        inputs: What options cannot hold.
+        data: The training data.
+        dev: The dev evaluation, if there is one.
+    """
     trainer = inputs.trainer_class(
         model_args.model_name_or_path,
         inputs.method or model_args.method,

@@ -29,7 +29,14 @@ _CHECKPOINT_OR_TEMPORARY = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
 
 @dataclass(frozen=True)
 class DevScore:
-    """The last and the best value of a dev metric in a run, as logged: Spearman as a fraction, accuracies × 100."""
+    """The last and the best value of a dev metric in a run, as logged: Spearman as a fraction, accuracies × 100.
+
+    Args:
+        metric: Name of the metric.
+        last: The last value.
+        best: The best value.
+        best_step: Number of steps at the best value.
+    """
 
     metric: str
     last: float
@@ -50,10 +57,16 @@ METRIC_TITLES = {
 class Gain:
     """The score × 100 of the trained model and of the untouched encoder on own evaluation data.
 
-    data: name of the file or argument. metric: spearman, average_precision, accuracy, or mean (of nDCG@10). size:
-    number of pairs, texts or queries. representation: how the untouched encoder represents a sentence. interval: the
-    95 % interval of the difference, which covers pairs, texts or queries, not seeds; None if there are too few of
-    them. chose: whether these data also chose the checkpoint, which favours the trained model.
+    Args:
+        data: Name of the file or argument.
+        metric: "spearman", "average_precision", "accuracy", or "mean" (of nDCG@10).
+        size: Number of pairs, texts or queries.
+        representation: How the untouched encoder represents a sentence.
+        untouched: Score × 100 of the untouched encoder.
+        trained: Score × 100 of the trained model.
+        interval: The 95 % interval of the difference, which covers pairs, texts or queries, not seeds; None if there
+            are too few of them.
+        chose: Whether these data also chose the checkpoint, which favours the trained model.
     """
 
     data: str
@@ -87,9 +100,15 @@ class Gain:
 class Run:
     """The contents of a run's files; a damaged file counts as empty and has a line in `problems`.
 
-    metrics: lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json. end:
-    trainer_state.json in the folder of the run; None until the run has finished once. checkpoint: trainer_state.json
-    of the newest checkpoint. gains: for each set of own evaluation data, the trained model and the untouched encoder.
+    Args:
+        folder: The folder of the run.
+        options: The options of run.yaml.
+        metrics: Lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json.
+        environment: The environment of each call.
+        end: trainer_state.json in the folder of the run; None until the run has finished once.
+        checkpoint: trainer_state.json of the newest checkpoint.
+        problems: A line about each damaged file.
+        gains: For each set of own evaluation data, the trained model and the untouched encoder.
     """
 
     folder: Path
@@ -230,9 +249,14 @@ def require_run(folder: Path) -> Run:
 
 
 def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[Path]:
-    """Return the folders of all runs in and below `roots`, each once. Checkpoints do not count as runs.
+    """Return the folders of all runs in and below some folders, each once. Checkpoints do not count as runs.
 
-    on_problem: called with a message for each unreadable folder. Raises UserError if a root is not a folder.
+    Args:
+        roots: The folders.
+        on_problem: Called with a message for each unreadable folder.
+
+    Raises:
+        UserError: If a root is not a folder.
     """
     runs: dict[Path, Path] = {}
     for root in roots:
@@ -265,7 +289,9 @@ def is_checkpoint(folder: Path) -> bool:
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
     """Return path → content of the score files in a run's folder.
 
-    on_problem: called with a message for each damaged file.
+    Args:
+        folder: The folder of the run.
+        on_problem: Called with a message for each damaged file.
     """
     reports = {}
     for path in sorted(folder.glob("*.json")):

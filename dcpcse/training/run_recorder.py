@@ -53,7 +53,9 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 def write_environment(folder: Path, step: int) -> None:
     """Write the environment of this call of train.py, keeping those of earlier calls.
 
-    step: the step from which the call resumes, or 0. Calls that started at or after this step are dropped.
+    Args:
+        folder: The folder of the run.
+        step: The step from which the call resumes, or 0. Calls that started at or after this step are dropped.
     """
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
     write_json_atomic(folder / ENVIRONMENT, [*before, {"from_step": step, **system_info()}])

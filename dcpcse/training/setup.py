@@ -93,9 +93,12 @@ _OF_LOADING = ("config_name", "tokenizer_name", "lm_head", "cache_dir", "model_r
 class Setup:
     """What a run trains.
 
-    method: the method with its model. options: the options of the model with the values that the method fills in.
-    collator, dataset: what makes its batches; the dataset is None without training data. made_of: the inputs of the
-    run other than its options and encoder, by the names used in error messages.
+    Args:
+        method: The method with its model.
+        options: Options of the model with the values that the method fills in.
+        collator: Makes the batches.
+        dataset: The examples; None without training data.
+        made_of: The inputs of the run other than its options and encoder, by the names used in error messages.
     """
 
     method: Method
@@ -108,7 +111,13 @@ class Setup:
 def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelArguments:
     """Return the options of the model and its method from the arguments of `dcpcse.Trainer`.
 
-    Raises UserError for an encoder or a method of another type, and for an option that is unknown or has no effect.
+    Args:
+        model: As in `dcpcse.Trainer`.
+        method: As in `dcpcse.Trainer`.
+        values: `method_options` of `dcpcse.Trainer`.
+
+    Raises:
+        UserError: For an encoder or a method of another type, and for an option that is unknown or has no effect.
     """
     if reason := next((f"{name} is not supported: {NOT_HERE[name]}" for name in values if name in NOT_HERE), None):
         raise UserError(reason)
@@ -168,7 +177,11 @@ def open_train_dataset(
 ) -> TrainingData | None:
     """Return training data, read from a path or a Python object unless they are read already; None for None.
 
-    name: the name of an object in messages.
+    Args:
+        data: The path or object.
+        args: Options of the model, with the folder of the cache and the kind of positives.
+        refresh: Read a file again even if it is cached.
+        name: Name of an object in messages.
     """
     if data is None or isinstance(data, TrainingData):
         return data
@@ -186,7 +199,16 @@ def build(
 ) -> Setup:
     """Build the method on the encoder, and check that data, encoder, method and options fit together.
 
-    model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
+    Args:
+        model: As in `dcpcse.Trainer`.
+        method: As in `dcpcse.Trainer`.
+        options: Result of `model_options`.
+        data_args: Options of the data.
+        run: Options of the run, in which the learning rate, the batch size and the precision are filled in.
+        data: The training data; None if the run does not train.
+
+    Raises:
+        UserError: If they do not fit.
     """
     columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
     entry = None if isinstance(method, Method) else find_method(method)[1]
@@ -346,7 +368,14 @@ def _described(method: Method) -> str:
 def resolved(
     model: ModelArguments, data: DataArguments, run: TrainingArguments, option_names: Collection[str]
 ) -> dict[str, Any]:
-    """Return the options of a run with their final values, including defaults that have an effect."""
+    """Return the options of a run with their final values, including defaults that have an effect.
+
+    Args:
+        model: Options of the model.
+        data: Options of the data.
+        run: Options of the run.
+        option_names: Names of the options that the user has set.
+    """
     # Only those of transformers' hundred options are kept that were given or are always recorded.
     values = {name: value for name, value in run.to_dict().items() if name in option_names or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **values, "output_dir": run.output_dir, "do_train": run.trains}

@@ -20,7 +20,12 @@ from dcpcse.utils.errors import UserError
 
 
 def require_scalar(term: str, value: Any) -> Tensor:
-    """Return the value of a term if it is a scalar tensor. Raises UserError with the name of the term otherwise."""
+    """Return the value of a term if it is a scalar tensor; raise UserError otherwise.
+
+    Args:
+        term: Name of the term, for the message.
+        value: The value.
+    """
     if isinstance(value, Tensor) and not value.dim():
         return value
     description = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
@@ -52,7 +57,9 @@ class TrainingStep(nn.Module):
     def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
         """Return the scalar terms, by name, of a batch from `ViewCollator`.
 
-        replay: results of the first pass of the gradient cache, if the batch is a chunk in its second pass.
+        Args:
+            replay: Results of the first pass of the gradient cache, if the batch is a chunk in its second pass.
+            tensors: The batch.
         """
         batch = self.encode(**tensors)
         if replay is not None:
@@ -68,8 +75,14 @@ class TrainingStep(nn.Module):
     ) -> EncodedBatch:
         """Encode a batch for the losses.
 
-        input_ids, attention_mask: (B, V, L). others: further contents, such as the slots of templates. Raises
-        UserError for sentences.
+        Args:
+            input_ids: Token ids (B, V, L).
+            attention_mask: (B, V, L), 1 for tokens and 0 for padding.
+            packing: The packing of the mask, if it is already computed.
+            others: Further contents of the batch, such as the slots of templates.
+
+        Raises:
+            UserError: If sentences are given instead of token ids.
         """
         if not isinstance(attention_mask, Tensor):
             raise UserError(
@@ -125,7 +138,12 @@ class TrainingStep(nn.Module):
     ) -> None:
         """Recompute activations in the backward pass, including those of the prompts.
 
-        Raises UserError for reentrant checkpointing, which computes no gradients after frozen embeddings.
+        Args:
+            activation_checkpointing_kwargs: As in transformers.
+            others: As in transformers.
+
+        Raises:
+            UserError: For reentrant checkpointing, which computes no gradients after frozen embeddings.
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):

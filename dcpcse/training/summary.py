@@ -85,7 +85,9 @@ def _batches(encoder: Encoder) -> str:
 def count_parameters(module: nn.Module, *, trained: bool = False) -> int:
     """Return the number of parameters of a module; shared parameters are counted once.
 
-    trained: count only parameters that require a gradient.
+    Args:
+        module: The module.
+        trained: Count only parameters that require a gradient.
     """
     return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
 

@@ -86,6 +86,8 @@ class Trainer(HookedTrainer):
     methods work as in transformers. An overridden `compute_loss` gets the `TrainingStep` as `model`, and
     `model(**inputs)` returns the unweighted loss terms by name.
 
+    The constructor builds the method on its encoder, and checks that it fits the data and the options.
+
     For example:
 
         args = dcpcse.TrainingArguments("out", learning_rate=3e-2, eval_strategy="epoch")
@@ -95,9 +97,43 @@ class Trainer(HookedTrainer):
         trainer.train()
         trainer.save_model("model")  # dcpcse.load("model") reads it
 
-    method: the method, with its losses and views. sentence_encoder: the model that is trained. model_options: its
-    options, with the values that the method fills in. run_options: all options, as checkpoints record them. made_of:
-    what else identifies the run when it is resumed, such as a digest of the training data.
+    Args:
+        model: An encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
+        method: The name of a registered method; a function (backbone, args, columns) → `Method`, which need not be
+            registered and gives the method its name; or a built `Method`. None: dcpcse.
+        args: Our `TrainingArguments`, in which options that are not given are filled in; or those of transformers, of
+            which all values are taken. The object stays as it is: `trainer.args` is a copy, with what was filled in.
+        train_dataset: Sentences, pairs, triples or sentences with classes in any form that
+            `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only
+            evaluates.
+        eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
+            files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
+            NAME_METRIC. None is no evaluation.
+        callbacks: As in transformers.
+        compute_metrics: Function of a `transformers.EvalPrediction` that returns a dict of numbers. For each set of
+            evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy
+            arrays; its metrics are added as `eval_NAME`. It is not called for labelled texts. `metric_for_best_model`
+            may be one of these metrics; by default, it is the first score of the evaluation data.
+        data_collator: Replaces the `ViewCollator` that tokenises the views; it gets dicts with the sentences by their
+            roles (`anchor`, `positive`, …) and must return what `ViewCollator` returns.
+        optimizers: As in transformers.
+        max_seq_length: Maximum number of tokens of a training sentence.
+        pad_to_max_length: Pad every batch to this length.
+        eval_data_dir: Folder with the files of tasks that `eval_dataset` names.
+        custom_eval_data: Whether these files may differ from the official sizes.
+        options: All options of the model and of the data as objects, instead of the four arguments before and of
+            `method_options`.
+        method_options: Options of the model and of the method, by the names that `train.py --help all` lists, such as
+            `temp=0.05`.
+
+    Attributes:
+        method: The method, with its losses and views.
+        model_options: The options of the method, with the values that it fills in.
+        run_options: All options, as checkpoints record them.
+        made_of: What else identifies the run when it is resumed, such as a digest of the training data.
+
+    Raises:
+        UserError: If an argument is not allowed, or if parts do not fit together.
     """
 
     @parameter_names(model_name_or_path="model", train_file="train_dataset")
@@ -120,34 +156,6 @@ class Trainer(HookedTrainer):
         options: tuple[ModelArguments, DataArguments] | None = None,
         **method_options: Any,
     ) -> None:
-        """Build the method on its encoder, and check that it fits the data and the options.
-
-        model: an encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
-        method: the name of a registered method, by default dcpcse; a function (backbone, args, columns) → `Method`,
-        which need not be registered and gives the method its name; or a built `Method`. args: our `TrainingArguments`,
-        in which options that are not given are filled in; or those of transformers, of which all values are taken. The
-        object stays as it is: `trainer.args` is a copy, with what was filled in.
-
-        train_dataset: sentences, pairs, triples or sentences with classes in any form that
-        `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only evaluates.
-        eval_dataset: pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
-        files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
-        NAME_METRIC. None is no evaluation.
-
-        compute_metrics: function of a `transformers.EvalPrediction` that returns a dict of numbers. For each set of
-        evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy
-        arrays; its metrics are added as `eval_NAME`. It is not called for labelled texts. `metric_for_best_model` may
-        be one of these metrics; by default, it is the first score of the evaluation data. data_collator: replaces the
-        `ViewCollator` that tokenises the views; it gets dicts with the sentences by their roles (`anchor`, `positive`,
-        …) and must return what `ViewCollator` returns. callbacks, optimizers: as in transformers.
-
-        max_seq_length: maximum number of tokens of a training sentence. pad_to_max_length: pad every batch to this
-        length. custom_eval_data: whether files in `eval_data_dir` may differ from the official sizes. method_options:
-        options of the model and of the method, by the names that `train.py --help all` lists, such as `temp=0.05`.
-        options: all options of the model and of the data as objects, instead of the arguments before and these.
-
-        Raises UserError for an argument that is not allowed, and for parts that do not fit together.
-        """
         args, chosen = as_training_arguments(args), set() if method is None else {"method"}
         method = ModelArguments.method if method is None else method
         if options is None:
@@ -248,12 +256,16 @@ class Trainer(HookedTrainer):
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as transformers does, and return the number of steps, the mean loss and the metrics of the training.
 
-        resume_from_checkpoint: a folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`;
-        None is the option of this name. A checkpoint of the last step is only restored; the metrics are then empty.
+        If `prepack` is set, the frozen weights are prepacked for the CPU.
 
-        If `prepack` is set, the frozen weights are prepacked for the CPU. Raises UserError if the run differs from the
-        one that wrote the checkpoint, as train.py does, and if `output_dir` contains an earlier run that is neither
-        resumed nor replaced (`overwrite_output_dir`).
+        Args:
+            resume_from_checkpoint: A folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`;
+                None is the option of this name. A checkpoint of the last step is only restored; the metrics are then
+                empty.
+
+        Raises:
+            UserError: If the run differs from the one that wrote the checkpoint, as train.py does, or if `output_dir`
+                contains an earlier run that is neither resumed nor replaced (`overwrite_output_dir`).
         """
         if self.train_dataset is None:
             raise UserError("train_dataset is missing; give training data")
@@ -375,7 +387,12 @@ class Trainer(HookedTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Create the learning rate schedule as transformers does, with the warm-ups of the method's groups."""
+        """Create the learning rate schedule as transformers does, with the warm-ups of the method's groups.
+
+        Args:
+            num_training_steps: Number of optimiser steps.
+            optimizer: As in transformers.
+        """
         is_new = self.lr_scheduler is None
         schedule = super().create_scheduler(num_training_steps, optimizer)
         if is_new and any(group.warmup_steps is not None for group in self.method.groups):
@@ -389,7 +406,14 @@ class Trainer(HookedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss, Σ weight · term, with the weights scheduled for the current optimiser step."""
+        """Return the loss, Σ weight · term, with the weights scheduled for the current optimiser step.
+
+        Args:
+            model: The `TrainingStep`, which may be wrapped.
+            inputs: A batch of the collator.
+            return_outputs: Also return the unweighted terms by name.
+            num_items_in_batch: Not used.
+        """
         terms = model(**inputs)
         loss = self._weighted(terms)
         self.guards.gradient_flow.require_graph(loss)
@@ -400,7 +424,13 @@ class Trainer(HookedTrainer):
     def training_step(
         self, model: nn.Module, inputs: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Run the forward and backward pass of a batch (in chunks with `--gradient_cache_chunk`); return the loss."""
+        """Run the forward and backward pass of a batch (in chunks with `--gradient_cache_chunk`), and return the loss.
+
+        Args:
+            model: The `TrainingStep`, which may be wrapped.
+            inputs: A batch of the collator.
+            num_items_in_batch: As in transformers.
+        """
         self._passes += 1
         release_memory(self.args.device, self._passes)
         batch, rows = without_index(inputs)
@@ -471,6 +501,10 @@ class Trainer(HookedTrainer):
 
         In the entry at the end, `train_loss` becomes the mean over all steps of the run, including those before a
         resume.
+
+        Args:
+            logs: The entry, which is changed.
+            start_time: As in transformers.
         """
         self.guards.flush()
         if "train_loss" in logs:
@@ -488,8 +522,15 @@ class Trainer(HookedTrainer):
     ) -> dict[str, float]:
         """Return the metrics of the evaluation data as `eval_<name>`, and log them.
 
-        eval_dataset: data as in the constructor, which replace those given there. All processes encode and receive
-        the scores of the main process, so that they agree on the best step. Raises UserError if there are no data.
+        All processes encode and receive the scores of the main process, so that they agree on the best step.
+
+        Args:
+            eval_dataset: Data as in the constructor, which replace those given there.
+            ignore_keys: Not used.
+            metric_key_prefix: First part of the names of the metrics, before an underscore.
+
+        Raises:
+            UserError: If there are no data.
         """
         suites = self._suites if eval_dataset is None else open_eval_dataset(eval_dataset, self.data_options)
         if not suites:
@@ -530,8 +571,11 @@ class Trainer(HookedTrainer):
     def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
         """Write the model card to README.md in `output_dir`, as `dcpcse hub card` does.
 
-        It describes the model that `output_dir` contains, or else the model as it is now. model_name: by default, the
-        name of this folder. others: what transformers' card has and ours has not; a warning names it.
+        It describes the model that `output_dir` contains, or else the model as it is now.
+
+        Args:
+            model_name: Name of the model. None: the name of this folder.
+            others: What transformers' card has and ours has not; a warning names it.
         """
         if unused := [name for name, value in others.items() if value is not None]:
             warn(f"create_model_card: {', '.join(unused)} cannot be given here; add it to {CARD}")
@@ -606,7 +650,15 @@ class Trainer(HookedTrainer):
         return dict(zip(figures, means.tolist(), strict=True))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model as transformers does. Raises UserError if a weight is not finite."""
+        """Save the model as transformers does.
+
+        Args:
+            output_dir: The folder. None: `output_dir` of the options.
+            _internal_call: As in transformers.
+
+        Raises:
+            UserError: If a weight is not finite.
+        """
         self.guards.before_saving(self.state.global_step)
         super().save_model(output_dir, _internal_call)
 

@@ -18,8 +18,10 @@ def require_valid(
 ) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    option_names: names of the options that the user has set. objects: names of inputs that are Python objects instead
-    of options, such as `train_data` and `method`.
+    Args:
+        options: Options of the model, the data and the run.
+        option_names: Names of the options that the user has set.
+        objects: Names of inputs that are Python objects instead of options, such as `train_data` and `method`.
     """
     model, data, run = options
     if "output_dir" not in option_names:  # transformers would take ./trainer_output

@@ -43,7 +43,10 @@ def require_dev_tasks(data: DataArguments) -> None:
 def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> None:
     """Raise UserError if there are too few training examples for the loss, the processes or --dataloader_drop_last.
 
-    rows: number of examples, which differs from the number of rows of the data with --positive next.
+    Args:
+        data: The training data.
+        rows: Number of examples, which differs from the number of rows of the data with --positive next.
+        run: Options of the run.
     """
     batch = run.per_device_train_batch_size * run.world_size
     named = data.name if data.unit == "row" else spell("train_file", data.name)
@@ -222,7 +225,11 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect.
 
-    examples: number of training examples that are made of the data.
+    Args:
+        data: The training data.
+        examples: Number of training examples that are made of the data.
+        model: Options of the model.
+        run: Options of the run.
     """
     if model.positive == "next":
         require_following(data, examples)
@@ -249,7 +256,12 @@ def require_fitting(
 ) -> None:
     """Raise UserError if the method cannot be trained with these examples, sentence length, batch size or options.
 
-    columns: those of the examples. dataset: the examples; None if the run does not train.
+    Args:
+        method: The method.
+        columns: The columns of the examples.
+        dataset: The examples; None if the run does not train.
+        data: Options of the data.
+        run: Options of the run.
     """
     require_fits(method, data)
     require_room_after_prompt(method, data)

@@ -36,13 +36,26 @@ def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
-    """Return Python's error for an unknown argument of a function, with the most similar known name."""
+    """Return Python's error for an unknown argument of a function, with the most similar known name.
+
+    Args:
+        function: Name of the function.
+        name: Name of the argument.
+        known: Names of its arguments.
+    """
     hint = did_you_mean(name, known)
     return TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint and '; ' + hint}")
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return an integer of any type, also of numpy, that is not a truth value and within limits, both included."""
+    """Return an integer of any type, also of numpy, that is not a truth value and within limits.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+        least: The least allowed value; None without one.
+        most: The largest allowed value; None without one.
+    """
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -67,7 +80,14 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
-    """Return a finite real number, also of numpy, that is not a truth value and within limits, both included."""
+    """Return a finite real number, also of numpy, that is not a truth value and within limits.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+        least: The least allowed value; None without one.
+        most: The largest allowed value; None without one.
+    """
     try:
         finite = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
     except OverflowError:  # an integer beyond all floating-point numbers
@@ -133,9 +153,12 @@ def batch_size_or_default(value: Any) -> int | None:
 
 
 def encode_function(model: Any, batch_size: int | None, truncate_dim: int | None = None) -> Callable[[list[str]], Any]:
-    """Return `model.encode` with a batch size; None is the model's `default_batch_size`, or 128 if it has none.
+    """Return `model.encode` with a batch size.
 
-    truncate_dim: given to `model.encode` as well, unless it is None.
+    Args:
+        model: Any object with `encode(sentences, batch_size=…)`.
+        batch_size: None is the model's `default_batch_size`, or 128 if it has none.
+        truncate_dim: Passed to `model.encode` as well, unless it is None.
     """
     requested = batch_size_or_default(batch_size)
     size = getattr(encoder(model), "default_batch_size", 128) if requested is None else requested
@@ -150,9 +173,15 @@ def strings(
 ) -> list[str]:
     """Return the strings of a list, array or column as a list.
 
-    takes, item, is_a: words of the messages: what is taken, and what one string of the list is. Raises UserError for
-    a single string, a table, a set, a mapping or an iterator, for an item that is not a string, and for a string with
-    a surrogate.
+    Args:
+        value: The list.
+        takes: What is taken, for messages.
+        item: What one string of the list is, for messages.
+        is_a: What each item must be, for messages.
+
+    Raises:
+        UserError: For a single string, a table, a set, a mapping or an iterator, for an item that is not a string, and
+            for a string with a surrogate.
     """
     kind, shape = type(value).__name__, getattr(value, "shape", None)
     if isinstance(value, str):
@@ -181,7 +210,16 @@ def encode_arguments(
     without: Any = (),
     show_progress: Any = False,
 ) -> list[str]:
-    """Check the arguments that all functions `encode` have, and return the sentences as a list."""
+    """Check the arguments that all functions `encode` have, and return the sentences as a list.
+
+    Args:
+        sentences: As in `SentenceEncoder.encode`.
+        batch_size: As in `SentenceEncoder.encode`.
+        normalize: As in `SentenceEncoder.encode`.
+        max_length: As in `SentenceEncoder.encode`.
+        without: As in `SentenceEncoder.encode`.
+        show_progress: As in `SentenceEncoder.encode`.
+    """
     batch_size_or_default(batch_size)
     if normalize is not None:
         truth_value("normalize", normalize)
@@ -198,7 +236,12 @@ def encode_arguments(
 def matrix(name: str, value: Any) -> np.ndarray:
     """Return vectors as an array of real numbers, without a copy where possible; the caller checks its shape.
 
-    Raises UserError for complex numbers, text, objects and masked values.
+    Args:
+        name: Name of the argument, for messages.
+        value: The vectors.
+
+    Raises:
+        UserError: For complex numbers, text, objects and masked values.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise UserError(f"{name}: the array has masked values; fill them (array.filled(...)), or leave their rows out")

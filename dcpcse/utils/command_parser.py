@@ -66,7 +66,11 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that raises UserError with one line, which suggests the most similar option or choice.
 
-    unsupported: option that is rejected → the reason.
+    Args:
+        args: As in argparse.
+        epilog: As in argparse.
+        unsupported: Option that is rejected → the reason.
+        kwargs: As in argparse.
     """
 
     def __init__(
@@ -80,7 +84,13 @@ class CommandParser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")
 
     def add_model(self, name: str = "model", help: str = MODEL_HELP, **kwargs: Any) -> None:
-        """Add a model or a folder as the first positional argument, which `--model_name_or_path` gives as well."""
+        """Add a model or a folder as the first positional argument, which `--model_name_or_path` gives as well.
+
+        Args:
+            name: Name of the argument.
+            help: Its help.
+            kwargs: As in `add_argument`.
+        """
         self.takes_model = True
         self.add_argument(name, **{"metavar": name.upper(), **kwargs}, help=f"{help} Also --model_name_or_path.")
 
@@ -196,8 +206,11 @@ def _refuse_empty(words: Sequence[str], texts: Collection[str]) -> None:
 class Parser(CommandParser, DataclassParser):
     """A parser whose options are the fields of dataclasses.
 
-    main_options: heading → names of the options that `--help` shows; `--help all` shows all options. By default,
-    `--help` shows all options.
+    Args:
+        args: The dataclasses, and arguments of argparse.
+        main_options: Heading → names of the options that `--help` shows; `--help all` shows all options. None:
+            `--help` shows all options.
+        kwargs: As in `CommandParser`.
     """
 
     def __init__(self, *args: Any, main_options: Mapping[str, Sequence[str]] | None = None, **kwargs: Any) -> None:
@@ -250,7 +263,9 @@ class Parser(CommandParser, DataclassParser):
     ) -> dict[str, Any]:
         """Return the options of a file or preset, parsed and checked like those of a command line.
 
-        translate: a function that replaces old options on a command line.
+        Args:
+            options: Option → value.
+            translate: A function that replaces old options on a command line.
         """
         options = without_removed_defaults(options, {action.dest for action in self._actions})
         for name, value in options.items():
@@ -263,7 +278,9 @@ class Parser(CommandParser, DataclassParser):
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
         """Return the dataclasses, and a namespace of all other arguments.
 
-        texts: the name of a positional argument whose values may be separated by options.
+        Args:
+            argv: The words of the command line.
+            texts: Name of a positional argument whose values may be separated by options.
         """
         places, left = self.parse_known_args(argv)
         if texts:  # argparse accepts only the first group of values

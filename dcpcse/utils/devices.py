@@ -95,10 +95,16 @@ class Returning:
 
 
 def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, compiled: bool = False) -> bool:
-    """Return whether attention is computed by Triton kernels: `--attention`, by default if they can be used.
+    """Return whether attention is computed by Triton kernels, and say which attention a run on a GPU uses.
 
-    compiled: whether `--torch_compile` compiles the step. Says which attention a run on a GPU uses. Raises UserError
-    if the kernels are requested and cannot be used.
+    Args:
+        attention: `--attention`; None: kernels if they can be used.
+        device: Device of the run.
+        packing: Whether batches are packed.
+        compiled: Whether `--torch_compile` compiles the step.
+
+    Raises:
+        UserError: If the kernels are requested and cannot be used.
     """
     reasons = ["it is not used with --torch_compile"] if compiled else []
     if device.type != "cuda":
@@ -124,12 +130,14 @@ RELEASE_EVERY = 8
 def release_memory(device: torch.device, passes: int = 0) -> None:
     """Return free memory to the system after every `RELEASE_EVERY` passes, if the C library supports it (glibc).
 
-    device: where the tensors of the passes are. If this is not the CPU, nothing is done, since torch manages the
-    memory of devices.
-
     The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
     next batch do not fit into these pieces. Without a release, the memory of a process on a CPU would grow with every
     step, by some 40 MB with all-MiniLM-L6-v2.
+
+    Args:
+        device: Where the tensors of the passes are. If this is not the CPU, nothing is done, since torch manages the
+            memory of devices.
+        passes: Number of passes so far.
     """
     if device.type != "cpu" or passes % RELEASE_EVERY:
         return
@@ -143,10 +151,15 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def run_jobs(jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callable[[JobT], object]) -> None:
-    """Call `work` for every job on a CPU, and `done` for each finished job, in order. The first error is raised.
+    """Run jobs on a CPU. The first error is raised.
 
     If there are many jobs, each thread of torch computes one job alone. This is faster for small batches: the
     operations of an encoder are then short, and cores that share an operation wait for each other after it.
+
+    Args:
+        jobs: The jobs.
+        work: Called for every job.
+        done: Called for each finished job, in order.
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(jobs) < 2 * threads:
@@ -170,11 +183,18 @@ def run_pipeline(
     done: Callable[[JobT, Tensor], object],
     device: torch.device,
 ) -> None:
-    """Compute a tensor of every job on a device, and call `done` with the job and the tensor on the CPU, in order.
+    """Compute a tensor of every job on a device.
 
-    collate: returns the CPU tensors of a job; a thread calls it for the next job while the device computes, and pins
-    them. compute: gets them on the device, and returns a tensor there. The tensor of a job is read after the next job
-    has been queued, so that the device has work meanwhile. The first error is raised, also one of the thread.
+    The tensor of a job is read after the next job has been queued, so that the device has work meanwhile. The first
+    error is raised, also one of the thread.
+
+    Args:
+        jobs: The jobs.
+        collate: Returns the CPU tensors of a job; a thread calls it for the next job while the device computes, and
+            pins them.
+        compute: Gets them on the device, and returns a tensor there.
+        done: Called with the job and the tensor on the CPU, in order.
+        device: The device.
     """
     before: tuple[JobT, Returning] | None = None
     with contextlib.closing(_prepared_ahead(jobs, lambda job: pinned(collate(job), device))) as batches:

@@ -96,10 +96,13 @@ def is_lost_process(error: BaseException) -> bool:
 def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = None) -> list[Tensor]:
     """Gather the rows of all processes, each tensor (R, H) → (sum of all R, H), with this process's rows first.
 
-    All tensors of a process have the same number of rows R, which may differ between processes. Since the rows of the
-    process come first, row i belongs to anchor i on every process. Each process computes the loss of its own anchors
-    against all candidates; the gradient of a row is the sum of its gradients on all processes. counts: R of all
-    processes, in the order of ranks, such as `EncodedBatch.counts`; by default, the processes exchange them.
+    Since the rows of the process come first, row i belongs to anchor i on every process. Each process computes the
+    loss of its own anchors against all candidates; the gradient of a row is the sum of its gradients on all processes.
+
+    Args:
+        tensors: Tensors (R, H); all of a process have the same number of rows R, which may differ between processes.
+        counts: R of all processes, in the order of ranks, such as `EncodedBatch.counts`. None: the processes exchange
+            them.
     """
     if world_size() == 1:
         return list(tensors)
@@ -110,9 +113,11 @@ def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = N
 
 @torch.no_grad()
 def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-    """Gather the rows (R, H) of all processes in the order of ranks, without gradients. R may differ between them.
+    """Gather the rows of all processes in the order of ranks, without gradients.
 
-    counts: see `gather_own_first`.
+    Args:
+        rows: (R, H); R may differ between processes.
+        counts: See `gather_own_first`.
     """
     if world_size() == 1:
         return rows
@@ -120,11 +125,16 @@ def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
 
 
 def global_mean(mean: Tensor, count: int | Tensor, gradient: str = "exact") -> Tensor:
-    """Scale a mean over `count` items of this process so that the average over processes is the mean over all items.
+    """Scale a mean over items of this process so that the average over processes is the mean over all items.
 
-    With one process or equal counts, the mean is unchanged. gradient: `exact`, or `published` for the gradient of the
-    public SimCSE and DCPCSE code. In that code, every process computes the loss of the joined batch and backpropagates
-    to its own rows only; the average over processes is then the exact gradient divided by the number of processes.
+    With one process or equal counts, the mean is unchanged.
+
+    Args:
+        mean: The mean.
+        count: Number of items of this process.
+        gradient: "exact", or "published" for the gradient of the public SimCSE and DCPCSE code. In that code, every
+            process computes the loss of the joined batch and backpropagates to its own rows only; the average over
+            processes is then the exact gradient divided by the number of processes.
     """
     if world_size() > 1:
         local_count = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
@@ -213,10 +223,13 @@ class _AllReduce(torch.autograd.Function):
 
 
 class Share(list[int]):
-    """The rows of one process in a step. counts: the number of rows of each process in the step, by rank.
+    """The rows of one process in a step.
 
     A data loader gives a list of rows to the dataset as it is, so that each process knows the counts of the others
     without an exchange.
+
+    Attributes:
+        counts: The number of rows of each process in the step, by rank.
     """
 
     counts: tuple[int, ...] = ()
@@ -237,13 +250,16 @@ class DistributedBatchSampler(BatchSampler):
     Each row of an epoch is in exactly one list. The last step may have fewer rows. If it has fewer rows than
     processes, its rows are added to the previous step, at most one per process. With drop_last an incomplete step is
     left out.
+
+    Args:
+        batches: The sampler of one process, whose sampler, batch size and drop_last are used.
+        processes: Number of processes.
     """
 
     batch_size = None
     """Without a batch size, accelerate accepts lists of any length and does not repeat rows to fill them."""
 
     def __init__(self, batches: BatchSampler, processes: int) -> None:
-        """Create a sampler with the sampler, batch size and drop_last of `batches`, the sampler of one process."""
         self.sampler = batches.sampler
         self.drop_last = batches.drop_last
         self.per_process = batches.batch_size
@@ -262,7 +278,14 @@ class DistributedBatchSampler(BatchSampler):
 
 
 def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> list[int]:
-    """Return the number of rows of each step of an epoch, over all processes."""
+    """Return the number of rows of each step of an epoch, over all processes.
+
+    Args:
+        rows: Number of rows of an epoch.
+        per_process: Batch size of a process.
+        processes: Number of processes.
+        drop_last: Leave an incomplete step out.
+    """
     batch = per_process * processes
     full, rest = divmod(rows, batch)
     sizes = [batch] * full
@@ -281,7 +304,8 @@ def all_reduce_max(number: int) -> int:
 def require_same_in_all_processes(inputs: Mapping[str, Any]) -> None:
     """Raise UserError, in all processes, for the first input whose value differs between processes.
 
-    inputs: name → JSON-serialisable value, with the same names in all processes.
+    Args:
+        inputs: Name → JSON-serialisable value, with the same names in all processes.
     """
     if world_size() == 1:
         return

@@ -40,7 +40,12 @@ class OptionError(UserError):
 
 
 def no_effect(option: str, why: str) -> OptionError:
-    """Return the error for an option that would be ignored. why: the rest of the sentence, such as `without ...`."""
+    """Return the error for an option that would be ignored.
+
+    Args:
+        option: Name of the option.
+        why: The rest of the sentence, such as `without ...`.
+    """
     return OptionError(option, reason=f"has no effect {why}", remedy="leave it out")
 
 
@@ -156,7 +161,12 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str
     """Return `did you mean 'X'?` with the known name that is most similar, or an empty string if none is similar.
 
     A synonym is preferred, then a similar spelling in any case, then the first known name that begins with `name`.
-    form: the format of X.
+
+    Args:
+        name: The unknown name.
+        known: The known names.
+        cutoff: Least similarity of a spelling, from 0 to 1.
+        form: The format of X.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     lower = str(name).lower()

@@ -44,8 +44,11 @@ def existing_folder(folder: Path) -> Iterator[None]:
 def require_writable(folder: Path, what: str) -> None:
     """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files.
 
-    what: names the folder in the message, such as an option with its value. A name that is not text raises
-    UnicodeEncodeError, since the records that name the folder are written in UTF-8.
+    A name that is not text raises UnicodeEncodeError, since the records that name the folder are written in UTF-8.
+
+    Args:
+        folder: The folder.
+        what: Names the folder in the message, such as an option with its value.
     """
     str(folder).encode()
     try:
@@ -58,7 +61,10 @@ def require_writable(folder: Path, what: str) -> None:
 def require_output(path: Path, option: str, overwrite: bool) -> None:
     """Raise UserError unless a file can be written to the path that an option names.
 
-    Without `overwrite` the path must not exist.
+    Args:
+        path: The path.
+        option: Name of the option.
+        overwrite: Whether the path may exist.
     """
     require_file(path, option)
     if path.exists() and _MODEL_FILES.fullmatch(path.name):
@@ -164,16 +170,23 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staging_folder(path: Path, digits: str | None = None) -> Iterator[Path]:
-    """Yield a new folder next to `path`; the caller moves it or its files, and what is left of it is removed.
+    """Yield a new folder next to a path; the caller moves it or its files, and what is left of it is removed.
 
-    digits: see `staging_path`; random by default.
+    Args:
+        path: The path.
+        digits: See `staging_path`. None: random ones.
     """
     with _staged(path, is_folder=True, digits=digits) as (part, _):
         yield part
 
 
 def staging_path(path: Path, digits: str) -> Path:
-    """Return the name under which `path` is written. digits: 16 random hexadecimal digits."""
+    """Return the name under which a path is written.
+
+    Args:
+        path: The path.
+        digits: 16 random hexadecimal digits.
+    """
     return path.with_name(f".{_stem(path.name)}.{digits}.part")
 
 
@@ -229,8 +242,12 @@ def _create(path: Path, is_folder: bool, digits: str | None) -> tuple[Path, int]
 def remove_leftovers(folder: Path, name: str | None = None, finish: Callable[[Path], None] | None = None) -> None:
     """Remove what killed processes left of their writes to a folder; the files of running processes are kept.
 
-    name: only of the writes to the file or folder of this name. finish: called instead of removing. On a file system
-    without locks, nothing is removed.
+    On a file system without locks, nothing is removed.
+
+    Args:
+        folder: The folder.
+        name: Only of the writes to the file or folder of this name.
+        finish: Called instead of removing.
     """
     for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK) else []:
         match = PART.fullmatch(path.name)
@@ -292,7 +309,8 @@ def json_text(content: Any) -> str:
 def fsync(path: Path | int) -> None:
     """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure.
 
-    path: its path, or the descriptor of an open file.
+    Args:
+        path: Its path, or the descriptor of an open file.
     """
     opened = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY)
     try:

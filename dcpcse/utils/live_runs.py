@@ -40,11 +40,20 @@ def read_beside_training(
     is_complete: Callable[[Found], bool] = lambda result: True,
     attempts: int = ATTEMPTS,
 ) -> Found:
-    """Return `read()`, which reads the files of a folder, even if a training is running that changes them.
+    """Read the files of a folder, even if a training is running that changes them.
 
     If `read` raises an error or its result is not complete while a training is running in the folder, it is called
-    again. Raises ChangedByTraining if the folder is a checkpoint that has been removed or replaced meanwhile, or if
-    all attempts have failed. Without a running training, errors of `read` pass unchanged.
+    again. Without a running training, errors of `read` pass unchanged.
+
+    Args:
+        folder: The folder.
+        read: Reads the files; its result is returned.
+        is_complete: Returns whether a result is complete.
+        attempts: Largest number of calls.
+
+    Raises:
+        ChangedByTraining: If the folder is a checkpoint that has been removed or replaced meanwhile, or if all
+            attempts have failed.
     """
     path = _resolved(folder)
     before, is_checkpoint = _identity(path), is_checkpoint_name(path.name)
@@ -78,7 +87,9 @@ def read_beside_training(
 def explain_removal(checkpoint: Path | None, applies: Callable[[], bool]) -> Iterator[None]:
     """Raise ChangedByTraining for an error in this block if the checkpoint that it reads has been removed.
 
-    applies: whether the block may still be reading the checkpoint; called only after an error.
+    Args:
+        checkpoint: The checkpoint; None if the block reads none.
+        applies: Whether the block may still be reading the checkpoint; called only after an error.
     """
     try:
         yield

@@ -39,9 +39,15 @@ class _Holder:
 def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder, which is created if it is missing.
 
-    Raises UserError if another process holds the lock; `what` names the folder in the message; also if there is
-    something at the place of the lock file that this function did not write. On a file system that does not support
-    locks, a warning is logged.
+    On a file system that does not support locks, a warning is logged.
+
+    Args:
+        folder: The folder.
+        what: Names the folder in the message.
+
+    Raises:
+        UserError: If another process holds the lock, or if there is something at the place of the lock file that this
+            function did not write.
     """
     path = folder / LOCK
     require_plain_file(path)

@@ -96,7 +96,12 @@ def needs_above_zero(option: str) -> Need:
 
 @dataclass(frozen=True)
 class Whole:
-    """The type of an option that is a whole number from `least` to `most`; calling it parses a text."""
+    """The type of an option that is a whole number within limits; calling it parses a text.
+
+    Args:
+        least: The least allowed value.
+        most: The largest allowed value; None without one.
+    """
 
     least: int
     most: int | None = None
@@ -169,12 +174,24 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 
 
 def flag(help: str, **metadata: Any) -> Any:
-    """Return a field that is True if the option is given without a value. None means the default of the method."""
+    """Return a field that is True if the option is given without a value. None means the default of the method.
+
+    Args:
+        help: The text that `--help` shows.
+        metadata: As in `option`.
+    """
     return option(None, help, nargs="?", const=True, **metadata)
 
 
 def require(holds: bool, option: str, value: Any, allowed: str) -> None:
-    """Raise OptionError, with the given and the allowed values, unless the condition `holds` is true."""
+    """Raise OptionError, with the given and the allowed values, unless a condition is true.
+
+    Args:
+        holds: The condition.
+        option: Name of the option.
+        value: Its value.
+        allowed: The allowed values, in words that follow "must be".
+    """
     if not holds:
         raise OptionError(option, value, f"must be {allowed}")
 
@@ -254,7 +271,9 @@ _COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a 
 def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
     """Raise OptionError for an option that differs from its default and has no effect.
 
-    columns: the columns of the training data; None if they are not known yet.
+    Args:
+        arguments: The options.
+        columns: The columns of the training data; None if they are not known yet.
     """
     for option_field in fields(arguments):
         value, column = getattr(arguments, option_field.name), option_field.metadata.get("column")

@@ -70,18 +70,28 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:
-    """Return the content of a JSON text. Raises ValueError if it is not valid JSON or is nested too deeply.
+    """Return the content of a JSON text.
 
-    once: raise an error if a name occurs twice in an object; by default its last value is used.
+    Args:
+        text: The text.
+        once: Raise an error if a name occurs twice in an object; by default its last value is used.
+
+    Raises:
+        ValueError: If it is not valid JSON or is nested too deeply.
     """
     parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
     return _checked(parse, text, "JSON")
 
 
 def read_json(path: Path, damaged: str = "is not JSON ({})") -> Any:
-    """Return the content of a JSON file; raise UserError if it cannot be read or is not JSON.
+    """Return the content of a JSON file.
 
-    damaged: what the error says of a file that is not JSON, a format for the reason.
+    Args:
+        path: The file.
+        damaged: What the error says of a file that is not JSON, a format for the reason.
+
+    Raises:
+        UserError: If the file cannot be read or is not JSON.
     """
     try:
         return parse_json(read_text(path))

@@ -21,7 +21,15 @@ _ROOT = Path(__file__).parent.parent / "presets"
 
 @dataclass(frozen=True)
 class Preset:
-    """A published setting. published: the STS average × 100 of the paper's test table, or None."""
+    """A published setting.
+
+    Args:
+        name: Name of the preset, such as "dcpcse/unsup-bert-base".
+        source: The paper or code that the setting is from.
+        published: The STS average × 100 of the paper's test table, or None.
+        notes: Differences between paper, README and scripts.
+        options: Option → value.
+    """
 
     name: str
     source: str
@@ -49,8 +57,11 @@ def drop_unused(
 ) -> dict[str, Any]:
     """Return the options of a preset without those that the given options replace or deprive of their effect.
 
-    metadata: option → its metadata, which declare the options that it needs and replaces. warn: called with a line
-    for each option that is left out.
+    Args:
+        preset: The options of the preset.
+        overrides: The given options.
+        metadata: Option → its metadata, which declare the options that it needs and replaces.
+        warn: Called with a line for each option that is left out.
     """
     result = dict(preset)
     options = SimpleNamespace(**{**dict.fromkeys(metadata), **overrides})

@@ -71,10 +71,16 @@ class EnvironmentCall(schema.Open):
 class GainEntry(schema.Open):
     """An entry of `gain.json`, for one set of own evaluation data. Scores, difference and interval are × 100.
 
-    data: name of the file or argument; sha256: of its content. metric: a key of `significance.STATISTICS`.
-    representation: how the untouched encoder represents a sentence. outcomes: what it gave on each example (cosines, 1
-    for correct and 0 for wrong, or nDCG@10). trained and what follows from it are None until the training has ended;
-    interval is None if there are too few examples. chose: whether these data also chose the checkpoint.
+    Args:
+        data: Name of the file or argument.
+        sha256: Digest of its content.
+        metric: A key of `significance.STATISTICS`.
+        representation: How the untouched encoder represents a sentence.
+        untouched: Score of the untouched encoder.
+        outcomes: What it gave on each example (cosines, 1 for correct and 0 for wrong, or nDCG@10).
+        trained: Score of the trained model; None until the training has ended.
+        interval: Interval of the difference; None until the training has ended, or if there are too few examples.
+        chose: Whether these data also chose the checkpoint.
     """
 
     data: str

@@ -54,7 +54,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> None:
-    """Raise UserError unless expected and found tensors have the same names and shapes. what: for messages."""
+    """Raise UserError unless expected and actual tensors have the same names and shapes.
+
+    Args:
+        what: What contains the tensors, for messages.
+        expected: The expected tensors by name.
+        actual: The actual ones.
+    """
     if missing := set(expected) - set(actual):
         raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
     if extra := set(actual) - set(expected):

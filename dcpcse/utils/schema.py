@@ -50,9 +50,12 @@ class Foreign(Open):
 
 
 def allowed(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
-    """Return a dataclass field whose value must be null or pass the test `allows`.
+    """Return a dataclass field whose value must be null or pass a test.
 
-    expected: a description of the allowed values, for the error message.
+    Args:
+        expected: A description of the allowed values, for the error message.
+        allows: The test.
+        default: As in `dataclasses.field`.
     """
 
     def check(value: Any) -> None:
@@ -139,7 +142,16 @@ def explained(location: Path | str) -> Iterator[None]:
 
 
 def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
-    """Return the content of a file that `parse` accepts. Raises UserError, with the path, for any other file."""
+    """Return the content of a file that `parse` accepts.
+
+    Args:
+        kind: As in `parse`.
+        path: The file.
+        load: As in `parse`.
+
+    Raises:
+        UserError: With the path, for any other file.
+    """
     with explained(path):
         return parse(kind, read_text(path), load)
 
@@ -147,7 +159,12 @@ def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
 def read_lines(kind: Any, path: Path) -> list[Any]:
     """Return the content of each line of a JSON lines file; an incomplete last line, of a killed process, is left out.
 
-    Raises UserError, with the path and the line, for any other file.
+    Args:
+        kind: As in `parse`.
+        path: The file.
+
+    Raises:
+        UserError: With the path and the line, for any other file.
     """
     with explained(path):
         lines = read_text(path).split("\n")[:-1]
@@ -161,8 +178,13 @@ def read_lines(kind: Any, path: Path) -> list[Any]:
 def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json) -> Any:
     """Return the content of a text as plain dicts and lists, after all of its values were checked.
 
-    kind: the type of the content: a strict dataclass, `dict`, or a list of one of them. load: `parse_json`, or
-    `parse_yaml`. Raises ValueError, with the key, its value and the allowed values, if the content is invalid.
+    Args:
+        kind: The type of the content: a strict dataclass, `dict`, or a list of one of them.
+        text: The text.
+        load: `parse_json`, or `parse_yaml`.
+
+    Raises:
+        ValueError: With the key, its value and the allowed values, if the content is invalid.
     """
     foreign = isinstance(kind, type) and issubclass(kind, Foreign)
     content = parse_json(text, once=not foreign) if load is parse_json else load(text)
@@ -235,8 +257,13 @@ def _expected(kind: Any) -> str:
 def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
     """Convert a JSON object to a strict dataclass.
 
-    where: the key of the object, empty for a whole file. Raises ValueError, with the key, its value and the
-    allowed values, if the object is invalid.
+    Args:
+        kind: The dataclass.
+        content: The object.
+        where: The key of the object, empty for a whole file.
+
+    Raises:
+        ValueError: With the key, its value and the allowed values, if the object is invalid.
     """
     known = {field.name: field for field in fields(kind)}
     inside = f" in {where}" if where else ""

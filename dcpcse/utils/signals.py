@@ -15,7 +15,15 @@ Handler = Callable[[int, object], None]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised if a signal ends the program. `code`: exit code as in a shell, 130 for SIGINT and 143 for SIGTERM."""
+    """Raised if a signal ends the program.
+
+    Args:
+        number: Number of the signal.
+        what: The message.
+
+    Attributes:
+        code: Exit code as in a shell, 130 for SIGINT and 143 for SIGTERM.
+    """
 
     def __init__(self, number: int, what: str = "") -> None:
         super().__init__(what)
@@ -99,8 +107,11 @@ class DeferredSignal:
 def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
     """Ignore signals in a worker of a data loader, since its parent responds to them.
 
-    A signal may be sent to all processes of a job, and the end of a worker would end the running step. before: a
-    function that is also called in the worker. number: the number of the worker, which is passed to `before`.
+    A signal may be sent to all processes of a job, and the end of a worker would end the running step.
+
+    Args:
+        before: A function that is also called in the worker.
+        number: Number of the worker, which is passed to `before`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIGTERM ends a worker with a delay, because a parent that ends without stopping its workers waits for them.

@@ -45,9 +45,14 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 class SentenceModules:
     """What sentence-transformers computes from the output of an encoder in a plain folder.
 
-    pooling: name of the pooler. size: hidden size of the encoder. dense: the layer of the tanh MLP, or None if there
-    is no such head. dense_at_inference: whether inference uses this layer. max_tokens: maximum sequence length.
-    normalize: whether embeddings are scaled to unit length. prompt: the text before each sentence.
+    Args:
+        pooling: Name of the pooler.
+        size: Hidden size of the encoder.
+        dense: The layer of the tanh MLP; None if there is no such head.
+        dense_at_inference: Whether inference uses this layer.
+        max_tokens: Maximum sequence length.
+        normalize: Whether embeddings are scaled to unit length.
+        prompt: The text before each sentence.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
@@ -91,7 +96,13 @@ class SentenceModules:
 
 @dataclass(frozen=True)
 class TunedBackbone:
-    """A trained backbone. modules: what the folder is written for if it is plain, else None."""
+    """A trained backbone.
+
+    Args:
+        model: The backbone.
+        fingerprint: Digest of its weights.
+        modules: What the folder is written for if it is plain, else None.
+    """
 
     model: PreTrainedModel
     fingerprint: str
@@ -129,8 +140,14 @@ def plain_obstacles(
 ) -> list[str]:
     """Return the reasons why AutoModel and sentence-transformers would return different embeddings; [] if they do not.
 
-    opens: whether both load the encoder from the folder, because it was trained or has a LoRA adapter. dtype: of the
-    encoder's weights. other_head: whether inference uses a head other than the tanh MLP.
+    Args:
+        pooling: Name of the pooler.
+        opens: Whether both load the encoder from the folder, because it was trained or has a LoRA adapter.
+        templates: Whether the model has templates.
+        prompts: Whether it has deep prompts.
+        position_offset: Number of positions by which texts are shifted.
+        dtype: Type of the encoder's weights.
+        other_head: Whether inference uses a head other than the tanh MLP.
     """
     reasons = {
         "its encoder is frozen, so the folder does not contain it": not opens,
@@ -147,9 +164,14 @@ def plain_obstacles(
 
 
 def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights of the backbone in a model folder; raise UserError if they are damaged.
+    """Return the weights of the backbone in a model folder.
 
-    record: the entry that `TunedBackbone.write` returned.
+    Args:
+        folder: The model folder.
+        record: The entry that `TunedBackbone.write` returned.
+
+    Raises:
+        UserError: If the weights are damaged.
     """
     return load_tensors(backbone_path(folder, record) / WEIGHTS)
 
@@ -160,7 +182,12 @@ def holds_encoder(folder: Path) -> bool:
 
 
 def clear_files(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of a model and the folders that are empty then; other files and what lies behind links are kept."""
+    """Remove files of a model and the folders that are empty then; other files and what lies behind links are kept.
+
+    Args:
+        folder: The model folder.
+        names: Relative paths of the files.
+    """
     for name in names:
         if not (folder / name).parent.is_symlink() or (folder / name).parent == folder:
             (folder / name).unlink(missing_ok=True)

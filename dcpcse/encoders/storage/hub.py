@@ -47,10 +47,17 @@ def has_owner(name: str) -> bool:
 def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
     """Return the local copy of a model folder on the Hub, and the options for loading the base of the folder.
 
-    Any other name is returned unchanged. The revision in `options` is that of the folder; the returned options have
-    none, since the folder records the revision of its base. If the Hub cannot be reached and its cache contains a
-    plain encoder of this name, the name is returned unchanged and a message is logged. Raises UserError if the Hub
-    cannot be reached and its cache contains neither a model folder nor an encoder of this name.
+    Any other name is returned unchanged. The returned options have no revision, since the folder records the revision
+    of its base. If the Hub cannot be reached and its cache contains a plain encoder of this name, the name is returned
+    unchanged and a message is logged.
+
+    Args:
+        name: Hub id, or anything else.
+        options: Revision of the folder, cache and token.
+
+    Raises:
+        UserError: If the Hub cannot be reached and its cache contains neither a model folder nor an encoder of this
+            name.
     """
     try:
         folder = find_model_folder(name, options)
@@ -62,7 +69,12 @@ def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOpti
 
 
 def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
-    """Like `resolve_model_folder`, but raise UserError if the repository does not contain a model folder."""
+    """Like `resolve_model_folder`, but raise UserError if the repository does not contain a model folder.
+
+    Args:
+        name: As in `resolve_model_folder`.
+        options: As in `resolve_model_folder`. None: the defaults.
+    """
     name = path("folder", name)
     if not is_hub_id(name):
         return name, options
@@ -80,6 +92,10 @@ def require_known(name: str, options: LoadOptions) -> None:
     """Raise UserError if neither the Hub nor its cache contains an encoder of this name.
 
     Without this check, transformers would retry for half a minute.
+
+    Args:
+        name: Hub id.
+        options: Revision, cache and token.
     """
     if is_hub_id(name):
         try:
@@ -96,9 +112,16 @@ def _require_cached_encoder(name: str, options: LoadOptions) -> None:
 def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
     """Return the local copy of a model folder on the Hub; None for a local path or a repository of another kind.
 
-    Only the files of a model folder and those named in `more` are downloaded. If the Hub cannot be reached, the copy
-    in its cache is returned. Raises UserError if the repository or revision is unknown, and UnreachableError if the
-    Hub cannot be reached and its cache does not contain the folder.
+    Only the files of a model folder are downloaded. If the Hub cannot be reached, the copy in its cache is returned.
+
+    Args:
+        name: Hub id or path.
+        options: Revision, cache and token.
+        more: Names of further files to download.
+
+    Raises:
+        UserError: If the repository or revision is unknown.
+        UnreachableError: If the Hub cannot be reached and its cache does not contain the folder.
     """
     if not is_hub_id(name):
         return None
@@ -121,9 +144,16 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
 def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions) -> Path:
     """Return the local copy of an encoder or of a checkpoint of other code on the Hub.
 
-    Only the configuration, the tokenizer and one file of weights are downloaded. weights: possible names of this file;
-    the first that exists is taken. If the Hub cannot be reached, the copy in its cache is returned. Raises UserError
-    if the repository or revision is unknown.
+    Only the configuration, the tokenizer and one file of weights are downloaded. If the Hub cannot be reached, the
+    copy in its cache is returned.
+
+    Args:
+        name: Hub id.
+        weights: Possible names of the file of weights; the first that exists is taken.
+        options: Revision, cache and token.
+
+    Raises:
+        UserError: If the repository or revision is unknown.
     """
     try:
         files = {file.rfilename for file in model_info(name, options).siblings or ()}
@@ -136,9 +166,14 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
 
 
 def download_files(name: str, files: Sequence[str], options: LoadOptions) -> Path:
-    """Return the local copy of a repository on the Hub that contains those of its files that are named.
+    """Return the local copy of a repository on the Hub that contains some of its files.
 
     If the Hub cannot be reached, the copy in its cache is returned.
+
+    Args:
+        name: Hub id.
+        files: Names of the files.
+        options: Revision, cache and token.
     """
     try:
         model_info(name, options)
@@ -150,9 +185,14 @@ def download_files(name: str, files: Sequence[str], options: LoadOptions) -> Pat
 
 
 def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
-    """Return the local copy of the first of these files that a repository on the Hub contains; None without any.
+    """Return the local copy of the first of some files that a repository on the Hub contains; None without any.
 
     If the Hub cannot be reached, the copy in its cache is returned.
+
+    Args:
+        name: Hub id.
+        files: Names of the files.
+        options: Revision, cache and token.
     """
     try:
         available = {file.rfilename for file in model_info(name, options).siblings or ()}
@@ -167,7 +207,12 @@ def download_first(name: str, files: Collection[str], options: LoadOptions) -> P
 
 
 def model_info(name: str, options: LoadOptions) -> ModelInfo:
-    """Return the Hub's description of a repository at a revision: its commit, files and visibility."""
+    """Return the Hub's description of a repository at a revision: its commit, files and visibility.
+
+    Args:
+        name: Hub id.
+        options: Revision and token.
+    """
     with explain_hub_errors(name):
         return HfApi(token=options.token).model_info(name, revision=options.revision, timeout=TIMEOUT)
 

@@ -9,7 +9,13 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options for loading a checkpoint, named as in transformers' `from_pretrained`."""
+    """Options for loading a checkpoint, named as in transformers' `from_pretrained`.
+
+    Args:
+        revision: Branch, tag or commit on the Hub. None: the default branch.
+        cache_dir: Folder for downloads. None: the cache of the Hub.
+        token: Token for the Hub; True for the stored one.
+    """
 
     revision: str | None = None
     cache_dir: str | None = None
@@ -25,7 +31,13 @@ class LoadOptions:
 
     @classmethod
     def from_args(cls, cache_dir: str | None, use_auth_token: bool, model_revision: str = "main") -> "LoadOptions":
-        """Return the options given on a command line; the revision `main` is the default and counts as not given."""
+        """Return the options given on a command line.
+
+        Args:
+            cache_dir: --cache_dir.
+            use_auth_token: --use_auth_token.
+            model_revision: --model_revision; `main` is the default and counts as not given.
+        """
         revision = None if model_revision == "main" else model_revision
         return cls(revision, cache_dir, True if use_auth_token else None)
 

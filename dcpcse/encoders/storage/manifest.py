@@ -314,7 +314,10 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
 def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Iterator[str]:
     """Yield an error message for each tensor that is missing or differs in shape from the manifest.
 
-    actual: the shapes of the tensors in the files.
+    Args:
+        folder: The model folder, for messages.
+        record: Its manifest.
+        actual: The shapes of the tensors in the files.
     """
     for file, expected in shapes(record).items():
         tensors = actual.get(file, {})
@@ -355,7 +358,12 @@ def file_names(record: Mapping[str, Any]) -> set[str]:
 
 
 def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
-    """Return relative path → sha256 for every file of a model in a folder, except the manifest itself."""
+    """Return relative path → sha256 for every file of a model in a folder, except the manifest itself.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
     names = sorted(file_names(record) - {MODEL_FOLDER_FILE})
     return {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
 
@@ -385,7 +393,12 @@ def _without_last_call(data: bytes) -> bytes:
 
 
 def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error message for each file that differs from its checksum; none for folders without checksums."""
+    """Yield an error message for each file that differs from its checksum; none for folders without checksums.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
     if "sha256" in record:
         files = {name for name in file_names(record) - {MODEL_FOLDER_FILE} if (folder / name).is_file()}
         for name in sorted(files - set(record["sha256"])):
@@ -405,7 +418,12 @@ def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise UserError for the first file that differs from its checksum."""
+    """Raise UserError for the first file that differs from its checksum.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
     if problem := next(changed_files(folder, record), None):
         raise UserError(problem)
 
@@ -415,9 +433,14 @@ DAMAGED = "is not readable JSON ({}); copy the folder again"
 
 
 def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
-    """Return the JSON object in a file; raise UserError if the file cannot be read or contains anything else.
+    """Return the JSON object in a file.
 
-    kind: the schema of the object, if it is not checked later.
+    Args:
+        path: The file.
+        kind: The schema of the object; None if it is checked later.
+
+    Raises:
+        UserError: If the file cannot be read or contains anything else.
     """
     content = read_json(path, DAMAGED)
     if not isinstance(content, dict):
@@ -429,5 +452,10 @@ def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
 
 
 def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Return the path of the backbone in a model folder. record: the entry `backbone` of the manifest."""
+    """Return the path of the backbone in a model folder.
+
+    Args:
+        folder: The model folder.
+        record: The entry `backbone` of the manifest.
+    """
     return folder / record["folder"]

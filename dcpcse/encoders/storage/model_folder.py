@@ -37,8 +37,10 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 class FolderContents:
     """The contents of a model folder.
 
-    record: the manifest. adapter: deep prompts or the matrices of LoRA, by their names in the file; {} if the model
-    has neither. trained: the other trained tensors by name.
+    Args:
+        record: The manifest.
+        adapter: Deep prompts or the matrices of LoRA, by their names in the file; {} if the model has neither.
+        trained: The other trained tensors by name.
     """
 
     record: Mapping[str, Any]
@@ -69,12 +71,19 @@ def write_contents(
 ) -> None:
     """Write the files of a model to a folder.
 
-    adapter, trained: see `FolderContents`. peft_config: the adapter's configuration, with which it has the file names
-    that PEFT opens. modules: what a plain folder with a LoRA adapter is written for; without it, the adapter is in a
-    folder of its own. The record contains the sha256 of every other file that the embeddings depend on, including the
-    tokenizer.
+    The record contains the sha256 of every other file that the embeddings depend on, including the tokenizer. An
+    earlier model in the folder is replaced as `replaced_model` describes.
 
-    An earlier model in the folder is replaced as `replaced_model` describes.
+    Args:
+        folder: The folder.
+        record: The manifest.
+        adapter: See `FolderContents`.
+        trained: See `FolderContents`.
+        peft_config: The adapter's configuration, with which it has the file names that PEFT opens.
+        modules: What a plain folder with a LoRA adapter is written for; without it, the adapter is in a folder of its
+            own.
+        backbone: The trained backbone; None if it is frozen.
+        tokenizer: The tokenizer.
     """
     folder = Path(folder)
     if (backbone or modules) and holds_another_encoder(folder):
@@ -107,9 +116,15 @@ def write_contents(
 def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield a temporary folder for the files of a model, which replace the model in `folder` at the end.
 
-    remove_old: removes the files of the earlier model, by default `clear`. Until then, a failure leaves the earlier
-    model unchanged. If the process is killed afterwards, the folder contains no model rather than a mixture of
-    two, because `dcpcse.json` is moved last. Raises UserError if a file would be moved out of the folder by a link.
+    Until then, a failure leaves the earlier model unchanged. If the process is killed afterwards, the folder contains
+    no model rather than a mixture of two, because `dcpcse.json` is moved last.
+
+    Args:
+        folder: The model folder.
+        remove_old: Removes the files of the earlier model. None: `clear`.
+
+    Raises:
+        UserError: If a file would be moved out of the folder by a link.
     """
     with staging_folder(folder / "model") as part:
         yield part

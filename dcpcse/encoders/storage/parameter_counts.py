@@ -28,6 +28,10 @@ def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
 
     The parts are prompt, lora, head, shallow, cls_prompt and backbone. If a projection computes the prompt table, the
     projection is counted and the table is not.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
     """
     parts: dict[str, int] = {}
     if record.get("lora") or (record["prompt"] and record["prompt"]["projection"] is None):

@@ -46,7 +46,12 @@ _WITHOUT_EFFECT = ("unpad_inputs",)
 
 @dataclass(frozen=True)
 class Module:
-    """An entry of modules.json. kind: name of its class, such as "Pooling"; path: relative path of its folder."""
+    """An entry of modules.json.
+
+    Args:
+        kind: Name of its class, such as "Pooling".
+        path: Relative path of its folder.
+    """
 
     kind: str
     path: str
@@ -54,7 +59,13 @@ class Module:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """How texts are prepared. max_length: None for that of the tokenizer; prefix: text before each sentence."""
+    """How texts are prepared.
+
+    Args:
+        max_length: Maximum number of tokens; None for that of the tokenizer.
+        lower_case: Whether texts are converted to lower case.
+        prefix: Text before each sentence.
+    """
 
     max_length: int | None
     lower_case: bool
@@ -63,7 +74,13 @@ class TextSettings:
 
 @dataclass(frozen=True)
 class DenseSettings:
-    """A module Dense. folder: contains its weights; activation: one of `ACTIVATIONS`."""
+    """A module Dense.
+
+    Args:
+        folder: Folder that contains its weights.
+        activation: One of `ACTIVATIONS`.
+        bias: Whether it has a bias.
+    """
 
     folder: Path
     activation: str
@@ -72,7 +89,14 @@ class DenseSettings:
 
 @dataclass(frozen=True)
 class PoolingSettings:
-    """What follows the encoder. pooling: a key of `POOLERS`; title: its name in sentence-transformers."""
+    """What follows the encoder.
+
+    Args:
+        pooling: A key of `POOLERS`.
+        title: Its name in sentence-transformers.
+        dense: The modules Dense, in order.
+        normalize: Whether embeddings are scaled to unit length.
+    """
 
     pooling: str
     title: str
@@ -104,14 +128,27 @@ def read_modules(folder: Path) -> list[Module]:
 
 
 def encoder_folder(folder: Path, modules: Sequence[Module]) -> Path:
-    """Return the folder of the encoder, which the first module describes."""
+    """Return the folder of the encoder, which the first module describes.
+
+    Args:
+        folder: The folder of the model.
+        modules: The entries of its modules.json.
+    """
     if modules[0].kind != "Transformer":
         raise _foreign(folder / MODULES, f"the module {modules[0].kind} in the first place")
     return folder / modules[0].path
 
 
 def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
-    """Return how texts are prepared; raise UserError if a setting is unknown or cannot be reproduced."""
+    """Return how texts are prepared.
+
+    Args:
+        folder: The folder of the model.
+        encoder: The folder of its encoder.
+
+    Raises:
+        UserError: If a setting is unknown or cannot be reproduced.
+    """
     path = next((encoder / name for name in SENTENCE_CONFIGS if (encoder / name).is_file()), None)
     config = {} if path is None else read_object(path)
     for name, value in config.items():
@@ -134,7 +171,16 @@ def read_size(folder: Path) -> int | None:
 
 
 def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) -> PoolingSettings:
-    """Return what follows the encoder; raise UserError if a module or a setting cannot be reproduced."""
+    """Return what follows the encoder.
+
+    Args:
+        folder: The folder of the model.
+        modules: The entries of its modules.json.
+        prefix: Text before each sentence.
+
+    Raises:
+        UserError: If a module or a setting cannot be reproduced.
+    """
     kinds = [module for module in modules[1:] if module.kind != "Dropout"]  # it has no effect at inference
     normalize = bool(kinds) and kinds[-1].kind == "Normalize"
     between = kinds[1:-1] if normalize else kinds[1:]

@@ -16,8 +16,12 @@ from dcpcse.utils.errors import UserError, no_effect, spell
 class Choice:
     """The settings of a representation, without its name.
 
-    template, denoise, final_period: see `SentenceEncoder`. remove: names of biases that are removed from static
-    embeddings (`static.static_encoder`). top_k: number of tokens to average.
+    Args:
+        template: As in `plain_encoder`.
+        denoise: As in `plain_encoder`.
+        final_period: As in `plain_encoder`.
+        remove: Names of biases that are removed from static embeddings (`static.static_encoder`).
+        top_k: Number of tokens to average.
     """
 
     template: Template | None = None
@@ -29,7 +33,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Representation:
-    """How a representation is built, the settings that it takes, and whether it needs a masked-LM head."""
+    """How a representation is built.
+
+    Args:
+        build: Function that builds it.
+        takes: Names of the settings that it takes.
+        needs_lm_head: Whether it needs a masked-LM head.
+    """
 
     build: Callable[[Backbone, Choice], SentenceEncoder]
     takes: tuple[str, ...] = ()
@@ -68,7 +78,16 @@ REPRESENTATIONS: Mapping[str, Representation] = {
 
 
 def build_representation(name: str, backbone: Backbone, choice: Choice) -> SentenceEncoder:
-    """Build the representation of that name; raise UserError for an unknown name or a setting without effect."""
+    """Build a representation.
+
+    Args:
+        name: Its name.
+        backbone: The pretrained encoder.
+        choice: Its settings.
+
+    Raises:
+        UserError: If the name is unknown or a setting has no effect.
+    """
     if name not in REPRESENTATIONS:
         raise UserError(f"unknown pooling {name!r}; choose from: {', '.join(sorted(REPRESENTATIONS))}")
     representation, unset = REPRESENTATIONS[name], Choice()

@@ -40,7 +40,12 @@ FREQUENT_BYTE_LEVEL = (
 
 
 class TokenTable(nn.Module):
-    """Replacement for an `Encoder` whose hidden states are rows of an embedding matrix (V, H)."""
+    """Replacement for an `Encoder` whose hidden states are rows of an embedding matrix.
+
+    Args:
+        backbone: The pretrained encoder.
+        weight: The matrix (V, H).
+    """
 
     prompt = None
     shallow = None
@@ -64,16 +69,20 @@ class TokenTable(nn.Module):
 
 
 class StaticEncoder(SentenceEncoder):
-    """A model whose embedding is the mean of the tokens' rows of an embedding matrix; some tokens may be excluded."""
+    """A model whose embedding is the mean of the tokens' rows of an embedding matrix; some tokens may be excluded.
+
+    If tokens are removed or sentences are converted to lower case, special tokens are excluded as well.
+
+    Args:
+        backbone: The pretrained encoder.
+        weight: The matrix (V, H).
+        removed: Token ids to exclude.
+        lowercase: Convert sentences to lower case.
+    """
 
     def __init__(
         self, backbone: Backbone, weight: Tensor, removed: Collection[int] = (), *, lowercase: bool = False
     ) -> None:
-        """Create the model.
-
-        removed: token ids to exclude. lowercase: convert sentences to lower case. With either, special tokens are
-        excluded as well.
-        """
         super().__init__(
             TokenTable(backbone.model, weight), backbone.tokenizer, backbone.source, pooling="avg", method=None
         )
@@ -103,8 +112,11 @@ class StaticEncoder(SentenceEncoder):
 def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
     """Build a `StaticEncoder` from an embedding matrix or output matrix.
 
-    remove: names in `BIASES`, whose tokens are excluded (PromptBERT, Table 3). For "case", sentences are converted to
-    lower case instead, so that no word is lost (appendix A.1).
+    Args:
+        backbone: The pretrained encoder.
+        matrix: The module with the matrix.
+        remove: Names in `BIASES`, whose tokens are excluded (PromptBERT, Table 3). For "case", sentences are converted
+            to lower case instead, so that no word is lost (appendix A.1).
     """
     names = set(remove)
     removed = biased_tokens(backbone.tokenizer, names - {"case"})
@@ -113,7 +125,15 @@ def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] 
 
 
 def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> set[int]:
-    """Return the ids of the tokens with one of the named biases; raise UserError for a name not in `BIASES`."""
+    """Return the ids of the tokens with one of the named biases.
+
+    Args:
+        tokenizer: The tokenizer.
+        remove: Names of biases.
+
+    Raises:
+        UserError: If a name is not in `BIASES`.
+    """
     vocabulary = tokenizer.get_vocab()
     removed: set[int] = set()
     for name in remove:

@@ -11,10 +11,15 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 
 class TopKAverage(nn.Module):
-    """Mean of the static embeddings of the k most probable tokens, weighted by probability (PromptBERT, eq. 3)."""
+    """Mean of the static embeddings of the k most probable tokens, weighted by probability (PromptBERT, eq. 3).
+
+    Args:
+        lm_head: Predicts the tokens.
+        embeddings: Static token embeddings (V, H).
+        k: Number of tokens.
+    """
 
     def __init__(self, lm_head: LMHead, embeddings: Tensor, k: int) -> None:
-        """embeddings: static token embeddings (V, H)."""
         super().__init__()
         self.lm_head = lm_head
         self.register_buffer("embeddings", embeddings, persistent=False)
@@ -31,7 +36,13 @@ class TopKAverage(nn.Module):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable tokens at a sentence's [MASK], with their probabilities."""
+    """The most probable tokens at a sentence's [MASK].
+
+    Args:
+        sentence: The sentence.
+        tokens: The tokens, the most probable first.
+        probabilities: Their probabilities.
+    """
 
     sentence: str
     tokens: list[str]
@@ -39,7 +50,14 @@ class Prediction:
 
 
 def predict_tokens(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: int = 5) -> list[Prediction]:
-    """Return the k most probable tokens at each sentence's [MASK], after any denoising (PromptBERT, Table 7)."""
+    """Return the most probable tokens at each sentence's [MASK], after any denoising (PromptBERT, Table 7).
+
+    Args:
+        model: The model, with a template.
+        lm_head: Predicts the tokens.
+        sentences: The sentences.
+        k: Number of tokens per sentence.
+    """
     vectors = torch.from_numpy(model.encode(sentences)).to(model.device)
     with torch.inference_mode():
         probabilities, tokens = lm_head(vectors).softmax(-1).topk(k)

@@ -20,7 +20,15 @@ class Postprocessor(Protocol):
     """A transformation of embeddings that must be fitted to embeddings first."""
 
     def fit(self, vectors: np.ndarray, show_progress: bool = False) -> Map:
-        """Fit the transformation to embeddings (N, H) and return it. Raises UserError if it cannot be fitted."""
+        """Fit the transformation to embeddings and return it.
+
+        Args:
+            vectors: Embeddings (N, H).
+            show_progress: Show a progress bar.
+
+        Raises:
+            UserError: If it cannot be fitted.
+        """
         ...
 
     def as_dict(self) -> dict[str, Any]:
@@ -30,9 +38,12 @@ class Postprocessor(Protocol):
 
 @dataclass(frozen=True)
 class WhiteningFitter:
-    """BERT-whitening (Su et al. 2021). dimensions: how many dimensions of largest variance are kept (None: all).
+    """BERT-whitening (Su et al. 2021).
 
     See `dcpcse.evaluation.postprocessing.whitening.Whitening`.
+
+    Args:
+        dimensions: Number of dimensions of largest variance that are kept. None: all.
     """
 
     dimensions: int | None = None
@@ -48,7 +59,10 @@ class WhiteningFitter:
 class FlowFitter:
     """BERT-flow (Li et al. 2020), which maps embeddings to the latent vectors of a normalising flow.
 
-    See `dcpcse.evaluation.postprocessing.flow.fit_flow`.
+    Args:
+        epochs: As in `dcpcse.evaluation.postprocessing.flow.fit_flow`.
+        learning_rate: As in `fit_flow`.
+        seed: As in `fit_flow`.
     """
 
     epochs: int = 1
@@ -80,8 +94,10 @@ POSTPROCESSORS: Mapping[str, Callable[..., Postprocessor]] = {"whitening": White
 class Fitting:
     """A postprocessor and the sentences whose embeddings it is fitted to.
 
-    sentences: None fits it to the distinct sentences of each task. source: the file that contains the sentences, for
-    messages and records.
+    Args:
+        postprocessor: The postprocessor.
+        sentences: The sentences; None fits it to the distinct sentences of each task.
+        source: The file that contains the sentences, for messages and records.
     """
 
     postprocessor: Postprocessor
@@ -91,8 +107,12 @@ class Fitting:
     def finish(self, encode: Callable[[list[str]], np.ndarray], show_progress: bool = False) -> Map:
         """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
 
-        encode: returns the embeddings of `sentences`. Raises UserError if these are not finite, or if the
-        postprocessor cannot be fitted to them.
+        Args:
+            encode: Returns the embeddings of `sentences`.
+            show_progress: Show a progress bar.
+
+        Raises:
+            UserError: If these embeddings are not finite, or if the postprocessor cannot be fitted to them.
         """
         if self.sentences is None:
             return lambda vectors: self.postprocessor.fit(vectors, show_progress)(vectors)

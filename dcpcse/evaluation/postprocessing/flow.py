@@ -107,16 +107,19 @@ class FlowStep(nn.Module):
 
 
 class Flow(nn.Module):
-    """A normalising flow: an invertible map of embeddings (N, H) to latent vectors with a standard Gaussian prior."""
+    """A normalising flow: an invertible map of embeddings (N, H) to latent vectors with a standard Gaussian prior.
+
+    Args:
+        dimension: The dimension H.
+        levels: Number of levels, each of which halves the channels.
+        depth: Number of steps per level.
+        width: Number of hidden units in a coupling.
+
+    Raises:
+        UserError: If the dimension is below 2^levels.
+    """
 
     def __init__(self, dimension: int, levels: int = 3, depth: int = 3, width: int = 32) -> None:
-        """Create a flow.
-
-        dimension: H. levels: number of levels, each of which halves the channels. depth: number of steps per level.
-        width: number of hidden units in a coupling.
-
-        Raises UserError if the dimension is below 2^levels.
-        """
         super().__init__()
         if dimension < 2**levels:
             raise UserError(
@@ -178,12 +181,22 @@ def fit_flow(
     seed: int = 0,
     on_step: Callable[[int, int, float], None] = lambda step, steps, likelihood: None,
 ) -> Flow:
-    """Fit a flow to embeddings (N, H) by maximum likelihood with Adam; the defaults are those of the published code.
+    """Fit a flow to embeddings by maximum likelihood with Adam; the defaults are those of the published code.
 
-    on_step: called with the step, the number of steps, and the mean log-likelihood of the batch per dimension, in
-    nats. The normalisations are initialised from up to max(batch_size, 2 H) vectors, because the variances of a
-    smaller sample would be too small in some directions. Raises UserError if there are fewer than two
-    vectors, or if the likelihood is not finite.
+    The normalisations are initialised from up to max(batch_size, 2 H) vectors, because the variances of a smaller
+    sample would be too small in some directions.
+
+    Args:
+        vectors: Embeddings (N, H).
+        epochs: Number of passes over the embeddings.
+        batch_size: Embeddings per step.
+        learning_rate: Learning rate of Adam.
+        seed: Seed of the initial weights and of the order of the embeddings.
+        on_step: Called with the step, the number of steps, and the mean log-likelihood of the batch per dimension, in
+            nats.
+
+    Raises:
+        UserError: If there are fewer than two vectors, or if the likelihood is not finite.
     """
     if len(vectors) < 2:
         raise UserError(f"a flow cannot be fitted to {len(vectors)} sentence(s); give at least 2")

@@ -15,18 +15,27 @@ LEAST_SHARE = 1e-10
 
 @dataclass(frozen=True)
 class Whitening:
-    """The map x → (x − mean) · matrix. mean: (H,). matrix: (H, K), columns in descending order of variance."""
+    """The map x → (x − mean) · matrix.
+
+    Args:
+        mean: (H,).
+        matrix: (H, K), columns in descending order of variance.
+    """
 
     mean: np.ndarray
     matrix: np.ndarray
 
     @classmethod
     def fit(cls, vectors: np.ndarray, dimensions: int | None = None) -> "Whitening":
-        """Return the map that gives vectors (N, H) mean 0 and an identity covariance matrix, computed in float64.
+        """Return the map that gives vectors mean 0 and an identity covariance matrix, computed in float64.
 
-        dimensions: K, the number of directions of largest variance that are kept. By default all directions in which
-        the vectors vary are kept; a warning is logged if there are fewer than H. Raises UserError if the vectors vary
-        in fewer than K directions, or in none.
+        Args:
+            vectors: (N, H).
+            dimensions: K, the number of directions of largest variance that are kept. None: all directions in which
+                the vectors vary; a warning is logged if there are fewer than H.
+
+        Raises:
+            UserError: If the vectors vary in fewer than K directions, or in none.
         """
         exact = np.asarray(vectors, dtype=np.float64)
         mean = exact.mean(0)

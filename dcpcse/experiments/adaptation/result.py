@@ -27,8 +27,10 @@ GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothi
 class Adaptation:
     """The result of an adaptation. Its text is a table of the figures and the verdict.
 
-    verdict: "gain", "no gain", "too few to tell", or "nothing tried" if no training came to a dev score. folder: the
-    output folder. record: the content of adapt.json.
+    Args:
+        verdict: "gain", "no gain", "too few to tell", or "nothing tried" if no training came to a dev score.
+        folder: The output folder.
+        record: The content of adapt.json.
     """
 
     verdict: str

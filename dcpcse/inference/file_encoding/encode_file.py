@@ -30,8 +30,13 @@ from dcpcse.utils.locks import exclusive_lock
 class EncodedFile:
     """A finished output file.
 
-    rows, dimension: shape of its vectors. truncated: number of truncated texts. encoded: number of lines that this
-    call encoded, without those of an earlier call. seconds: time that this call took to encode and write.
+    Args:
+        output: The file.
+        rows: Number of its vectors.
+        dimension: Size of a vector.
+        truncated: Number of truncated texts.
+        encoded: Number of lines that this call encoded, without those of an earlier call.
+        seconds: Time in seconds that this call took to encode and write.
     """
 
     output: Path
@@ -52,11 +57,20 @@ def encode_file(
 ) -> EncodedFile:
     """Encode every line of a UTF-8 text file and write the vectors to `args.output`, where row i is line i.
 
-    model: output folder of train.py, Hugging Face folder or hub id. encoder: options for loading it. The vectors are
-    those of `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is killed, the same
-    call resumes the work and writes the same bytes. With several processes, the calling script needs
-    `if __name__ == "__main__":`. Raises UserError if a line cannot be encoded, if the output cannot be written, or if
-    an existing output was written with a different model, text or options.
+    The vectors are those of `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is killed,
+    the same call resumes the work and writes the same bytes. With several processes, the calling script needs `if
+    __name__ == "__main__":`.
+
+    Args:
+        model: Output folder of train.py, Hugging Face folder or hub id.
+        file: The text file.
+        args: The options of the output and of the processes.
+        encoder: Options for loading the model. None: the defaults.
+        show_progress: Show a progress bar.
+
+    Raises:
+        UserError: If a line cannot be encoded, if the output cannot be written, or if an existing output was written
+            with a different model, text or options.
     """
     model = str(path("model", model))
     if not isinstance(args, EncodingArguments):

@@ -31,8 +31,15 @@ class EncodedChunk(NamedTuple):
 class EncodeJob:
     """The model name and the options that a worker needs to compute the same vectors as every other worker.
 
-    identity: identity of the model, by which a worker detects that it has loaded a different model; None until it is
-    known.
+    Args:
+        name: Folder or hub id of the model.
+        encoder: Options for loading it.
+        dtype: Data type of the vectors.
+        normalize: Scale the vectors to unit length; False: as the model's setting says.
+        max_length: As in `SentenceEncoder.encode`.
+        identity: Identity of the model, by which a worker detects that it has loaded a different model; None until it
+            is known.
+        truncate_dim: As in `SentenceEncoder.encode`.
     """
 
     name: str
@@ -50,15 +57,27 @@ class EncodeJob:
     def identify(self, model: SentenceEncoder, device_type: str) -> tuple["EncodeJob", int]:
         """Return a copy of the job with the identity of the model, and the dimension of the vectors.
 
-        device_type: type of the device that the workers will use; it becomes part of the identity.
-        Raises UserError if the model does not support the maximum length or the size.
+        Args:
+            model: The model.
+            device_type: Type of the device that the workers will use; it becomes part of the identity.
+
+        Raises:
+            UserError: If the model does not support the maximum length or the size.
         """
         model.encode([], max_length=self.max_length, truncate_dim=self.truncate_dim)
         size = self.truncate_dim or model.dimension
         return replace(self, identity={**identity(model), "device": device_type}), size
 
     def load_in_worker(self, device: str, threads: int) -> SentenceEncoder:
-        """Load the model in a worker. Raises UserError if its identity differs from the job's."""
+        """Load the model in a worker.
+
+        Args:
+            device: Device of the worker.
+            threads: Number of threads of torch.
+
+        Raises:
+            UserError: If the identity of the model differs from the job's.
+        """
         torch.set_num_threads(threads)
         model = self.load(device)
         if different := [key for key, value in identity(model).items() if self.identity.get(key) != value]:

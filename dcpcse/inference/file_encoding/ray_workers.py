@@ -26,14 +26,20 @@ def ray_workers(address: str, count: int | None, device: str | None) -> Iterator
 
 
 class RayWorkers:
-    """Actors on a Ray cluster. Ray restarts a killed actor, on a different machine if necessary."""
+    """Actors on a Ray cluster. Ray restarts a killed actor, on a different machine if necessary.
+
+    The constructor computes the number of actors and the cores of each; `encode` starts them.
+
+    Args:
+        ray: The module ray, connected to the cluster.
+        count: Number of actors. None: one per GPU, or one per machine on CPUs.
+        device: Device of the actors. None: CUDA if the cluster has GPUs.
+
+    Raises:
+        UserError: If the cluster has too few GPUs or cores.
+    """
 
     def __init__(self, ray: ModuleType, count: int | None, device: str | None) -> None:
-        """Compute the number of actors and the cores of each; `encode` starts them.
-
-        count: number of actors; by default one per GPU, or one per machine on CPUs. Raises UserError if the cluster
-        has too few GPUs or cores.
-        """
         self._ray = ray
         nodes = machines(ray)
         gpus = int(sum(node.get("GPU", 0) for node in nodes))

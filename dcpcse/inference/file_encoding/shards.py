@@ -81,6 +81,13 @@ class Shards:
 
     A shard gets its final name after it is written, so every existing shard is complete. The caller holds the lock of
     the folder. `start`, `save` and `join` raise UserError if a file cannot be written.
+
+    Args:
+        output: The output file.
+        made_of: Everything that determines the bytes of the output, as JSON values.
+        count: Number of chunks.
+        shape: Function from the number of a chunk to the shape (n, H) of its vectors.
+        dtype: Data type of the vectors.
     """
 
     def __init__(
@@ -91,10 +98,6 @@ class Shards:
         shape: Callable[[int], tuple[int, int]],
         dtype: str,
     ) -> None:
-        """made_of: everything that determines the bytes of the output, as JSON values. count: number of chunks.
-
-        shape, dtype: those of the vectors (n, H) of a chunk, by its number.
-        """
         self.output, self.folder = output, parts_folder(output)
         self._made_of, self._count, self._shape, self._dtype = dict(made_of), count, shape, np.dtype(dtype)
         self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
@@ -148,7 +151,8 @@ class Shards:
     def join(self, write: Callable[[BinaryIO, Iterator[np.ndarray]], None]) -> dict[str, Any]:
         """Join the shards to the output, remove them, and return the record that is written next to the output.
 
-        write: called with a temporary file and the vectors of all chunks in order.
+        Args:
+            write: Called with a temporary file and the vectors of all chunks in order.
         """
         truncated = []
 

@@ -42,6 +42,10 @@ class WorkerProcesses:
     """Several processes on this machine. On CUDA they are spread over the devices; on a CPU they share the cores.
 
     They are started with the spawn method, so the calling script needs `if __name__ == "__main__":`.
+
+    Args:
+        count: Number of processes.
+        device: Device of the processes. None: CUDA if it is available.
     """
 
     def __init__(self, count: int, device: str | None) -> None:

@@ -126,10 +126,17 @@ def write_index(
     num_cells_in_search: int | None,
     facts: Mapping[str, Any],
 ) -> None:
-    """Write an index of `count` sentences with their unit vectors (float32) atomically, chunk by chunk.
+    """Write an index of sentences with their unit vectors (float32) atomically, chunk by chunk.
 
-    clustering: a function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H); None
-    without ivf. facts: further entries of the record.
+    Args:
+        folder: The folder of the index.
+        overwrite: Replace an index in the folder.
+        count: Number of sentences N.
+        chunks: The sentences and vectors of each chunk.
+        clustering: A function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H); None
+            without ivf.
+        num_cells_in_search: Number of cells searched for each query; None without ivf.
+        facts: Further entries of the record.
     """
     with _new_folder(folder, overwrite) as part:
         with open(part / VECTORS, "wb") as vectors_file, open(part / SENTENCES, "w", encoding="utf-8") as lines:

@@ -30,11 +30,17 @@ def load_faiss() -> Any:
 def nearest_rows(
     vectors: np.ndarray, queries: np.ndarray, k: int, backend: str, limits: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return, for each query (Q, H), the k rows of `vectors` (N, H) with the largest inner product.
+    """Return, for each query, the rows with the largest inner product; the row numbers (Q, k) are in any order.
 
-    The row numbers (Q, k) are in any order. k is at most N. limits: the largest inner product of each query (Q,), up
-    to `ROUNDING`; larger ones are left out, and -1 fills the places of missing rows. faiss has no such limits, so that
-    numpy searches with each backend.
+    faiss has no limits, so that numpy searches with each backend if there are any.
+
+    Args:
+        vectors: (N, H).
+        queries: (Q, H).
+        k: Number of rows per query, at most N.
+        backend: A key of `BACKENDS`.
+        limits: The largest inner product of each query (Q,), up to `ROUNDING`; larger ones are left out, and -1 fills
+            the places of missing rows.
     """
     by_faiss = limits is None and (backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES))
     faiss = load_faiss() if by_faiss else None
@@ -58,9 +64,14 @@ def nearest_rows(
 
 
 def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the candidate rows, best first, and their float64 cosines to the query (H,).
+    """Return candidate rows, best first, and their float64 cosines to a query.
 
     Ties are in the order of rows. Rows of -1, which stand for missing rows, are left out.
+
+    Args:
+        vectors: (N, H).
+        query: (H,).
+        rows: Numbers of the candidates.
     """
     rows, scores = np.sort(rows[rows >= 0]), np.empty(0)
     for start in range(0, len(rows), BLOCK):
@@ -72,7 +83,12 @@ def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) ->
 
 
 def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
-    """Divide the vectors (N, H) into cells by k-means and return their centroids (C, H); C is at most N."""
+    """Divide vectors into cells by k-means and return the centroids (C, H).
+
+    Args:
+        vectors: (N, H).
+        num_cells: Number of cells C; it is at most N.
+    """
     count = min(num_cells, len(vectors))
     kmeans = load_faiss().Kmeans(vectors.shape[1], count, niter=10, spherical=True, min_points_per_centroid=1)
     kmeans.train(vectors)  # on a sample of at most 256 vectors per cell
@@ -80,7 +96,12 @@ def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
 
 
 def assign_cells(centroids: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return the cell (N,), int32, of each vector (N, H): that of the centroid (C, H) with the largest product."""
+    """Return the cell (N,), int32, of each vector: that of the centroid with the largest product.
+
+    Args:
+        centroids: (C, H).
+        vectors: (N, H).
+    """
     faiss = load_faiss()
     quantizer = faiss.IndexFlatIP(centroids.shape[1])
     quantizer.add(centroids)
@@ -89,7 +110,14 @@ def assign_cells(centroids: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 
 def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: np.ndarray, num_cells_in_search: int) -> Any:
-    """Return an inverted file of faiss that contains the vectors (N, H) in their cells (N,), with centroids (C, H)."""
+    """Return an inverted file of faiss that contains vectors in their cells.
+
+    Args:
+        centroids: (C, H).
+        cells: The cell (N,) of each vector.
+        vectors: (N, H).
+        num_cells_in_search: Number of cells searched for each query.
+    """
     faiss, (num_cells, dimension) = load_faiss(), centroids.shape
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(centroids)

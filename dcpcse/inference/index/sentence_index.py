@@ -51,11 +51,17 @@ class Hit(NamedTuple):
 class SentenceIndex:
     """Sentences with unit vectors (N, H), in memory or mapped from a folder; create it with `build` or `load`.
 
-    model: encodes queries and added sentences; None if vectors are given instead. identity: the identity of the model
-    that computed the vectors (`dcpcse.encoders.fingerprint`); None if it is unknown. backend: the search backend
-    (`BACKENDS`). text: sha256 of the text file that the index was built from; None if it was built from a list, or if
-    sentences have been added. truncate_dim: the size to which embeddings are shortened (see `SentenceEncoder.encode`);
-    None if they are not.
+    Args:
+        sentences: The N sentences.
+        vectors: Their unit vectors (N, H).
+        identity: The identity of the model that computed the vectors (`dcpcse.encoders.fingerprint`); None if it is
+            unknown.
+        model: Encodes queries and added sentences; None if vectors are given instead.
+        backend: The search backend (`BACKENDS`).
+        ivf: The inverted file of faiss with the vectors, only for the backend ivf.
+        text: sha256 of the text file that the index was built from; None if it was built from a list, or if sentences
+            have been added.
+        truncate_dim: The size to which embeddings are shortened (see `SentenceEncoder.encode`); None if they are not.
     """
 
     def __init__(
@@ -70,7 +76,6 @@ class SentenceIndex:
         text: str | None = None,
         truncate_dim: int | None = None,
     ) -> None:
-        """Create an index. ivf: the inverted file of faiss with the vectors, only for the backend ivf."""
         self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
         self.identity = None if identity is None else dict(identity)
         self.model, self.text, self.truncate_dim = model, text, truncate_dim
@@ -94,15 +99,25 @@ class SentenceIndex:
     ) -> "SentenceIndex":
         """Build an index of a list of sentences, or of a text file with one sentence per line.
 
-        model: any object with `encode(sentences, batch_size=…)`, or None with `vectors`. batch_size: by default that
-        of the model, or 128 for an object of other code. folder: the index is written
-        to it chunk by chunk and then mapped; without a folder it is in memory. vectors: vectors to use instead of
-        encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote for this text with this model.
-        overwrite: replace an index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. truncate_dim:
-        shorten embeddings to their first values, as `encode(..., truncate_dim=...)` does; the index records it, and
-        queries are shortened in the same way. Given vectors must have this size. Raises UserError if a sentence or a
-        vector is not valid, if the vectors belong to another model, text or size, or if the folder contains other
-        files.
+        Args:
+            model: Any object with `encode(sentences, batch_size=…)`, or None with `vectors`.
+            texts: A list of sentences, or a text file.
+            folder: The index is written to it chunk by chunk and then mapped. None: it is in memory.
+            vectors: Vectors to use instead of encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote
+                for this text with this model.
+            batch_size: Maximum number of sentences per batch. None: that of the model, or 128 for an object of other
+                code.
+            backend: The search backend (`BACKENDS`).
+            num_cells: Number of cells, for the backend ivf.
+            num_cells_in_search: Number of cells searched for each query, for the backend ivf.
+            overwrite: Replace an index in the folder.
+            show_progress: Show a progress bar.
+            truncate_dim: Shorten embeddings to this number of first values, as `encode(..., truncate_dim=...)` does;
+                the index records it, and queries are shortened in the same way. Given vectors must have this size.
+
+        Raises:
+            UserError: If a sentence or a vector is not valid, if the vectors belong to another model, text or size, or
+                if the folder contains other files.
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
@@ -162,9 +177,14 @@ class SentenceIndex:
     def load(cls, folder: str | Path, model: Any = None, backend: str = "auto") -> "SentenceIndex":
         """Map an index that was saved to a folder; the backend ivf also keeps a copy of its vectors in memory.
 
-        model: encodes queries and added sentences; it must be the model that the index was built with. backend: auto
-        uses ivf if the index was built with it. Raises UserError if the folder contains no index, if one of its files
-        has changed, or if the index was built with a different model.
+        Args:
+            folder: The folder.
+            model: Encodes queries and added sentences; it must be the model that the index was built with.
+            backend: The search backend (`BACKENDS`); auto uses ivf if the index was built with it.
+
+        Raises:
+            UserError: If the folder contains no index, if one of its files has changed, or if the index was built with
+                a different model.
         """
         require_backend(backend)
         record, sentences, vectors, clusters = read_index(path("folder", folder))
@@ -224,7 +244,12 @@ class SentenceIndex:
         return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int | None = None) -> None:
-        """Encode a list of sentences, or the lines of a text file, and add them as `add_vectors` does: all or none."""
+        """Encode sentences and add them as `add_vectors` does: all or none.
+
+        Args:
+            sentences: A list of sentences, or a text file with one sentence per line.
+            batch_size: As in `build`.
+        """
         encode = self._encoder(batch_size)
         if isinstance(sentences, str | Path):
             sentences = list(chain.from_iterable(_read_sentences(sentences)[1]))
@@ -233,9 +258,13 @@ class SentenceIndex:
             self.add_vectors(texts, encode(texts))
 
     def add_vectors(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
-        """Add sentences with their vectors (n, H) in memory; `save` writes them to a folder.
+        """Add sentences with their vectors in memory; `save` writes them to a folder.
 
         Each call copies the index in memory, so add many sentences with one call.
+
+        Args:
+            sentences: n sentences.
+            vectors: Their vectors (n, H), which are scaled to unit length.
         """
         sentences, vectors = strings(sentences), matrix("vectors", vectors)
         if vectors.ndim == 0 or len(sentences) != len(vectors):
@@ -272,9 +301,14 @@ class SentenceIndex:
     ) -> list[Hit] | list[list[Hit]]:
         """Return the `top_k` sentences most similar to each query, best first; ties are in the order of rows.
 
-        The result is one list for a string, and a list of lists for a list of strings. threshold: return only
-        sentences with at least this cosine. Raises UserError if the index has no model, or if the model has changed
-        since the index was built.
+        Args:
+            queries: A string, for which the result is one list, or a list of strings, for which it is a list of lists.
+            top_k: Maximum number of sentences per query.
+            threshold: Return only sentences with at least this cosine.
+            batch_size: As in `build`.
+
+        Raises:
+            UserError: If the index has no model, or if the model has changed since the index was built.
         """
         encode = self._encoder(batch_size)
         vectors = encode([queries] if isinstance(queries, str) else strings(queries))
@@ -289,9 +323,13 @@ class SentenceIndex:
         *,
         limits: np.ndarray | None = None,
     ) -> list[list[Hit]]:
-        """Return, for each query vector (Q, H), the `top_k` sentences with the largest cosines, as `search` does.
+        """Return, for each query vector, the `top_k` sentences with the largest cosines, as `search` does.
 
-        limits: the largest cosine of each query (Q,); sentences with a larger one are skipped.
+        Args:
+            vectors: Query vectors (Q, H) of any length.
+            top_k: Maximum number of sentences per query.
+            threshold: Return only sentences with at least this cosine.
+            limits: The largest cosine of each query (Q,); sentences with a larger one are skipped.
         """
         whole_number("top_k", top_k, 1)
         if threshold is not None:
@@ -332,7 +370,12 @@ class SentenceIndex:
             yield rows, scores
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write the index to a folder atomically. overwrite: replace an index in the folder."""
+        """Write the index to a folder atomically.
+
+        Args:
+            folder: The folder.
+            overwrite: Replace an index in the folder.
+        """
         folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
         rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)

@@ -38,7 +38,13 @@ SEED = 42
 def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> TrainingData | Path | None:
     """Return the texts of a file or a Python object, or the folder of an index; None stays None.
 
-    name: of the corpus in messages. Raises UserError if the texts cannot be read, or if a folder contains no index.
+    Args:
+        corpus: The file, object or folder.
+        cache_dir: Folder for the rows that were read.
+        name: Name of the corpus in messages.
+
+    Raises:
+        UserError: If the texts cannot be read, or if a folder contains no index.
     """
     if corpus is None:
         return None
@@ -64,10 +70,19 @@ def mine_negatives(
 ) -> MiningResult:
     """Mine negatives for pairs, and write them to `args.output`.
 
-    pairs: anchors and positives. corpus: texts, the folder of an index, or None for the positives. load_model,
-    load_guide: functions that return objects with `encode(sentences, batch_size=...)`; they are called after all other
-    input was checked. Raises UserError for pairs with other columns, for an index of another model, if the output
-    exists, is also read or cannot be written, and if no pair gets enough negatives.
+    Args:
+        args: Options of the mining.
+        pairs: Anchors and positives.
+        corpus: Texts, the folder of an index, or None for the positives.
+        load_model: Function that returns an object with `encode(sentences, batch_size=...)`; it is called after all
+            other input was checked.
+        load_guide: The same for the guide; None without one.
+        batch_size: Maximum number of texts per batch. None: that of the model, or 128 for an object of other code.
+        show_progress: Show progress bars.
+
+    Raises:
+        UserError: For pairs with other columns, for an index of another model, if the output exists, is also read or
+            cannot be written, and if no pair gets enough negatives.
     """
     output = Path(args.output)
     require_output(output, "output", args.overwrite)

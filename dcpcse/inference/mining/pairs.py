@@ -31,8 +31,14 @@ class DistinctTexts:
 class Pairs:
     """The N pairs of a training file, with their A distinct anchors and P distinct positives.
 
-    anchor_of, positive_of: the number (N,) of the anchor and of the positive of each pair. order: the pairs (N,),
-    sorted by anchor. bounds: those of anchor a are `order[bounds[a]:bounds[a + 1]]`, (A + 1,).
+    Args:
+        data: The training file.
+        anchors: The A anchors.
+        positives: The P positives.
+        anchor_of: The number (N,) of the anchor of each pair.
+        positive_of: The number (N,) of the positive of each pair.
+        order: The pairs (N,), sorted by anchor.
+        bounds: (A + 1,); the pairs of anchor a are `order[bounds[a]:bounds[a + 1]]`.
     """
 
     data: TrainingData
@@ -68,7 +74,12 @@ class Pairs:
 
 @dataclass(frozen=True)
 class AnchorChunk:
-    """Consecutive anchors, by their numbers, with their M pairs."""
+    """Consecutive anchors with their M pairs.
+
+    Args:
+        pairs: All pairs.
+        numbers: Numbers of the anchors.
+    """
 
     pairs: Pairs
     numbers: range

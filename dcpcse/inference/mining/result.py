@@ -17,9 +17,12 @@ QUANTILES = {"minimum": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "maximum
 class Negatives:
     """The negatives of A anchors.
 
-    rows, similarities: numbers in the index, and cosines to the anchor, (A, n); -1 and NaN where an anchor has fewer
-    than n negatives. of_pairs: the cosines (N,) of the pairs. candidates: the number of texts in the range of ranks.
-    rejected: the number of these that the guide left out.
+    Args:
+        rows: Numbers of the negatives in the index (A, n); -1 where an anchor has fewer than n negatives.
+        similarities: Cosines of the negatives to the anchor (A, n); NaN where an anchor has fewer than n negatives.
+        of_pairs: The cosines (N,) of the pairs.
+        candidates: The number of texts in the range of ranks.
+        rejected: The number of these that the guide left out.
     """
 
     rows: np.ndarray
@@ -36,9 +39,12 @@ class Negatives:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """The R rows of the output: the pair (R,) of each, in ascending order, and its m negatives (R, m).
+    """The R rows of the output.
 
-    places: the places of the negatives in `Negatives`, which are at least 0 and below `num_negatives`.
+    Args:
+        pairs: The pair (R,) of each row, in ascending order.
+        places: The positions (R, m) of the m negatives of each row in `Negatives`, which are at least 0 and below
+            `num_negatives`.
     """
 
     pairs: np.ndarray
@@ -49,12 +55,18 @@ class OutputRows:
 class MiningResult:
     """The result of `dcpcse.mine`; printed, it is a table of the similarities.
 
-    output: the file. rows: the number of its rows. pairs: the number of pairs that were given. incomplete: the number
-    of pairs with at least one negative, but fewer than `num_negatives`. without: the number of pairs without a
-    negative. candidates: the number of texts within the limits and the range of ranks, over all anchors. rejected: the
-    number of these that the guide left out. statistics: for the rows of the file, mean, standard deviation and
-    quantiles of the cosines of anchors and positives (`positive`), of anchors and negatives (`negative`) and of the
-    difference of the two (`difference`), by name, with their number (`count`).
+    Args:
+        output: The file.
+        rows: The number of its rows.
+        pairs: The number of pairs that were given.
+        incomplete: The number of pairs with at least one negative, but fewer than `num_negatives`.
+        without: The number of pairs without a negative.
+        candidates: The number of texts within the limits and the range of ranks, over all anchors.
+        rejected: The number of these that the guide left out.
+        statistics: For the rows of the file, mean, standard deviation and quantiles of the cosines of anchors and
+            positives (`positive`), of anchors and negatives (`negative`) and of the difference of the two
+            (`difference`), by name, with their number (`count`).
+        lines: The lines in words that are printed before the table.
     """
 
     output: Path
@@ -71,7 +83,15 @@ class MiningResult:
     def of(
         cls, args: MiningArguments, pairs: Pairs, negatives: Negatives, rows: OutputRows, corpus: str
     ) -> "MiningResult":
-        """Count and measure what was written to `args.output`. corpus: a description of the corpus."""
+        """Count and measure what was written to `args.output`.
+
+        Args:
+            args: The options of the mining.
+            pairs: The pairs that were given.
+            negatives: The negatives of all anchors.
+            rows: The rows that were written.
+            corpus: A description of the corpus.
+        """
         counts = negatives.counts[pairs.anchor_of]
         incomplete = int(((counts > 0) & (counts < args.num_negatives)).sum())
         without = int((counts == 0).sum())

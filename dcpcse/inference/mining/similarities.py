@@ -33,8 +33,13 @@ class Encoding:
 class StoredVectors:
     """Vectors that are computed when they are needed for the first time, and kept in a file.
 
-    Only 8 bytes per text are in memory. text: a function from the number of a text to the text. count: the number of
-    texts. path: a new file.
+    Only 8 bytes per text are in memory.
+
+    Args:
+        encode: Encodes the texts.
+        text: A function from the number of a text to the text.
+        count: Number of texts.
+        path: A new file.
     """
 
     def __init__(self, encode: Encoding, text: Callable[[int], str], count: int, path: Path) -> None:
@@ -56,18 +61,34 @@ class StoredVectors:
 
 
 class Similarities:
-    """The similarities that an encoder finds. positives, corpus: the vectors of the positives and of the corpus."""
+    """The similarities that an encoder finds.
+
+    Args:
+        encode: The encoder.
+        positives: The vectors of the positives.
+        corpus: The vectors of the corpus.
+    """
 
     def __init__(self, encode: Encoding, positives: Vectors, corpus: Vectors) -> None:
         self.encode, self.positives, self.corpus = encode, positives, corpus
 
     def of_pairs(self, chunk: AnchorChunk, vectors: np.ndarray) -> np.ndarray:
-        """Return the cosines (M,) of the pairs of a chunk of anchors. vectors: those of the anchors."""
+        """Return the cosines (M,) of the pairs of a chunk of anchors.
+
+        Args:
+            chunk: The anchors.
+            vectors: Their vectors.
+        """
         anchors = chunk.pairs.anchor_of[chunk.rows] - chunk.numbers.start
         return _cosines(vectors, anchors, self.positives, chunk.pairs.positive_of[chunk.rows])
 
     def of_candidates(self, vectors: np.ndarray, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Return the cosines of each anchor with its own texts of the corpus. vectors: those of the anchors."""
+        """Return the cosines of each anchor with its own texts of the corpus.
+
+        Args:
+            vectors: The vectors of the anchors.
+            rows: The numbers of the texts of each anchor.
+        """
         counts = np.array([len(indices) for indices in rows])
         numbers = np.fromiter(chain.from_iterable(rows), np.int64, counts.sum())
         cosines = _cosines(vectors, np.repeat(np.arange(len(rows)), counts), self.corpus, numbers)

@@ -36,7 +36,13 @@ _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
 @dataclass
 class EncoderPlace(Options):
-    """Where the encoder of a checkpoint is loaded from; the fields are arguments of `import_checkpoint`."""
+    """Where the encoder of a checkpoint is loaded from.
+
+    Args:
+        base: As in `import_checkpoint`.
+        tokenizer: As in `import_checkpoint`.
+        options: As in `import_checkpoint`.
+    """
 
     base: str | None
     tokenizer: str | None
@@ -52,7 +58,12 @@ def load_checkpoint(
 ) -> tuple[SentenceEncoder, Imported]:
     """Return the model of a checkpoint in eval mode, and a report on its tensors.
 
-    layout and choices are arguments of `import_checkpoint`, published one of `resolve_choices`.
+    Args:
+        checkpoint: The checkpoint.
+        origin: Where its encoder is loaded from.
+        layout: As in `import_checkpoint`.
+        choices: As in `import_checkpoint`.
+        published: As in `resolve_choices`.
     """
     name = find_layout(
         sorted(checkpoint.tensors), layout, adapter=checkpoint.adapter is not None, where=checkpoint.file

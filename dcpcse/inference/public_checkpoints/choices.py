@@ -65,7 +65,12 @@ class Choices(Options):
 
 @dataclass(frozen=True)
 class PublishedSettings:
-    """Settings of a published run. options: options of train.py by name; source: a phrase that names the run."""
+    """Settings of a published run.
+
+    Args:
+        options: Options of train.py by name.
+        source: A phrase that names the run.
+    """
 
     options: Mapping[str, Any]
     source: str
@@ -73,7 +78,13 @@ class PublishedSettings:
 
 @dataclass(frozen=True)
 class ResolvedChoices:
-    """Choices without None. assumed: the settings that were filled in; source: where each setting comes from."""
+    """Choices without None.
+
+    Args:
+        choices: The choices.
+        assumed: The settings that were filled in.
+        source: Where each setting comes from.
+    """
 
     choices: Choices
     assumed: Mapping[str, Any]
@@ -92,10 +103,15 @@ def resolve_choices(
 ) -> ResolvedChoices:
     """Fill in the settings that are not given; raise UserError for a setting that has no effect on this checkpoint.
 
-    path: location of the checkpoint as given by the user; if it contains `unsup`, the checkpoint is taken to be
-    unsupervised, as in the published tools. head: whether the checkpoint has a head. prompt_length: number of its
-    deep prompts, or None. published: the run whose settings are used; by default it is derived from layout, path and
-    model_type.
+    Args:
+        choices: The given settings.
+        layout: The format of the checkpoint.
+        path: Location of the checkpoint as given by the user; if it contains `unsup`, the checkpoint is taken to be
+            unsupervised, as in the published tools.
+        model_type: That of its encoder.
+        head: Whether the checkpoint has a head.
+        prompt_length: Number of its deep prompts; None without.
+        published: The run whose settings are used. None: it is derived from layout, path and model_type.
     """
     run = published or _published(layout, path, model_type)
     settings = _usual(layout) | {key: value for key, value in run.options.items() if key in _SETTINGS}

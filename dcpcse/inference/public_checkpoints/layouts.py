@@ -17,10 +17,13 @@ PARTS = {"encoder": "encoder", "prompt": "prompts", "shallow": "vectors of the t
 
 @dataclass(frozen=True)
 class Rule:
-    """How to import the tensors whose complete name matches `pattern`.
+    """How to import the tensors whose complete name matches a pattern.
 
-    target: their dcpcse name, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
-    `re.Match.expand`; if None, the tensors are left out. why: the reason for leaving them out.
+    Args:
+        pattern: The pattern.
+        target: Their dcpcse name, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
+            `re.Match.expand`; if None, the tensors are left out.
+        why: The reason for leaving them out.
     """
 
     pattern: str
@@ -32,10 +35,17 @@ class Rule:
 class Layout:
     """A public format.
 
-    marks: patterns; the format is recognised if each pattern matches the name of some tensor. frozen: the encoder was
-    not trained and is loaded from --base. preset: the published run from which defaults are taken, with placeholders
-    for supervision (`unsup` or `sup`) and encoder (`bert` or `roberta`). templated: sentences are put into a template.
-    adapter: the files are those of a PEFT adapter. ambiguous: other kinds of encoders have the same tensor names.
+    Args:
+        title: Its name in messages.
+        marks: Patterns; the format is recognised if each pattern matches the name of some tensor.
+        rules: How its tensors are imported.
+        frozen: The encoder was not trained and is loaded from --base.
+        method: The method of its training.
+        preset: The published run from which defaults are taken, with placeholders for supervision (`unsup` or `sup`)
+            and encoder (`bert` or `roberta`).
+        templated: Sentences are put into a template.
+        adapter: The files are those of a PEFT adapter.
+        ambiguous: Other kinds of encoders have the same tensor names.
     """
 
     title: str
@@ -88,10 +98,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import: the format, the tensors that were used and left out, and the assumed settings.
+    """The result of an import.
 
-    used: tensor → dcpcse name. left_out: tensor → reason. assumed: option → value, for settings that are not in the
-    checkpoint.
+    Args:
+        layout: The format.
+        file: The file of the tensors.
+        used: Tensor → dcpcse name.
+        left_out: Tensor → reason.
+        assumed: Option → value, for settings that are not in the checkpoint.
     """
 
     layout: str
@@ -102,7 +116,12 @@ class Imported:
 
 
 def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | None:
-    """Return the key in `LAYOUTS` of the format with these tensor names, or None; adapter: whether PEFT wrote them."""
+    """Return the key in `LAYOUTS` of the format with these tensor names, or None.
+
+    Args:
+        names: The names of the tensors.
+        adapter: Whether PEFT wrote them.
+    """
     return next((n for n, layout in LAYOUTS.items() if layout.adapter == adapter and layout.matches(names)), None)
 
 
@@ -203,7 +222,14 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
-    """Return the requested format, or else the recognised one; raise UserError if there is none."""
+    """Return the requested format, or else the recognised one; raise UserError if there is none.
+
+    Args:
+        names: The names of the tensors.
+        asked: The requested format; None without one.
+        adapter: Whether PEFT wrote them.
+        where: The file, for messages.
+    """
     if asked is not None and asked not in LAYOUTS:
         raise invalid_choice("layout", asked, LAYOUTS)
     key = asked or recognise_layout(names, adapter=adapter)

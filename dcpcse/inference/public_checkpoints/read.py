@@ -22,7 +22,15 @@ _WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx"
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A loaded checkpoint. config: its config.json, {} without one; adapter: PEFT's adapter_config.json, or None."""
+    """A loaded checkpoint.
+
+    Args:
+        folder: The folder.
+        file: The file of the tensors.
+        tensors: The tensors by name.
+        config: Its config.json, {} without one.
+        adapter: PEFT's adapter_config.json, or None.
+    """
 
     folder: Path
     file: Path

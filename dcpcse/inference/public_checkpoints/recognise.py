@@ -14,7 +14,13 @@ WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT
 
 @dataclass(frozen=True)
 class PublicCheckpoint:
-    """A checkpoint of public code. parts: those parts of a model that it contains, in words."""
+    """A checkpoint of public code.
+
+    Args:
+        folder: The folder.
+        layout: Its format.
+        parts: Those parts of a model that it contains, in words.
+    """
 
     folder: Path
     layout: Layout
@@ -33,7 +39,9 @@ class PublicCheckpoint:
 def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
     """Return what `recognise_checkpoint` does for a path, or for an id on the Hub, from which it is downloaded.
 
-    An id must not be that of a model folder.
+    Args:
+        name: The path or id; an id must not be that of a model folder.
+        options: Revision, cache and token for the Hub.
     """
     return recognise_checkpoint(checkpoint_folder(name, options))
 
@@ -62,7 +70,12 @@ def recognise_checkpoint(folder: Path) -> PublicCheckpoint | None:
 
 
 def find_weight_file(folder: Path, adapter: bool) -> Path | None:
-    """Return the weight file of a checkpoint; None without one. adapter: whether it is one of PEFT."""
+    """Return the weight file of a checkpoint; None without one.
+
+    Args:
+        folder: The folder.
+        adapter: Whether it is one of PEFT.
+    """
     return next((folder / name for name in WEIGHT_FILES[adapter] if (folder / name).is_file()), None)
 
 

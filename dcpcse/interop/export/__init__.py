@@ -30,12 +30,19 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """An export format: its module in this package, its help, and its required packages with their extra in setup.py.
+    """An export format.
 
-    merges: whether a LoRA adapter is merged into the weights of the encoder. shortens: whether the exported model can
-    return shortened embeddings. The module has `obstacles(model)`, which returns the reasons why the format cannot
-    represent a model; `write(model, folder)`, with the keyword truncate_dim if the format shortens; and
-    `read_back(model, folder, sentences)`, which returns the other library's embeddings.
+    The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model; `write(model,
+    folder)`, with the keyword truncate_dim if the format shortens; and `read_back(model, folder, sentences)`, which
+    returns the other library's embeddings.
+
+    Args:
+        module: Name of its module in this package.
+        help: Its help.
+        extra: Extra in setup.py that installs the required packages.
+        packages: The required packages.
+        merges: Whether a LoRA adapter is merged into the weights of the encoder.
+        shortens: Whether the exported model can return shortened embeddings.
     """
 
     module: str
@@ -74,7 +81,13 @@ EXPORT_FORMATS = {
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported folder, its size in bytes, and the largest difference between its embeddings and the model's."""
+    """The result of an export.
+
+    Args:
+        folder: The exported folder.
+        bytes: Its size in bytes.
+        difference: The largest absolute difference between its embeddings and the model's.
+    """
 
     folder: Path
     bytes: int
@@ -86,11 +99,19 @@ def export(
 ) -> Exported:
     """Export an output folder of train.py, local or on the Hub, to a new folder.
 
-    If the export fails, no folder is left behind. base: current location of the frozen encoder, if it has moved; an
-    exported adapter names this location. truncate_dim: the exported model returns the first values of the embeddings,
-    as `encode(..., truncate_dim=...)` does. Raises UserError if the format is unknown or cannot represent the model
-    (with all reasons) or the size, if the output exists, if packages are missing, or if embeddings differ by more than
-    `TOLERANCE`.
+    If the export fails, no folder is left behind.
+
+    Args:
+        folder: The output folder, or its hub id.
+        to: Name of the format, a key of `EXPORT_FORMATS`.
+        output: The new folder.
+        base: Current location of the frozen encoder, if it has moved; an exported adapter names this location.
+        truncate_dim: The exported model returns this number of first values of the embeddings, as `encode(...,
+            truncate_dim=...)` does.
+
+    Raises:
+        UserError: If the format is unknown or cannot represent the model (with all reasons) or the size, if the output
+            exists, if packages are missing, or if embeddings differ by more than `TOLERANCE`.
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")

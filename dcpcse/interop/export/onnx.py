@@ -49,7 +49,13 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = None) -> None:
-    """Write the graph, the tokenizer with the template, the settings for preparing sentences, and a README."""
+    """Write the graph, the tokenizer with the template, the settings for preparing sentences, and a README.
+
+    Args:
+        model: The model.
+        folder: The exported folder.
+        truncate_dim: As in `export`.
+    """
     _tokenizer(model).save(str(folder / TOKENIZER))
     _write_graph(model, folder / GRAPH, truncate_dim)
     settings = _settings(model, truncate_dim or model.dimension)

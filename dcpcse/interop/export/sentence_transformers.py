@@ -39,8 +39,14 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = None) -> None:
     """Write the model, the files of sentence-transformers and a README.
 
-    Raises UserError for a size and a model whose embeddings have unit length, which those of sentence-transformers
-    would not have.
+    Args:
+        model: The model.
+        folder: The exported folder.
+        truncate_dim: As in `export`.
+
+    Raises:
+        UserError: For a size and a model whose embeddings have unit length, which those of sentence-transformers would
+            not have.
     """
     if truncate_dim is not None and model.normalize:
         raise UserError(

@@ -19,7 +19,10 @@ from dcpcse.utils.files import write_atomic
 class Pooling:
     """A pooling of a model's output to embeddings (N, H), given the mask (N, L).
 
-    line: the pooling as a line of code. of: the same as a function."""
+    Args:
+        line: The pooling as a line of code.
+        of: The same as a function.
+    """
 
     line: str
     of: Callable[[Any, Tensor], Tensor]
@@ -48,7 +51,11 @@ def needs_other_pooler(model: SentenceEncoder) -> bool:
 def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Sequence[str]) -> np.ndarray:
     """Encode one batch of sentences as the page of `write_page` does; return the embeddings (N, H).
 
-    model: the exported model. module: what transformers loads from the folder.
+    Args:
+        model: The exported model.
+        module: What transformers loads from the folder.
+        folder: The exported folder.
+        sentences: N sentences.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     texts = [model.text_prefix + sentence for sentence in sentences]
@@ -62,7 +69,16 @@ def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Se
 def write_page(
     model: SentenceEncoder, folder: Path, library: str, imports: Sequence[str], load: str, note: str
 ) -> None:
-    """Write a README.md that describes the folder and shows the code that computes embeddings with it."""
+    """Write a README.md that describes the folder and shows the code that computes embeddings with it.
+
+    Args:
+        model: The exported model.
+        folder: The exported folder.
+        library: Name of the library that loads it.
+        imports: Lines of code that import what the others need.
+        load: Code that loads the model.
+        note: Text before the code.
+    """
     lines = [
         *("---", f"library_name: {library}", "---", f"# Sentence embeddings ({model.method or 'DCPCSE'})", ""),
         *(note, "", "```python", *imports, "", 'FOLDER = "."  # the folder of this README'),

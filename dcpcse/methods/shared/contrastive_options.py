@@ -10,9 +10,12 @@ CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide
 
 
 def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
-    """Return no defaults. Raises UserError if an option of the contrastive loss is given that is not in `used`.
+    """Return no defaults, or raise UserError for an option of the contrastive loss that has no effect.
 
-    data: for the message, the data for which the method has no such loss.
+    Args:
+        args: Options of the method.
+        used: Options of the contrastive loss that the method uses.
+        data: The data for which the method has no such loss, for the message.
     """
     for name in CONTRASTIVE_OPTIONS:
         if name not in used and getattr(args, name) != DEFAULTS[name]:

@@ -48,7 +48,12 @@ class HingeOptions(Options):
 def with_hinge(method: Method, args: ModelArguments) -> Method:
     """Add the hinge loss to the terms of a method (PromCSE, eq. 12) if --do_eh_loss is set.
 
-    Raises UserError if the data are single sentences, because the positive is then the anchor sentence itself.
+    Args:
+        method: The method.
+        args: Its options.
+
+    Raises:
+        UserError: If the data are single sentences, because the positive is then the anchor sentence itself.
     """
     if not HINGE.holds(args):
         return method

@@ -32,7 +32,15 @@ class LabelledPairsOptions(Options):
 def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
     """Return the name of the loss term and its loss: regression of the cosine for scored pairs, else classification.
 
-    Data without labels are classified if they have hard negatives. Raises UserError if the data fit neither loss.
+    Data without labels are classified if they have hard negatives.
+
+    Args:
+        hidden_size: The dimension H of the embeddings.
+        args: Options of the method.
+        columns: The columns of the training data.
+
+    Raises:
+        UserError: If the data fit neither loss.
     """
     if columns.label == SCORE:
         return "regression", CosineRegression(_largest_score(args, columns))

@@ -117,7 +117,13 @@ class PrototypeOptions(Options):
 
 
 def with_prototypes(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build a method with the contrastive loss and, if --prototypes is set, the prototypical loss."""
+    """Build a method with the contrastive loss and, if --prototypes is set, the prototypical loss.
+
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+        columns: The columns of the training data.
+    """
     column = "positive" if "positive" in columns else "anchor"
     return instance_wise(backbone, args, columns, prototypes_of(args, column))
 
@@ -125,11 +131,15 @@ def with_prototypes(backbone: Backbone, args: ModelArguments, columns: Sequence[
 def prototypes_of(args: ModelArguments, column: str) -> Part:
     """Return the templates, views and loss term of prototypes; an empty part without --prototypes.
 
-    column: the column whose sentences are put into the prototype templates.
-
     The views are `prototype` and `negated`. The positive of each anchor (view `anchor`) is its own prototype. The
-    negatives are the other prototypes, all negated prototypes and any hard negatives (ConPVP, eq. 1). Raises UserError
-    if the file given by --prototype_templates is unusable.
+    negatives are the other prototypes, all negated prototypes and any hard negatives (ConPVP, eq. 1).
+
+    Args:
+        args: Options of the method.
+        column: The column whose sentences are put into the prototype templates.
+
+    Raises:
+        UserError: If the file given by --prototype_templates is unusable.
     """
     if not PROTOTYPES.holds(args):
         return EMPTY_PART

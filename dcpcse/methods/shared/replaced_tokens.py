@@ -135,8 +135,13 @@ GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"
 def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Return the default values that D2CSE and DiffCSE share.
 
-    Raises UserError if a template is given, if generator options are combined with --corrupted_corpus, or if options
-    of the contrastive loss are given for data with another loss.
+    Args:
+        args: Options of the method.
+        columns: The columns of the training data.
+
+    Raises:
+        UserError: If a template is given, if generator options are combined with --corrupted_corpus, or if options of
+            the contrastive loss are given for data with another loss.
     """
     if (label := Columns.of(columns).label) in LABELS:
         refuse_contrastive_options(args, data=f" with a column {label} in {spell('train_file')}")
@@ -163,6 +168,11 @@ def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) 
 
     The latter is the contrastive loss, with the hinge loss if --do_eh_loss is set, or of labelled and scored pairs the
     loss of SBERT.
+
+    Args:
+        backbone: The loaded encoder.
+        args: Options of the method.
+        columns: The columns of the training data.
     """
     method = with_hinge(_of_embeddings(backbone, args, Columns.of(columns)), args)
     loss_fn = _detection(backbone, args, method.views)

@@ -22,10 +22,16 @@ FUSED_WITH_BACKWARD = ("lomo", "layerwise")
 
 
 class Guards:
-    """All guards of a run. The Trainer calls the methods of this class, and runs `callbacks` as its own callbacks."""
+    """All guards of a run. The Trainer calls the methods of this class, and runs `callbacks` as its own callbacks.
+
+    Args:
+        module: The training step.
+        method: The method that is trained.
+        args: Options of the run.
+        locate: Finds rows in the training file (see `Locate`).
+    """
 
     def __init__(self, module: nn.Module, method: Method, args: TrainingArguments, locate: Locate | None) -> None:
-        """Create the guards. module: the training step. locate: finds rows in the training file (see `Locate`)."""
         self.method = method
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.gradient_flow = GradientFlowCheck(module)
@@ -37,7 +43,13 @@ class Guards:
         self._anchors: Tensor | None = None
 
     def observe(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
-        """Record a forward and backward pass. rows: row numbers in the training data. terms: detached loss terms."""
+        """Record a forward and backward pass.
+
+        Args:
+            rows: Row numbers in the training data.
+            batch: The batch.
+            terms: Detached loss terms.
+        """
         self.finite.observe(Pass(rows, batch["input_ids"], terms))
         self.nothing_to_learn.observe(len(batch["input_ids"]), terms)
         anchors = self.method.anchors
@@ -46,7 +58,13 @@ class Guards:
             self._anchors = anchors
 
     def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
-        """Check the complete gradients of a step before they are clipped; see `FiniteCheck.require` for arguments."""
+        """Check the complete gradients of a step before they are clipped.
+
+        Args:
+            number: As in `FiniteCheck.require`.
+            settings: As in `FiniteCheck.require`.
+            scaled: As in `FiniteCheck.require`.
+        """
         self.finite.require(number, settings, scaled=scaled)
         if self._gradients_stay:
             self.gradient_flow.require()

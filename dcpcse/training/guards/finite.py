@@ -34,9 +34,12 @@ Locate = Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Pass:
-    """Inputs of a forward and backward pass, and the unweighted loss terms that it computed.
+    """Inputs of a forward and backward pass, and the loss terms that it computed.
 
-    rows: row numbers of the examples in the training data; empty if unknown.
+    Args:
+        rows: Row numbers of the examples in the training data; empty if unknown.
+        input_ids: Token ids of the batch.
+        terms: The unweighted loss terms by name.
     """
 
     rows: Sequence[int]
@@ -84,7 +87,13 @@ class FiniteCheck:
 
     On a CPU, training stops at a bad step. On a GPU, waiting for the result would be slow. The result is therefore
     read during the next step, or earlier if the run logs, evaluates or saves; a bad step affects only the weights in
-    memory. folder: folder of the run. ignore_losses: check gradients only.
+    memory.
+
+    Args:
+        trained: The trained parameters by name.
+        folder: Folder of the run.
+        locate: Finds rows in the training file (see `Locate`).
+        ignore_losses: Check gradients only.
     """
 
     trained: Trained
@@ -101,8 +110,11 @@ class FiniteCheck:
     def require(self, number: int, settings: Mapping[str, Any], *, scaled: bool = False) -> None:
         """Raise UserError if this step, or on a GPU the previous one, is not finite.
 
-        settings: further values to save. scaled: whether the gradients are scaled for fp16; the scaler skips steps
-        that overflow, so gradients are then not checked.
+        Args:
+            number: Number of the step.
+            settings: Further values to save.
+            scaled: Whether the gradients are scaled for fp16; the scaler skips steps that overflow, so gradients are
+                then not checked.
         """
         passes, self._passes = self._passes, []
         step = self._step(number, settings, passes, scaled)

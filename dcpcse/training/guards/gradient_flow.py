@@ -53,10 +53,13 @@ Sizes = dict[str, float | None]
 
 
 class GradientFlowCheck:
-    """Checks at the first step with finite gradients that they reach all trained parameters."""
+    """Checks at the first step with finite gradients that they reach all trained parameters.
+
+    Args:
+        module: The training step; `GROUPS` refers to the names of its parameters.
+    """
 
     def __init__(self, module: nn.Module) -> None:
-        """Create the check. module: the training step; `GROUPS` refers to the names of its parameters."""
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.tables = {
             f"{name}.weight": part for name, part in module.named_modules() if isinstance(part, PromptTable)

@@ -48,10 +48,13 @@ class NothingToLearnCheck:
     Adam divides the gradient of a weight by its own size, so that it makes full steps of whatever is left of it. The
     loss is the sum of all terms. It is compared with that of guessing among the candidates of the first loss that has
     negatives; of methods without negatives, only the gradient is checked. The steps of a resumed run are not checked.
+
+    Args:
+        method: The method that is trained.
+        trained: The trained parameters by name.
     """
 
     def __init__(self, method: Method, trained: Mapping[str, nn.Parameter]) -> None:
-        """Create the check. trained: the trained parameters by name."""
         self.method = method
         self.trained = trained
         self._passes: list[tuple[int, Terms]] = []
@@ -59,14 +62,22 @@ class NothingToLearnCheck:
         self._is_over = False
 
     def observe(self, examples: int, terms: Terms) -> None:
-        """Record a forward and backward pass. examples: their number in this process."""
+        """Record a forward and backward pass.
+
+        Args:
+            examples: Number of examples in this process.
+            terms: The loss terms.
+        """
         if not self._is_over:
             self._passes.append((examples, terms))
 
     def look(self, number: int, weights: Mapping[str, float], *, has_gradient: bool) -> None:
-        """Record step `number` (from 1) before its gradients are clipped; warn after the last one that is compared.
+        """Record a step before its gradients are clipped; warn after the last one that is compared.
 
-        weights: term → its weight. has_gradient: whether the gradient is still there, and not scaled.
+        Args:
+            number: Number of the step, from 1.
+            weights: Term → its weight.
+            has_gradient: Whether the gradient is still there, and not scaled.
         """
         if self._is_over:
             return
