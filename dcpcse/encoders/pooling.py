@@ -13,7 +13,13 @@ if TYPE_CHECKING:  # `evaluation.py --help` only needs the names of the poolers,
 
 
 def first_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the vector of the first token, [CLS] or <s>: (N, L, H) → (N, H)."""
+    """Return the vector of the first token, [CLS] or <s>: (N, L, H) → (N, H).
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: Not used.
+        slots: Not used.
+    """
     return hidden[:, 0]
 
 
@@ -21,36 +27,71 @@ def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
     """Return the mean over the real tokens: (N, L, H), mask (N, L) → (N, H).
 
     Special tokens are included; padding and prompts are not.
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: (N, L), 1 for tokens and 0 for padding.
+        slots: Not used.
     """
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
 def max_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the maximum over the real tokens in each dimension: (N, L, H), mask (N, L) → (N, H)."""
+    """Return the maximum over the real tokens in each dimension: (N, L, H), mask (N, L) → (N, H).
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: (N, L), 1 for tokens and 0 for padding.
+        slots: Not used.
+    """
     return hidden.masked_fill(mask.unsqueeze(-1) == 0, float("-inf")).amax(1)
 
 
 def mean_sqrt_len_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the sum over the real tokens, divided by the root of their number: (N, L, H), mask (N, L) → (N, H)."""
+    """Return the sum over the real tokens, divided by the root of their number: (N, L, H), mask (N, L) → (N, H).
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: (N, L), 1 for tokens and 0 for padding.
+        slots: Not used.
+    """
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1).sqrt()
 
 
 def weighted_mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the mean weighted by position, 1 for the first token: (N, L, H), mask (N, L) → (N, H) (SGPT)."""
+    """Return the mean weighted by position, 1 for the first token: (N, L, H), mask (N, L) → (N, H) (SGPT).
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: (N, L), 1 for tokens and 0 for padding.
+        slots: Not used.
+    """
     weights = (mask * mask.cumsum(1)).unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
 def last_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the vector of the last real token, [SEP] or </s>: (N, L, H), mask (N, L) → (N, H)."""
+    """Return the vector of the last real token, [SEP] or </s>: (N, L, H), mask (N, L) → (N, H).
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: (N, L), 1 for tokens and 0 for padding.
+        slots: Not used.
+    """
     last = mask.cumsum(1).argmax(1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])  # the first of its maxima
     return hidden.gather(1, last).squeeze(1)
 
 
 def mask_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the mean over the template's mask slots: (N, L, H), slots.masks (N, M) → (N, H)."""
+    """Return the mean over the template's mask slots: (N, L, H), slots.masks (N, M) → (N, H).
+
+    Args:
+        hidden: Hidden states (N, L, H).
+        mask: Not used.
+        slots: Slots of the templates.
+    """
     index = slots.masks.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])  # (N, M, H)
     return hidden.gather(1, index).mean(1)
 

@@ -32,7 +32,13 @@ _ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDic
 
 
 def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
-    """Return peft's adapter_config.json for a table of deep prompts (the projection's output, if there is one)."""
+    """Return peft's adapter_config.json for a table of deep prompts (the projection's output, if there is one).
+
+    Args:
+        shape: Size of the deep prompt.
+        base: Folder or hub id of the frozen encoder.
+        revision: Its revision on the hub.
+    """
     hidden = shape.heads * shape.head_dim
     return {
         "peft_type": "PREFIX_TUNING",
@@ -51,7 +57,13 @@ def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str
 
 
 def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
-    """Raise UserError if a position offset leaves no room for text."""
+    """Raise UserError if a position offset leaves no room for text.
+
+    Args:
+        backbone: The encoder.
+        room: Number of tokens for which there are positions.
+        offset: Number of positions by which the text is shifted.
+    """
     if room < 3:
         raise UserError(
             f"a text that starts at position {offset} does not fit into {backbone.config.model_type}, which has "
@@ -98,6 +110,10 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
     The check makes one forward pass with random prefixes. Without it, a backbone that does not pass `prefix=` on to
     its attention would silently train and run without prompts. The check runs once per backbone and prompt shape,
     since repeating it for each of many adapters would take most of the loading time.
+
+    Args:
+        backbone: The encoder.
+        shape: Size of the deep prompt.
     """
     kind = replace(shape, length=0)
     if kind in _ARRIVED.get(backbone, ()):

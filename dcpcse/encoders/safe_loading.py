@@ -41,7 +41,12 @@ _BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 
 def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
-    """Raise UserError if a configuration requires external attention, quantised weights or custom weight files."""
+    """Raise UserError if a configuration requires external attention, quantised weights or custom weight files.
+
+    Args:
+        name_or_path: Folder or hub id, for the message.
+        config: The configuration.
+    """
     backend = attention_of(config)
     if backend not in _BUILT_IN_ATTENTION:
         raise UserError(

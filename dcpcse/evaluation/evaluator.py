@@ -124,6 +124,10 @@ def shortening(model: SentenceEncoder | ForeignEncoder, size: int | None) -> Cal
     """Return a function that shortens embeddings (n, H) as `encode(..., truncate_dim=size)` does; None for no size.
 
     It raises UserError if they are smaller.
+
+    Args:
+        model: The model.
+        size: The size, or None.
     """
     if size is None:
         return None

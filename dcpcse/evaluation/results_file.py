@@ -106,6 +106,10 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
     Queries have their scores as `TASK/value` and, if it is known, the number of their relevant documents as
     `TASK/gold`.
+
+    Args:
+        path: The file.
+        results: Task → result.
     """
     write_atomic(Path(path), packed(example_arrays(results)))
 

@@ -184,19 +184,34 @@ def _public_checkpoint(
 
 
 def has_representation(name: str, args: EncoderArguments) -> bool:
-    """Return whether a name refers to an output folder of train.py or to a checkpoint of other code."""
+    """Return whether a name refers to an output folder of train.py or to a checkpoint of other code.
+
+    Args:
+        name: As in `load_model`.
+        args: As in `load_model`.
+    """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     return is_trained(name, args) or find_checkpoint(name, options) is not None
 
 
 def is_trained(name: str, args: EncoderArguments) -> bool:
-    """Return whether a name refers to an output folder of train.py, local or on the hub."""
+    """Return whether a name refers to an output folder of train.py, local or on the hub.
+
+    Args:
+        name: As in `load_model`.
+        args: As in `load_model`.
+    """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     return is_model_folder(read_beside_training(name, lambda: hub.resolve_model_folder(name, options)[0]))
 
 
 def local_folder(name: str, args: EncoderArguments) -> Path | None:
-    """Return the folder on disk of a model that has been loaded; None for word vectors and for other names."""
+    """Return the folder on disk of a model that has been loaded; None for word vectors and for other names.
+
+    Args:
+        name: As in `load_model`.
+        args: As in `load_model`.
+    """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     folder = Path(hub.resolve_model_folder(name, options)[0])
     return folder if folder.is_dir() else modules_folder(name, options)

@@ -30,7 +30,12 @@ from dcpcse.utils.safetensors_io import load_tensors, require_same_tensors
 
 
 def modules_folder(name: str, options: LoadOptions) -> Path | None:
-    """Return the folder of a sentence-transformers model, with all its settings; None for other encoders."""
+    """Return the folder of a sentence-transformers model, with all its settings; None for other encoders.
+
+    Args:
+        name: Folder or hub id of the model.
+        options: Revision, cache and token for the Hub.
+    """
     if not hub.is_hub_id(name):
         return Path(name) if (Path(name) / MODULES).is_file() else None
     if (modules_file := hub.download_first(name, [MODULES], options)) is None:
@@ -41,7 +46,12 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
 
 
 def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
-    """Return whether an encoder was trained for sentences already, by the files of sentence-transformers beside it."""
+    """Return whether an encoder was trained for sentences already, by the files of sentence-transformers beside it.
+
+    Args:
+        name: Folder or hub id of the encoder.
+        options: Revision, cache and token for the Hub.
+    """
     files = (MODULES, MODEL_CONFIG)
     if not hub.is_hub_id(name):
         return any((Path(name) / file).is_file() for file in files)
@@ -62,7 +72,12 @@ class SentenceFolder:
 
     @classmethod
     def find(cls, name: str, options: LoadOptions) -> "SentenceFolder | None":
-        """Return the settings of an encoder, local or on the hub; None if it has none of sentence-transformers."""
+        """Return the settings of an encoder, local or on the hub; None if it has none of sentence-transformers.
+
+        Args:
+            name: Folder or hub id of the encoder.
+            options: Revision, cache and token for the Hub.
+        """
         folder = modules_folder(name, options)
         return None if folder is None else cls(folder)
 
@@ -99,7 +114,12 @@ def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
-    """Apply the modules after the pooling, and log the representation."""
+    """Apply the modules after the pooling, and log the representation.
+
+    Args:
+        model: The model, which is changed.
+        after: The modules after the encoder.
+    """
     if after.dense:
         layers = [_dense_layer(settings) for settings in after.dense]
         sizes = [model.dimension, *(layer.out_features for layer in layers)]

@@ -105,7 +105,12 @@ def _denoising(record: Mapping[str, Any]) -> FolderFacts:
 
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise UserError if the shapes of the tensors in a folder differ from the record."""
+    """Raise UserError if the shapes of the tensors in a folder differ from the record.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
     names = (manifest.adapter_file(record), manifest.TRAINED)
     files = [name for name in names if name and (folder / name).is_file()]
     shapes = {
@@ -116,7 +121,12 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
-    """Return whether a model's frozen encoder is at its recorded location, and a phrase that describes the result."""
+    """Return whether a model's frozen encoder is at its recorded location, and a phrase that describes the result.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
     if record["backbone"] is None:
         return _find_encoder(record["base"])
     path = manifest.backbone_path(folder, record["backbone"])

@@ -187,13 +187,23 @@ _SAME_OPTIONS = "resume with the options of the run (see its run.yaml)"
 
 
 def save_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Write the state of the losses, if there is any, to a checkpoint."""
+    """Write the state of the losses, if there is any, to a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        losses: The state by name.
+    """
     if losses:
         save_tensors(folder / OBJECTIVES, losses)
 
 
 def load_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Load the state of the losses from a checkpoint and copy it into the tensors `losses`."""
+    """Load the state of the losses from a checkpoint and copy it into the tensors `losses`.
+
+    Args:
+        folder: The checkpoint.
+        losses: The tensors by name, which are changed.
+    """
     saved = _read_loss_state(folder, losses)
     with torch.no_grad():
         for name, tensor in losses.items():
@@ -212,7 +222,12 @@ def _read_loss_state(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[st
 
 
 def save_loss_sum(folder: Path, total: float) -> None:
-    """Write the sum of the losses of all steps so far to a checkpoint."""
+    """Write the sum of the losses of all steps so far to a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        total: The sum.
+    """
     write_json_atomic(folder / LOSS_SUM, {"loss_sum": total})
 
 
@@ -301,7 +316,12 @@ def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> Non
 
 
 def is_in(checkpoint: Path, run: TrainingArguments) -> bool:
-    """Return whether a checkpoint is in the output folder of this run."""
+    """Return whether a checkpoint is in the output folder of this run.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        run: Options of the run.
+    """
     return checkpoint.resolve().parent == Path(run.output_dir).resolve()
 
 

@@ -389,5 +389,10 @@ def resolved(
 
 
 def write_run(path: Path, options: Mapping[str, Any]) -> None:
-    """Write resolved options to a YAML file that train.py can read."""
+    """Write resolved options to a YAML file that train.py can read.
+
+    Args:
+        path: The file.
+        options: Option → value.
+    """
     write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))

@@ -46,7 +46,12 @@ def require_valid(
 
 
 def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:
-    """Raise UserError if the option for the encoder or for the training file is missing."""
+    """Raise UserError if the option for the encoder or for the training file is missing.
+
+    Args:
+        model: Options of the model.
+        data: Options of the data.
+    """
     require_encoder(model)
     require_file(data)
 

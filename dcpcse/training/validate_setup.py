@@ -29,7 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 def require_training_file(model: ModelArguments, data: DataArguments) -> None:
-    """Raise UserError if the option for the encoder or the training file is missing, or a dev task is unknown."""
+    """Raise UserError if the option for the encoder or the training file is missing, or a dev task is unknown.
+
+    Args:
+        model: Options of the model.
+        data: Options of the data.
+    """
     first_checks.require_encoder_and_file(model, data)
     require_dev_tasks(data)
 
@@ -75,7 +80,12 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
 
 
 def require_following(data: TrainingData, examples: int) -> None:
-    """Raise UserError if --positive next finds fewer than two lines with a following line, of which pairs are made."""
+    """Raise UserError if --positive next finds fewer than two lines with a following line, of which pairs are made.
+
+    Args:
+        data: The training data.
+        examples: Number of lines that are followed by another one.
+    """
     if examples < 2:
         unit, lines = data.unit, len(data.dataset)
         subject = f"no {unit} of {data.name}" if examples == 0 else f"only one {unit} of {data.name}"
@@ -91,7 +101,12 @@ def require_following(data: TrainingData, examples: int) -> None:
 
 
 def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
-    """Log a warning if rows of the data are repeated, contradict each other or give no training signal."""
+    """Log a warning if rows of the data are repeated, contradict each other or give no training signal.
+
+    Args:
+        data: The training data.
+        run: Options of the run.
+    """
     stats, batch = data.repeats, run.per_device_train_batch_size * run.world_size
     problems = {
         "repeat an earlier row": stats.duplicates,
@@ -128,7 +143,12 @@ def warn_of_columns(data: TrainingData) -> None:
 
 
 def warn_of_unknown_tokens(data: TrainingData, method: Method) -> None:
-    """Log a warning if the tokenizer does not know many tokens of the data, or a token of a template."""
+    """Log a warning if the tokenizer does not know many tokens of the data, or a token of a template.
+
+    Args:
+        data: The training data.
+        method: The method.
+    """
     tokenizer = method.model.tokenizer
     share = unknown_share(data, tokenizer)
     if share > MOST_UNKNOWN:
@@ -161,7 +181,12 @@ def require_classes(data: TrainingData) -> None:
 
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
-    """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out."""
+    """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out.
+
+    Args:
+        method: The method.
+        columns: The columns of the examples.
+    """
     sources = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
     for what in (name for name, known in sources.items() if known):
         comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
@@ -181,7 +206,12 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if --loss_chunk is given and a loss that compares rows does not use it, or there is none."""
+    """Raise UserError if --loss_chunk is given and a loss that compares rows does not use it, or there is none.
+
+    Args:
+        method: The method.
+        run: Options of the run.
+    """
     if run.loss_chunk is None:
         return
     comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
@@ -200,12 +230,22 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
 
 
 def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:
-    """Return the number of rows of each batch of an epoch, over all processes."""
+    """Return the number of rows of each batch of an epoch, over all processes.
+
+    Args:
+        dataset: The examples.
+        run: Options of the run.
+    """
     return step_sizes(len(dataset), run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
 
 
 def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> None:
-    """Raise UserError if --batch_sampler no_duplicates finds too few rows without duplicates for a batch."""
+    """Raise UserError if --batch_sampler no_duplicates finds too few rows without duplicates for a batch.
+
+    Args:
+        dataset: The examples.
+        run: Options of the run.
+    """
     if run.batch_sampler != NO_DUPLICATES:
         return
     largest = max(batch_sizes(dataset, run))
@@ -278,7 +318,12 @@ def require_fitting(
 
 
 def require_room_after_prompt(method: Method, data: DataArguments) -> None:
-    """Raise UserError if the text before each sentence leaves no room for the sentence."""
+    """Raise UserError if the text before each sentence leaves no room for the sentence.
+
+    Args:
+        method: The method.
+        data: Options of the data.
+    """
     model = method.model
     tokens = len(model.tokenizer(model.text_prefix)["input_ids"]) if model.text_prefix else 0
     if tokens >= data.max_seq_length:
@@ -289,7 +334,12 @@ def require_room_after_prompt(method: Method, data: DataArguments) -> None:
 
 
 def require_fits(method: Method, data: DataArguments) -> None:
-    """Raise UserError if a sentence may have more tokens than the encoder or a generator has positions."""
+    """Raise UserError if a sentence may have more tokens than the encoder or a generator has positions.
+
+    Args:
+        method: The method.
+        data: Options of the data.
+    """
     encoder, template = method.model.encoder, method.model.longest_template
     special = 0 if template else sum(map(len, frame(method.model.tokenizer)))
     more = max_added_tokens(method.views, data.max_seq_length - special)
@@ -310,7 +360,13 @@ def require_fits(method: Method, data: DataArguments) -> None:
 
 
 def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: TrainingArguments) -> None:
-    """Raise UserError if persistent workers would repeat what is drawn in the first epoch."""
+    """Raise UserError if persistent workers would repeat what is drawn in the first epoch.
+
+    Args:
+        method: The method.
+        dataset: The examples; None if the run does not train.
+        run: Options of the run.
+    """
     drawn = {
         f"{spell('method', method.model.method)} draws new augmentations": any(
             view.augmentation for view in method.views
@@ -328,7 +384,12 @@ def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: T
 
 
 def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if the method needs a gradient inside the forward pass and an option prevents this."""
+    """Raise UserError if the method needs a gradient inside the forward pass and an option prevents this.
+
+    Args:
+        method: The method.
+        run: Options of the run.
+    """
     if method.adversary is None:
         return
     obstacles = {
@@ -347,7 +408,12 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
 
 
 def require_recomputable(method: Method, run: TrainingArguments) -> None:
-    """Raise OptionError if activations are to be recomputed and transformers cannot do so for this encoder."""
+    """Raise OptionError if activations are to be recomputed and transformers cannot do so for this encoder.
+
+    Args:
+        method: The method.
+        run: Options of the run.
+    """
     backbone = method.model.encoder.backbone
     if run.gradient_checkpointing and not backbone.supports_gradient_checkpointing:
         reason = f"transformers cannot recompute the activations of {backbone.config.model_type} encoders"
@@ -355,7 +421,12 @@ def require_recomputable(method: Method, run: TrainingArguments) -> None:
 
 
 def require_warmups(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if a group of parameters has a warm-up of its own and the schedule cannot have one."""
+    """Raise UserError if a group of parameters has a warm-up of its own and the schedule cannot have one.
+
+    Args:
+        method: The method.
+        run: Options of the run.
+    """
     for group in method.groups:
         if group.warmup_steps is not None and run.lr_scheduler_type in WITHOUT_WARMUP:
             raise UserError(
@@ -365,7 +436,12 @@ def require_warmups(method: Method, run: TrainingArguments) -> None:
 
 
 def require_negatives(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if batches have no negatives, since the contrastive loss would always be 0."""
+    """Raise UserError if batches have no negatives, since the contrastive loss would always be 0.
+
+    Args:
+        method: The method.
+        run: Options of the run.
+    """
     batch = run.per_device_train_batch_size * run.world_size
     if method.negatives(batch) == 0:
         raise UserError(

@@ -66,12 +66,22 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
 
 
 def whole_numbers(name: str, value: Any) -> list[int]:
-    """Return whole numbers as a list of them; a single one is a list of one."""
+    """Return whole numbers as a list of them; a single one is a list of one.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     return [whole_number(name, item) for item in _several(value)]
 
 
 def numbers(name: str, value: Any) -> list[float]:
-    """Return finite real numbers as a list of them; a single one is a list of one."""
+    """Return finite real numbers as a list of them; a single one is a list of one.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     return [number(name, item) for item in _several(value)]
 
 
@@ -98,21 +108,36 @@ def number(name: str, value: Any, least: float | None = None, most: float | None
 
 
 def truth_value(name: str, value: Any) -> bool:
-    """Return True or False; other values, such as "no", would count as true without being so."""
+    """Return True or False; other values, such as "no", would count as true without being so.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     if not isinstance(value, bool | np.bool_):
         raise _invalid(name, value, "True or False")
     return bool(value)
 
 
 def string(name: str, value: Any) -> str:
-    """Return a string, or a path as a string."""
+    """Return a string, or a path as a string.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
         raise _invalid(name, value, "a string")
     return text
 
 
 def list_of_strings(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of strings and paths as a list of strings; a single one is a list of one."""
+    """Return a list or tuple of strings and paths as a list of strings; a single one is a list of one.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     value = [value] if isinstance(value, str | Path) else value
     if not isinstance(value, list | tuple) or not all(isinstance(item, str | Path) for item in value):
         raise _invalid(name, value, "a list of strings")
@@ -120,12 +145,22 @@ def list_of_strings(name: str, value: Any) -> list[str]:
 
 
 def location(name: str, value: Any) -> str:
-    """Return a path or name as a string, with the home folder for `~` or `~USER` at its start."""
+    """Return a path or name as a string, with the home folder for `~` or `~USER` at its start.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     return os.path.expanduser(string(name, value))
 
 
 def list_of_locations(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of paths and names as strings, each as `location` returns it."""
+    """Return a list or tuple of paths and names as strings, each as `location` returns it.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
+    """
     return [os.path.expanduser(item) for item in list_of_strings(name, value)]
 
 
@@ -133,6 +168,10 @@ def path(name: str, value: Any) -> str | Path:
     """Return a path that is not empty: a string or an object such as `pathlib.Path`, but no bytes.
 
     The home folder replaces `~` or `~USER` at its start.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: Its value.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
         raise _invalid(name, value, "a path, as a string or pathlib.Path")

@@ -319,5 +319,10 @@ class _HelpAction(argparse.Action):
 
 
 def build_dataclass(kind: type, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass from those given options that are its fields."""
+    """Build a dataclass from those given options that are its fields.
+
+    Args:
+        kind: The dataclass.
+        values: Option → value.
+    """
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.init and field.name in values})

@@ -15,7 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 def print_result(text: str, end: str = "\n") -> None:
-    """Print the output of a command to stdout, with control characters escaped."""
+    """Print the output of a command to stdout, with control characters escaped.
+
+    Args:
+        text: The output.
+        end: What follows it.
+    """
     print(f"{printable(text)}{end}", end="")  # in one piece, since the processes of a run share the terminal
 
 

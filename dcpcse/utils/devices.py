@@ -60,12 +60,21 @@ def send(movable: MovableT, device: torch.device) -> MovableT:
     """Return a copy of CPU tensors on a device, without waiting for a GPU; on a CPU, the tensors themselves.
 
     A GPU copies from pinned memory when it gets there. From other memory, the host would copy, and wait.
+
+    Args:
+        movable: The tensors, or an object that contains them.
+        device: The device.
     """
     return movable if device.type == "cpu" else _queue_copy(pinned(movable, device), device)
 
 
 def pinned(movable: MovableT, device: torch.device) -> MovableT:
-    """Return a copy in pinned memory, from which a GPU copies without waiting; for other devices, the same tensors."""
+    """Return a copy in pinned memory, from which a GPU copies without waiting; for other devices, the same tensors.
+
+    Args:
+        movable: The tensors, or an object that contains them.
+        device: The device to which they will be copied.
+    """
     return movable.pin_memory() if device.type == "cuda" else movable
 
 

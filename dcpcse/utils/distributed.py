@@ -236,7 +236,12 @@ class Share(list[int]):
 
     @classmethod
     def of_step(cls, step: Sequence[int], processes: int) -> "list[Share]":
-        """Divide the rows of a step evenly."""
+        """Divide the rows of a step evenly.
+
+        Args:
+            step: The rows of the step.
+            processes: Number of processes.
+        """
         bounds = [len(step) * rank // processes for rank in range(processes + 1)]
         shares = [cls(step[start:end]) for start, end in pairwise(bounds)]
         for share in shares:

@@ -138,12 +138,22 @@ def _is_whole(value: Any) -> bool:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 row`, `2 rows`, `2 processes`."""
+    """Return a number with its noun: `1 row`, `2 rows`, `2 processes`.
+
+    Args:
+        number: The number.
+        noun: The noun in the singular.
+    """
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def first_names(names: Sequence[str], count: int = 3) -> str:
-    """Return the first names of a list, and how many more there are: `a, b, c and 9 more`."""
+    """Return the first names of a list, and how many more there are: `a, b, c and 9 more`.
+
+    Args:
+        names: The names.
+        count: How many of them are named.
+    """
     more = len(names) - count
     return ", ".join(names[:count]) + (f" and {more} more" if more > 0 else "")
 
@@ -177,14 +187,25 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str
 
 
 def choose_from(value: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown value: `did you mean 'avg'? Choose from: avg, cls`."""
+    """Return the remedy for an unknown value: `did you mean 'avg'? Choose from: avg, cls`.
+
+    Args:
+        value: The unknown value.
+        known: The known values.
+    """
     known = list(map(str, known))
     hint = did_you_mean(value, known)
     return f"{f'{hint} Choose' if hint else 'choose'} from: {', '.join(known)}"
 
 
 def invalid_choice(option: str, value: Any, known: Iterable[str]) -> OptionError:
-    """Return the error for a value of an option that is not one of the known values."""
+    """Return the error for a value of an option that is not one of the known values.
+
+    Args:
+        option: Name of the option.
+        value: Its value.
+        known: The known values.
+    """
     return OptionError(option, value, "unknown", choose_from(value, known))
 
 

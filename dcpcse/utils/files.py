@@ -79,7 +79,12 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
 
 
 def require_file(path: Path, option: str) -> None:
-    """Raise UserError if there is something at this path that is not a file, such as a folder, a pipe or a device."""
+    """Raise UserError if there is something at this path that is not a file, such as a folder, a pipe or a device.
+
+    Args:
+        path: The path.
+        option: Name of the option that names it.
+    """
     if path.is_dir():
         raise UserError(f"{spell(option, path)} is a folder; give a file")
     if path.exists() and not path.is_file():
@@ -87,7 +92,12 @@ def require_file(path: Path, option: str) -> None:
 
 
 def require_encoder_path(name: str, option: str) -> None:
-    """Raise UserError if the name of an encoder is a file, or a path that does not exist and cannot be a hub id."""
+    """Raise UserError if the name of an encoder is a file, or a path that does not exist and cannot be a hub id.
+
+    Args:
+        name: The name of the encoder.
+        option: Name of the option that names it.
+    """
     path = Path(name)
     if path.is_file():
         raise UserError(f"{spell(option, name)} is a file; give the folder that contains it")
@@ -121,7 +131,12 @@ def open_append(path: Path) -> TextIO:
 
 
 def require_new_folder(folder: Path, option: str) -> None:
-    """Raise UserError unless a folder can be created at this path. An existing empty folder is allowed."""
+    """Raise UserError unless a folder can be created at this path. An existing empty folder is allowed.
+
+    Args:
+        folder: The path.
+        option: Name of the option that names it.
+    """
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{spell(option, folder)} is not empty and is not overwritten; give a new or empty folder")
     if folder.exists() and not folder.is_dir():
@@ -133,6 +148,10 @@ def require_inside(folder: Path, name: str) -> None:
     """Raise UserError if a file name leads out of its folder by `..` or by a link.
 
     In the cache of the hub the files of a repository are links, which may point into its folder `blobs`.
+
+    Args:
+        folder: The folder.
+        name: Relative path of the file.
     """
     target, home = (folder / name).resolve(), folder.resolve()
     allowed = [home]
@@ -292,12 +311,22 @@ def write_files(contents: Mapping[Path, str | bytes]) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file atomically, text in UTF-8; its folder is created."""
+    """Write a file atomically, text in UTF-8; its folder is created.
+
+    Args:
+        path: The file.
+        content: Its content.
+    """
     write_files({path: content})
 
 
 def write_json_atomic(path: Path, content: Any) -> None:
-    """Write a JSON file atomically; its folder is created."""
+    """Write a JSON file atomically; its folder is created.
+
+    Args:
+        path: The file.
+        content: Anything that can be written to JSON.
+    """
     write_atomic(path, json_text(content))
 
 

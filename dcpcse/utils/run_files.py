@@ -251,7 +251,12 @@ def read_scores(path: Path) -> dict[str, Any] | None:
 
 
 def mode_and_size(mode: str | None, truncate_dim: int | None) -> str:
-    """Return the mode of an evaluation, and the size of the embeddings if they were shortened, as shown to users."""
+    """Return the mode of an evaluation, and the size of the embeddings if they were shortened, as shown to users.
+
+    Args:
+        mode: The mode; None if it is unknown.
+        truncate_dim: Size of shortened embeddings, or None.
+    """
     return f"{mode or 'unknown'}" + ("" if truncate_dim is None else f", first {truncate_dim} values")
 
 

@@ -40,14 +40,24 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError, with the file and the first such tensor, if a tensor contains NaN or infinite values."""
+    """Raise UserError, with the file and the first such tensor, if a tensor contains NaN or infinite values.
+
+    Args:
+        path: The file, for the message.
+        tensors: Its tensors by name.
+    """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(f"{path} contains NaN or infinite values in '{name}'; the training that wrote it failed")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
+    """Write a safetensors file atomically.
+
+    Args:
+        path: The file.
+        tensors: The tensors by name.
+    """
     # save_file is not used, because only the owner could read its files.
     on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     write_atomic(path, save(on_cpu, metadata={"format": "pt"}))
@@ -73,12 +83,22 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapp
 
 
 def listed(names: Collection[str], most: int = 4) -> str:
-    """Return a text for messages: the first names in alphabetical order, and the number of the others."""
+    """Return a text for messages: the first names in alphabetical order, and the number of the others.
+
+    Args:
+        names: The names.
+        most: Largest number of names.
+    """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{sorted(names)[:most]}{more}"
 
 
 def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the parameters of a module to a type. Buffers are kept: rotary frequencies would lose precision."""
+    """Convert the parameters of a module to a type. Buffers are kept: rotary frequencies would lose precision.
+
+    Args:
+        module: The module.
+        dtype: The type.
+    """
     for parameter in module.parameters():
         parameter.data = parameter.data.to(dtype)

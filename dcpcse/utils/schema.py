@@ -66,17 +66,34 @@ def allowed(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
 
 
 def between(least: int, most: int, kind: str = "a whole number", **default: Any) -> Any:
-    """Return a field for numbers within limits, both included."""
+    """Return a field for numbers within limits, both included.
+
+    Args:
+        least: The least allowed value.
+        most: The largest allowed value.
+        kind: What the numbers are, for the message.
+        default: As in `allowed`.
+    """
     return allowed(f"{kind} from {least} to {most}", lambda value: least <= value <= most, **default)
 
 
 def one_of(names: tuple[str, ...], **default: Any) -> Any:
-    """Return a field for one of several strings."""
+    """Return a field for one of several strings.
+
+    Args:
+        names: The strings.
+        default: As in `allowed`.
+    """
     return allowed(f"one of {', '.join(names)}", lambda value: value in names, **default)
 
 
 def text(least: int = 1, **default: Any) -> Any:
-    """Return a field for a string of at least this number of characters."""
+    """Return a field for a string of at least this number of characters.
+
+    Args:
+        least: Minimum number of characters.
+        default: As in `allowed`.
+    """
     return allowed(
         f"a string of {least} to {MAX_TEXT_LENGTH} characters without NUL and surrogates",
         lambda value: least <= len(value) <= MAX_TEXT_LENGTH and not NUL_OR_SURROGATE.search(value),
@@ -193,7 +210,12 @@ def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json)
 
 
 def check(kind: Any, content: Any) -> None:
-    """Raise ValueError unless the parsed content of a file is valid; see `parse`."""
+    """Raise ValueError unless the parsed content of a file is valid; see `parse`.
+
+    Args:
+        kind: As in `parse`.
+        content: The content.
+    """
     _require_plain(content, finite=not getattr(kind, "nan", False))
     try:
         type_validator("content", _converted(kind, content, ""), kind)

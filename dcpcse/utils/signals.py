@@ -38,7 +38,12 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
-    """Handle signals by a function, except ignored signals (nohup). This has no effect outside the main thread."""
+    """Handle signals by a function, except ignored signals (nohup). This has no effect outside the main thread.
+
+    Args:
+        numbers: Numbers of the signals.
+        handler: Function of the number of a signal and the frame.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

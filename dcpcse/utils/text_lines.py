@@ -29,7 +29,12 @@ MOST_LINE_BYTES = 512 * 2**20
 
 
 def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield number (from 1) and bytes of each line. Raises UserError for a line of more than `MOST_LINE_BYTES`."""
+    """Yield number (from 1) and bytes of each line. Raises UserError for a line of more than `MOST_LINE_BYTES`.
+
+    Args:
+        path: Path of the file, for messages.
+        file: The open file.
+    """
     for number in itertools.count(1):
         line = file.readline(MOST_LINE_BYTES + 1)
         if not line:
@@ -40,7 +45,13 @@ def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def line_error(path: Path, number: int, problem: str) -> UserError:
-    """Return the error for a line of a file; line numbers start at 1."""
+    """Return the error for a line of a file; line numbers start at 1.
+
+    Args:
+        path: Path of the file.
+        number: Number of the line.
+        problem: What is wrong with it.
+    """
     return UserError(f"{path}, line {number}: {problem}")
 
 

@@ -52,7 +52,12 @@ class ActNorm(nn.Module):
 
 
 class Coupling(nn.Module):
-    """Additive coupling: a small network of the first half of the channels shifts the second half, initially by 0."""
+    """Additive coupling: a small network of the first half of the channels shifts the second half, initially by 0.
+
+    Args:
+        channels: Number of channels.
+        width: Number of hidden units.
+    """
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -89,7 +94,12 @@ class Coupling(nn.Module):
 
 
 class FlowStep(nn.Module):
-    """A flow step: activation normalisation, reversal of the channels, additive coupling."""
+    """A flow step: activation normalisation, reversal of the channels, additive coupling.
+
+    Args:
+        channels: Number of channels.
+        width: Number of hidden units of the coupling.
+    """
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

@@ -88,7 +88,12 @@ class EncodeJob:
         return model
 
     def encode(self, model: SentenceEncoder, sentences: Sequence[str]) -> EncodedChunk:
-        """Encode the sentences of a chunk."""
+        """Encode the sentences of a chunk.
+
+        Args:
+            model: The model.
+            sentences: The sentences.
+        """
         normalize = self.normalize or None  # without --normalize, as the model's setting says
         with _count_truncated() as counts:
             vectors = model.encode(

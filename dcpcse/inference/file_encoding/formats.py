@@ -15,7 +15,15 @@ Writer = Callable[[BinaryIO, Vectors, Sentences, tuple[int, int], str], None]
 
 
 def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tuple[int, int], dtype: str) -> None:
-    """Write one array, which `np.load(..., mmap_mode="r")` can map without reading all of it."""
+    """Write one array, which `np.load(..., mmap_mode="r")` can map without reading all of it.
+
+    Args:
+        file: The file.
+        vectors: The vectors of each chunk.
+        sentences: Not used: the format contains only vectors.
+        shape: Shape (N, H) of all vectors.
+        dtype: "float32" or "float16".
+    """
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
     for chunk in vectors:
@@ -26,6 +34,13 @@ def write_arrow(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: t
     """Write an Arrow IPC stream with a column `vector` of fixed-size lists.
 
     If sentences are given, a column `sentence` precedes it.
+
+    Args:
+        file: The file.
+        vectors: The vectors of each chunk.
+        sentences: The sentences of each chunk, or None.
+        shape: Shape (N, H) of all vectors.
+        dtype: "float32" or "float16".
     """
     import pyarrow as pa
 
@@ -47,6 +62,10 @@ def writer_for(output: Path, with_sentences: bool) -> Writer:
     """Return the writer for the extension of the output file.
 
     Raises UserError if the extension is unknown, or if the format cannot contain sentences.
+
+    Args:
+        output: The output file.
+        with_sentences: Whether it contains the sentences too.
     """
     if output.suffix not in WRITERS:
         extension = f"the extension {output.suffix!r}" if output.suffix else "no extension"

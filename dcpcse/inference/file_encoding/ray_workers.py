@@ -20,7 +20,13 @@ from dcpcse.utils.refusals import as_user_error, describe_error
 
 @contextlib.contextmanager
 def ray_workers(address: str, count: int | None, device: str | None) -> Iterator["RayWorkers"]:
-    """Yield workers on the cluster at an address; `local` starts a cluster on this machine and stops it at the end."""
+    """Yield workers on the cluster at an address; `local` starts a cluster on this machine and stops it at the end.
+
+    Args:
+        address: Address of the cluster.
+        count: As in `RayWorkers`.
+        device: As in `RayWorkers`.
+    """
     with connected(address) as ray:
         yield RayWorkers(ray, count, device)
 

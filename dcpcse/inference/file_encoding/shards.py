@@ -141,7 +141,12 @@ class Shards:
             return [number for number in range(self._count) if not zipfile.is_zipfile(self._path(number))]
 
     def save(self, number: int, chunk: EncodedChunk) -> None:
-        """Save a chunk as a shard."""
+        """Save a chunk as a shard.
+
+        Args:
+            number: Number of the chunk.
+            chunk: The encoded chunk.
+        """
         content = io.BytesIO()
         np.savez(content, vectors=chunk.vectors, truncated=chunk.truncated)
         with self._disk_errors():

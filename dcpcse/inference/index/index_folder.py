@@ -99,6 +99,10 @@ def require_place(folder: Path, overwrite: bool) -> None:
     """Raise UserError unless the folder is new or empty, or contains an index and `overwrite` is set.
 
     An index whose replacement was interrupted by a kill is first completed.
+
+    Args:
+        folder: The folder.
+        overwrite: Whether an index in it may be replaced.
     """
     if folder.is_dir():
         remove_leftovers(folder, RECORD, finish=_complete)

@@ -47,7 +47,12 @@ def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
 
 
 def checkpoint_folder(name: str, options: LoadOptions) -> Path:
-    """Return the folder of a checkpoint at a path or id on the Hub, from which it is downloaded."""
+    """Return the folder of a checkpoint at a path or id on the Hub, from which it is downloaded.
+
+    Args:
+        name: The path or id.
+        options: Revision, cache and token for the Hub.
+    """
     if not hub.is_hub_id(name):
         return Path(name)
     return hub.download_checkpoint(name, (*WEIGHT_FILES[False], *WEIGHT_FILES[True]), options)

@@ -22,7 +22,12 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """Write weights, configuration, tokenizer, a README and the files of sentence-transformers."""
+    """Write weights, configuration, tokenizer, a README and the files of sentence-transformers.
+
+    Args:
+        model: The model.
+        folder: The exported folder.
+    """
     model.tuned_backbone().write(folder)
     model.tokenizer.save_pretrained(folder)
     imports = ("import torch", "from transformers import AutoModel, AutoTokenizer")
@@ -31,6 +36,12 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed by transformers alone."""
+    """Return the embeddings computed by transformers alone.
+
+    Args:
+        model: The model.
+        folder: The exported folder.
+        sentences: The sentences.
+    """
     module = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     return embed(model, module, folder, sentences)

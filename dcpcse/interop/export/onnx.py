@@ -66,7 +66,13 @@ def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = No
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed with onnxruntime and tokenizers alone."""
+    """Return the embeddings computed with onnxruntime and tokenizers alone.
+
+    Args:
+        model: Not used.
+        folder: The exported folder.
+        sentences: The sentences.
+    """
     encoder = OnnxEncoder(folder)
     return encoder.encode(sentences, max_length=encoder.max_tokens)
 

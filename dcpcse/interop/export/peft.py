@@ -37,7 +37,12 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler."""
+    """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler.
+
+    Args:
+        model: The model.
+        folder: The exported folder.
+    """
     source = model.source
     config, tensors = model.encoder.peft_adapter(source.name_or_path, source.revision)
     if model.head_at_inference:
@@ -56,7 +61,13 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed with PEFT and transformers alone."""
+    """Return the embeddings computed with PEFT and transformers alone.
+
+    Args:
+        model: The model.
+        folder: The exported folder.
+        sentences: The sentences.
+    """
     from peft import PeftModel
 
     source = model.source

@@ -85,7 +85,13 @@ def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = No
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings computed by sentence-transformers."""
+    """Return the embeddings computed by sentence-transformers.
+
+    Args:
+        model: The model.
+        folder: The exported folder.
+        sentences: The sentences.
+    """
     from sentence_transformers import SentenceTransformer
 
     # The folder was just written by dcpcse, so the module that it names can be trusted.

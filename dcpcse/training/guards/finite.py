@@ -200,7 +200,12 @@ def _of_all_processes(value: Any) -> list[Any]:
 
 
 def require_finite_weights(tensors: Mapping[str, Tensor], step: int) -> None:
-    """Raise UserError if a trained weight is not finite. Called before weights are saved."""
+    """Raise UserError if a trained weight is not finite. Called before weights are saved.
+
+    Args:
+        tensors: The trained weights by name.
+        step: Number of finished steps, for the message.
+    """
     if bad := _not_finite(tensors):
         raise UserError(
             f"the trained weights {listed(bad)} are not finite after step {step} and are not saved; try a lower "

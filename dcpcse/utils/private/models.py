@@ -32,7 +32,13 @@ def pack_weight(weight: Tensor) -> Tensor:
 
 
 def packed_linear(input: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the output (..., out) of a linear layer with packed weights for an input (..., in)."""
+    """Return the output (..., out) of a linear layer with packed weights for an input (..., in).
+
+    Args:
+        input: (..., in).
+        blocks: The packed weights.
+        bias: (out,), or None.
+    """
     return torch.ops.mkldnn._linear_pointwise(input.contiguous(), blocks, bias, "none", [], "")
 
 
