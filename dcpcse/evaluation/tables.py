@@ -349,7 +349,7 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
     "binary-pairs": lambda one: [
         ("average precision", one.points, one.nsamples),
         ("ROC AUC", 100 * one.roc_auc, one.nsamples),
-        ("best accuracy", 100 * one.best_accuracy, one.nsamples),
+        ("best accuracy", one.best_accuracy, one.nsamples),
     ],
     "labels": lambda one: [("accuracy", one.points, one.n_texts), ("macro F1", one.macro_f1, one.n_texts)],
     "beir": lambda one: [
