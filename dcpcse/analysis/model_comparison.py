@@ -15,6 +15,7 @@ from dcpcse.evaluation import significance
 from dcpcse.evaluation.mteb_records import MTEB
 from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
+from dcpcse.utils.tables import make_table
 
 if TYPE_CHECKING:
     import pandas
@@ -69,6 +70,11 @@ class ModelDifference:
     verdict: str = "not tested"
     covers: str | None = None
 
+    def cells(self) -> list[str]:
+        """Return the cells of a row of the table of differences."""
+        bounds = "-" if self.low is None else f"{self.low:+.2f} to {self.high:+.2f}"
+        return [self.task, f"{self.value:+.2f}", bounds, _p_value(self.p), _p_value(self.p_holm), self.verdict]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
@@ -89,13 +95,13 @@ class Comparison:
     mode: str | None
 
     def __str__(self) -> str:
-        return "\n".join([*(table.get_string() for table in self._tables()), *self.notes])
+        return "\n".join([*map(str, self._tables()), *self.notes])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
-        shown = [table.get_html_string(attributes=attributes) for table in self._tables()]
+        shown = [part.get_html_string(attributes=attributes) for part in self._tables()]
         return "\n".join([*shown, *(f"<p>{escape(note)}</p>" for note in self.notes)])
 
     def _tables(self) -> Iterator[PrettyTable]:
@@ -103,25 +109,18 @@ class Comparison:
         tasks = list(dict.fromkeys(score.task for score in self.scores))
         cells = {(score.task, score.model): score for score in self.scores}
         heads = [name if count == 1 else f"{name} ({count} runs)" for name, count in self.runs.items()]
-        table = PrettyTable(["task", "n", *heads], align="r", title=f"score x 100 [{interval}]")
-        table.align["task"] = "l"
-        for task in tasks:
-            size = cells[task, next(iter(self.runs))].size
-            table.add_row([task, size or "", *(_with_interval(cells[task, model]) for model in self.runs)])
-        yield table
+        first = next(iter(self.runs))
+        rows = [
+            [task, cells[task, first].size or "", *(_with_interval(cells[task, model]) for model in self.runs)]
+            for task in tasks
+        ]
+        yield make_table(["task", "n", *heads], rows, "lr", f"score x 100 [{interval}]")
         pairs: dict[tuple[str, str], list[ModelDifference]] = {}
         for difference in self.differences:
             pairs.setdefault((difference.first, difference.second), []).append(difference)
-        for (first, second), rows in pairs.items():
-            head = ["task", "difference", interval, "p", "p (Holm)", "verdict"]
-            table = PrettyTable(head, align="r", title=f"{second} minus {first}")
-            table.align["task"] = table.align["verdict"] = "l"
-            for row in rows:
-                bounds = "-" if row.low is None else f"{row.low:+.2f} to {row.high:+.2f}"
-                table.add_row(
-                    [row.task, f"{row.value:+.2f}", bounds, _p_value(row.p), _p_value(row.p_holm), row.verdict]
-                )
-            yield table
+        heads = ["task", "difference", interval, "p", "p (Holm)", "verdict"]
+        for (first, second), differences in pairs.items():
+            yield make_table(heads, [row.cells() for row in differences], "lrrrrl", f"{second} minus {first}")
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return the differences as a DataFrame, one row per pair of models and task, × 100.

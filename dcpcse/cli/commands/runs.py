@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prettytable import PrettyTable
-
 from dcpcse.analysis import run_comparison
 from dcpcse.training.run_history import Run, find_runs, find_scores, read_run, run_labels
 from dcpcse.utils.command_parser import CommandParser
@@ -17,6 +15,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
 from dcpcse.utils.live_runs import notify_of_running
 from dcpcse.utils.run_files import RUN_FILE
+from dcpcse.utils.tables import make_table
 
 DEFAULT_FOLDER = "result"
 DEFAULT_SORT = "written"
@@ -96,8 +95,7 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
         "environments that differ": [row for row in run_comparison.compare_environments(runs) if row.differs],
     }
     for title, rows in sections.items():
-        shown = PrettyTable([title, *labels], align="l")
-        shown.add_rows([[row.name, *map(_cell, row.values)] for row in rows])
+        shown = make_table([title, *labels], [[row.name, *map(_cell, row.values)] for row in rows], "l")
         print_result(str(shown) if rows else f"{title}: none")
     listed = [(title, row.name, row.values) for title, rows in sections.items() for row in rows]
     as_json = [
@@ -143,11 +141,11 @@ def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFac
 def runs_table(facts: Sequence[RunFacts]) -> str:
     """Return the list as a table for the terminal."""
     columns = ["run", "method", "encoder", "steps", "state", "dev score", "last", "best", "seed", "lr", "written"]
-    shown = PrettyTable([*columns, "commit"], align="l")
+    rows = []
     for fact in facts:
         planned = "?" if fact["steps_planned"] is None else fact["steps_planned"]
         digits, *changed = [ABSENT] if fact["commit"] is None else fact["commit"].split("-")
-        shown.add_row(
+        rows.append(
             [
                 *(_cell(fact[name]) for name in ("run", "method", "encoder")),
                 f"{fact['steps_done']}/{planned}",
@@ -159,7 +157,7 @@ def runs_table(facts: Sequence[RunFacts]) -> str:
                 "-".join([digits[:10], *changed]),  # a suffix marks uncommitted changes
             ]
         )
-    return str(shown)
+    return str(make_table([*columns, "commit"], rows, "l"))
 
 
 def _cell(value: Any, digits: str = ".6g") -> str:
