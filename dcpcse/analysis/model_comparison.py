@@ -148,13 +148,13 @@ class Comparison:
 
         Raises UserError if matplotlib is not installed.
         """
-        from dcpcse.analysis.plots.score_intervals import draw_score_intervals
+        from dcpcse.analysis.plots.scores import draw_intervals
 
         points = {
             model: {score.task: (score.value, score.low, score.high) for score in self.scores if score.model == model}
             for model in self.runs
         }
-        return draw_score_intervals(points, self.level)
+        return draw_intervals(points, self.level)
 
 
 def _with_interval(score: ModelScore) -> str:

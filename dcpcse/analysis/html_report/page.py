@@ -75,8 +75,8 @@ def render_page(
     """
     from dcpcse.analysis.plots.alignment_uniformity import Point
     from dcpcse.analysis.plots.alignment_uniformity import draw as draw_plane
-    from dcpcse.analysis.plots.cosine_by_score import PairScores
-    from dcpcse.analysis.plots.cosine_by_score import draw as draw_cosines
+    from dcpcse.analysis.plots.cosines import draw_cosines
+    from dcpcse.analysis.plots.inputs import PairScores
     from dcpcse.analysis.plots.training_curves import draw as draw_curves
     from dcpcse.analysis.plots.training_curves import metric_names
 
