@@ -80,19 +80,19 @@ class ModelDifference:
 class Comparison:
     """Scores and differences of models. Its text is two kinds of tables, which a notebook shows as HTML.
 
-    runs: model → number of its runs. scores: of each task and model. differences: of each task and pair of models.
-    notes: what the intervals cover, and what was left out. level: coverage of the intervals. samples, seed: number and
-    seed of the resamples. mode: test, fasttest or dev; None if the results files do not say it.
+    mode: test, fasttest or dev; None if the results files do not say it. level: coverage of the intervals. samples,
+    seed: number and seed of the resamples. runs: model → number of its runs. scores: of each task and model.
+    differences: of each task and pair of models. notes: what the intervals cover, and what was left out.
     """
 
-    runs: Mapping[str, int]
-    scores: Sequence[ModelScore]
-    differences: Sequence[ModelDifference]
-    notes: Sequence[str]
+    mode: str | None
     level: float
     samples: int
     seed: int
-    mode: str | None
+    runs: dict[str, int]
+    scores: list[ModelScore]
+    differences: list[ModelDifference]
+    notes: list[str]
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self._tables()), *self.notes])
@@ -123,21 +123,14 @@ class Comparison:
             yield make_table(heads, [row.cells() for row in differences], "lrrrrl", f"{second} minus {first}")
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return the differences as a DataFrame, one row per pair of models and task, × 100.
+        """Return the differences as a DataFrame, one row per pair of models and task, × 100."""
+        import pandas  # a requirement of datasets, imported here because it is slow
 
-        Raises UserError without the package pandas.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("to_pandas needs the package pandas; pip install pandas, or use differences") from error
         return pandas.DataFrame([asdict(difference) for difference in self.differences])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as a JSON-serialisable dictionary."""
-        facts = {name: getattr(self, name) for name in ("mode", "level", "samples", "seed")}
-        lists = {name: [asdict(row) for row in getattr(self, name)] for name in ("scores", "differences")}
-        return {**facts, "runs": dict(self.runs), **lists, "notes": list(self.notes)}
+        return asdict(self)
 
     def to_json(self) -> str:
         """Return the comparison as JSON."""
@@ -195,7 +188,7 @@ def compare_runs(
     differences = [diff for first, second in pairs for diff in _differences(resampled, names, first, second, level)]
     notes += _notes(models, resampled, scores, differences)
     counts = {name: len(of_model) for name, of_model in models.items()}
-    return Comparison(counts, scores, differences, notes, level, samples, seed, mode)
+    return Comparison(mode, level, samples, seed, counts, scores, differences, notes)
 
 
 def _common_mode(runs: Sequence[tuple[str, RunOutcomes]]) -> str | None:
@@ -304,16 +297,15 @@ class _Row:
                 yield ModelScore(self.task, name, len(runs), None, float(self.main_scores[number].mean()))
                 continue
             estimate = significance.estimate(self.resampled, number, level)
-            points = (100 * part for part in (estimate.value, estimate.low, estimate.high))
-            yield ModelScore(self.task, name, len(runs), self.size, *points, estimate.covers(self.examples))
+            covers = estimate.covers(self.examples)
+            yield ModelScore(self.task, name, len(runs), self.size, *estimate.points, covers)
 
     def difference(self, names: Sequence[str], first: int, second: int, level: float) -> ModelDifference:
         key = (self.task, names[first], names[second])
         if self.resampled is None:
             return ModelDifference(*key, float(self.main_scores[second].mean() - self.main_scores[first].mean()))
         difference = significance.difference(self.resampled, first, second, level)
-        points = (100 * part for part in (difference.value, difference.low, difference.high))
-        return ModelDifference(*key, *points, difference.p, covers=difference.covers(self.examples))
+        return ModelDifference(*key, *difference.points, difference.p, covers=difference.covers(self.examples))
 
 
 def _resample(

@@ -100,8 +100,8 @@ class SampleReport:
             test = estimate(self._resampled, index)
             spearman = [f"{100 * scores.spearman[split]:.2f}" for split in SPLITS]
             parameters, megabytes = self.costs.get(row, (0, 0.0))
-            bounds = f"{100 * test.low:.2f} to {100 * test.high:.2f}"
-            rows.append([row, *spearman, bounds, f"{parameters:,}", f"{megabytes:.2f}"])
+            _, low, high = test.points
+            rows.append([row, *spearman, f"{low:.2f} to {high:.2f}", f"{parameters:,}", f"{megabytes:.2f}"])
         return str(make_table(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], rows, "lr"))
 
     def gain(self, row: str, over: str) -> Difference:
@@ -111,8 +111,8 @@ class SampleReport:
 
     def gain_line(self, row: str, over: str) -> str:
         """Return the gain of a row over another one, with its 95 % interval, as a line of text."""
-        gain = self.gain(row, over)
-        return f"{row} minus {over}: {100 * gain.value:+.2f} ({100 * gain.low:+.2f} to {100 * gain.high:+.2f})"
+        value, low, high = self.gain(row, over).points
+        return f"{row} minus {over}: {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     def conclusion(self) -> str:
         """Return in one sentence which rows the best trained row is ahead of, by the intervals of the differences."""

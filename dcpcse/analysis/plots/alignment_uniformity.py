@@ -58,8 +58,7 @@ def draw(points: Sequence[Point]) -> "Figure":
         handles.append(Line2D([], [], marker=look.marker, markerfacecolor="#bbbbbb", markeredgecolor="black", **line))
         last = path[-1] if path else group[0]
         names.append(label if last.spearman is None else f"{label} ({last.spearman:.2f})")
-    axes.set_xlabel("uniformity (lower is better)")
-    axes.set_ylabel("alignment (lower is better)")
+    axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
     axes.margins(0.12)
     if norm:
         style.colorbar(figure, ScalarMappable(norm, style.SEQUENTIAL), axes, "Spearman × 100", pad=0.02)

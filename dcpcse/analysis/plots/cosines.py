@@ -100,8 +100,7 @@ def draw_densities(models: Mapping[str, PairScores]) -> "Figure":
     axes.set_ylim(bottom=0)
     axes.ticklabel_format(axis="x", useOffset=False)  # cosines that are almost equal are shown in full
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("cosine similarity")
-    axes.set_ylabel("density")
+    axes.set(xlabel="cosine similarity", ylabel="density")
     style.legend_below(figure, handles, list(models))
     return figure
 

@@ -41,33 +41,27 @@ RUN_FACTS: Mapping[str, Callable[[Run], Any]] = {
 RunFacts = dict[str, Any]
 
 
-class _Problems:
-    """Prints problems with files as they occur, and counts them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, line: str) -> None:
-        self.count += 1
-        notify(line)
-
-
 def runs_command(argv: Sequence[str]) -> None:
     """Run the command; raises UserError for mistakes that the user can fix, and after the output for damaged files."""
     args = runs_parser().parse_args(list(argv))
     _check_options(args)
-    problems = _Problems()
+    problems: list[str] = []
+
+    def report(problem: str) -> None:
+        problems.append(problem)
+        notify(problem)
+
     if args.compare:
-        _compare(args, problems)
+        _compare(args, report)
     else:
-        _list(args, problems)
-    if problems.count:
-        raise UserError(f"{problems.count} damaged file(s) or unreadable folder(s), named above; the rest is shown")
+        _list(args, report)
+    if problems:
+        raise UserError(f"{len(problems)} damaged file(s) or unreadable folder(s), named above; the rest is shown")
 
 
-def _list(args: argparse.Namespace, problems: _Problems) -> None:
+def _list(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     roots = [Path(folder) for folder in args.folders or [DEFAULT_FOLDER]]
-    runs = _read(find_runs(roots, problems), problems)
+    runs = _read(find_runs(roots, report), report)
     if not runs:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
     facts = [{name: fact(run) for name, fact in RUN_FACTS.items()} for run in runs]
@@ -76,7 +70,7 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
     _write(args, facts, [*RUN_FACTS], [tuple(fact.values()) for fact in facts])
 
 
-def _compare(args: argparse.Namespace, problems: _Problems) -> None:
+def _compare(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     folders = [Path(folder) for folder in args.compare]
     for folder in folders:
         if not (folder / RUN_FILE).is_file():
@@ -84,8 +78,8 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
             raise UserError(f"--compare: {folder} {problem}; give output folders of train.py")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--compare: a run is given twice; give each run once")
-    runs = _read(folders, problems)
-    reports = [find_scores(folder, problems) for folder in folders]
+    runs = _read(folders, report)
+    reports = [find_scores(folder, report) for folder in folders]
     labels = run_labels(folders)
     sections = {
         "settings that differ": [row for row in run_comparison.compare_settings(runs) if row.differs],
@@ -105,12 +99,12 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
     _write(args, as_json, ["section", "name", *labels], [(title, name, *values) for title, name, values in listed])
 
 
-def _read(folders: Iterable[Path], problems: _Problems) -> list[Run]:
+def _read(folders: Iterable[Path], report: Callable[[str], None]) -> list[Run]:
     runs = [read_run(folder) for folder in folders]
     for run in runs:
         notify_of_running(run.folder)
         for line in run.problems:
-            problems(line)
+            report(line)
     return runs
 
 

@@ -67,7 +67,7 @@ def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, s
 
 
 def _points(interval: Estimate) -> dict[str, float]:
-    return {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
+    return dict(zip(("value", "low", "high"), interval.points, strict=True))
 
 
 def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:

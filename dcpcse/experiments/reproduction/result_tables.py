@@ -124,7 +124,7 @@ def _gain(result: RowResult) -> str:
     gain = result.over_baseline
     if gain is None:
         return "-"
-    value, low, high = (100 * part for part in (gain.value, gain.low, gain.high))
+    value, low, high = gain.points
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}], p = {gain.p:.4f}"
 
 
