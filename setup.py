@@ -54,10 +54,11 @@ setup(
     package_dir={"senteval": "SentEval/senteval"},
     package_data={
         "dcpcse": ["py.typed", "presets/*/*.yaml"],
-        "dcpcse.analysis": ["*/*.j2", "*/*.css"],
+        "dcpcse.analysis": ["*.j2", "*.css"],
         "dcpcse.doctor": ["supported.txt"],
         "dcpcse.experiments.miniature": ["page.md.j2"],
         "dcpcse.experiments.reproduction": ["tables/*.yaml"],
+        "dcpcse.serving": ["*.j2"],
         "dcpcse.pretraining": ["encoder_card.md.j2"],
         "dcpcse.training": ["model_card.md.j2"],
         "senteval": ["py.typed", "known_files.txt"],

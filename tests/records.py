@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from past_runs import make_run
 
-from dcpcse.analysis.plots import alignment_uniformity, fewshot, frequent_tokens, prompt_length, training_curves
+from dcpcse.analysis.plots import alignment_uniformity, prompt_length, scores, training_curves
 from dcpcse.cli.commands.info import format_facts
 from dcpcse.cli.main import find_command
 from dcpcse.data.cache_summary import CacheSummary
@@ -129,8 +129,8 @@ def make_records(root: Path) -> dict[str, Record]:
         check_run = lambda folder: list(model_folder.check_run(folder, CheckSettings()))  # noqa: E731
         found[name] = Record(folder, file, all_of(describe, runs, check_run, *more), sample=20)
     plots = (
-        lambda path: fewshot.gather(SimpleNamespace(scores=[str(path)])),
-        lambda path: frequent_tokens.gather(SimpleNamespace(scores=[str(path)])),
+        lambda path: scores.gather_fewshot(SimpleNamespace(scores=[str(path)])),
+        lambda path: scores.gather_frequent(SimpleNamespace(scores=[str(path)])),
         lambda path: alignment_uniformity._read_point("a", path, "test"),
     )
     row = SimpleNamespace(

@@ -103,7 +103,7 @@ def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     script.write_text(lines, encoding="utf-8")
     (done,) = call([str(script)])
     assert done.code == 0
-    modules = {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosine_by_score"}
+    modules = {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosines"}
     assert modules <= done.imported
     assert not done.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio", "starlette", "uvicorn"})
 

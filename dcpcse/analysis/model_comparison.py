@@ -15,6 +15,7 @@ from dcpcse.evaluation import significance
 from dcpcse.evaluation.mteb_records import MTEB
 from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
+from dcpcse.utils.tables import make_table
 
 if TYPE_CHECKING:
     import pandas
@@ -69,33 +70,38 @@ class ModelDifference:
     verdict: str = "not tested"
     covers: str | None = None
 
+    def cells(self) -> list[str]:
+        """Return the cells of a row of the table of differences."""
+        bounds = "-" if self.low is None else f"{self.low:+.2f} to {self.high:+.2f}"
+        return [self.task, f"{self.value:+.2f}", bounds, _p_value(self.p), _p_value(self.p_holm), self.verdict]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """Scores and differences of models. Its text is two kinds of tables, which a notebook shows as HTML.
 
-    runs: model → number of its runs. scores: of each task and model. differences: of each task and pair of models.
-    notes: what the intervals cover, and what was left out. level: coverage of the intervals. samples, seed: number and
-    seed of the resamples. mode: test, fasttest or dev; None if the results files do not say it.
+    mode: test, fasttest or dev; None if the results files do not say it. level: coverage of the intervals. samples,
+    seed: number and seed of the resamples. runs: model → number of its runs. scores: of each task and model.
+    differences: of each task and pair of models. notes: what the intervals cover, and what was left out.
     """
 
-    runs: Mapping[str, int]
-    scores: Sequence[ModelScore]
-    differences: Sequence[ModelDifference]
-    notes: Sequence[str]
+    mode: str | None
     level: float
     samples: int
     seed: int
-    mode: str | None
+    runs: dict[str, int]
+    scores: list[ModelScore]
+    differences: list[ModelDifference]
+    notes: list[str]
 
     def __str__(self) -> str:
-        return "\n".join([*(table.get_string() for table in self._tables()), *self.notes])
+        return "\n".join([*map(str, self._tables()), *self.notes])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
-        shown = [table.get_html_string(attributes=attributes) for table in self._tables()]
+        shown = [part.get_html_string(attributes=attributes) for part in self._tables()]
         return "\n".join([*shown, *(f"<p>{escape(note)}</p>" for note in self.notes)])
 
     def _tables(self) -> Iterator[PrettyTable]:
@@ -103,42 +109,28 @@ class Comparison:
         tasks = list(dict.fromkeys(score.task for score in self.scores))
         cells = {(score.task, score.model): score for score in self.scores}
         heads = [name if count == 1 else f"{name} ({count} runs)" for name, count in self.runs.items()]
-        table = PrettyTable(["task", "n", *heads], align="r", title=f"score x 100 [{interval}]")
-        table.align["task"] = "l"
-        for task in tasks:
-            size = cells[task, next(iter(self.runs))].size
-            table.add_row([task, size or "", *(_with_interval(cells[task, model]) for model in self.runs)])
-        yield table
+        first = next(iter(self.runs))
+        rows = [
+            [task, cells[task, first].size or "", *(_with_interval(cells[task, model]) for model in self.runs)]
+            for task in tasks
+        ]
+        yield make_table(["task", "n", *heads], rows, "lr", f"score x 100 [{interval}]")
         pairs: dict[tuple[str, str], list[ModelDifference]] = {}
         for difference in self.differences:
             pairs.setdefault((difference.first, difference.second), []).append(difference)
-        for (first, second), rows in pairs.items():
-            head = ["task", "difference", interval, "p", "p (Holm)", "verdict"]
-            table = PrettyTable(head, align="r", title=f"{second} minus {first}")
-            table.align["task"] = table.align["verdict"] = "l"
-            for row in rows:
-                bounds = "-" if row.low is None else f"{row.low:+.2f} to {row.high:+.2f}"
-                table.add_row(
-                    [row.task, f"{row.value:+.2f}", bounds, _p_value(row.p), _p_value(row.p_holm), row.verdict]
-                )
-            yield table
+        heads = ["task", "difference", interval, "p", "p (Holm)", "verdict"]
+        for (first, second), differences in pairs.items():
+            yield make_table(heads, [row.cells() for row in differences], "lrrrrl", f"{second} minus {first}")
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return the differences as a DataFrame, one row per pair of models and task, × 100.
+        """Return the differences as a DataFrame, one row per pair of models and task, × 100."""
+        import pandas  # a requirement of datasets, imported here because it is slow
 
-        Raises UserError without the package pandas.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("to_pandas needs the package pandas; pip install pandas, or use differences") from error
         return pandas.DataFrame([asdict(difference) for difference in self.differences])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as a JSON-serialisable dictionary."""
-        facts = {name: getattr(self, name) for name in ("mode", "level", "samples", "seed")}
-        lists = {name: [asdict(row) for row in getattr(self, name)] for name in ("scores", "differences")}
-        return {**facts, "runs": dict(self.runs), **lists, "notes": list(self.notes)}
+        return asdict(self)
 
     def to_json(self) -> str:
         """Return the comparison as JSON."""
@@ -149,13 +141,13 @@ class Comparison:
 
         Raises UserError if matplotlib is not installed.
         """
-        from dcpcse.analysis.plots.score_intervals import draw_score_intervals
+        from dcpcse.analysis.plots.scores import draw_intervals
 
         points = {
             model: {score.task: (score.value, score.low, score.high) for score in self.scores if score.model == model}
             for model in self.runs
         }
-        return draw_score_intervals(points, self.level)
+        return draw_intervals(points, self.level)
 
 
 def _with_interval(score: ModelScore) -> str:
@@ -196,7 +188,7 @@ def compare_runs(
     differences = [diff for first, second in pairs for diff in _differences(resampled, names, first, second, level)]
     notes += _notes(models, resampled, scores, differences)
     counts = {name: len(of_model) for name, of_model in models.items()}
-    return Comparison(counts, scores, differences, notes, level, samples, seed, mode)
+    return Comparison(mode, level, samples, seed, counts, scores, differences, notes)
 
 
 def _common_mode(runs: Sequence[tuple[str, RunOutcomes]]) -> str | None:
@@ -305,16 +297,15 @@ class _Row:
                 yield ModelScore(self.task, name, len(runs), None, float(self.main_scores[number].mean()))
                 continue
             estimate = significance.estimate(self.resampled, number, level)
-            points = (100 * part for part in (estimate.value, estimate.low, estimate.high))
-            yield ModelScore(self.task, name, len(runs), self.size, *points, estimate.covers(self.examples))
+            covers = estimate.covers(self.examples)
+            yield ModelScore(self.task, name, len(runs), self.size, *estimate.points, covers)
 
     def difference(self, names: Sequence[str], first: int, second: int, level: float) -> ModelDifference:
         key = (self.task, names[first], names[second])
         if self.resampled is None:
             return ModelDifference(*key, float(self.main_scores[second].mean() - self.main_scores[first].mean()))
         difference = significance.difference(self.resampled, first, second, level)
-        points = (100 * part for part in (difference.value, difference.low, difference.high))
-        return ModelDifference(*key, *points, difference.p, covers=difference.covers(self.examples))
+        return ModelDifference(*key, *difference.points, difference.p, covers=difference.covers(self.examples))
 
 
 def _resample(

@@ -78,49 +78,27 @@ def compare(
         UserError: If there is one model only, the data or modes of results differ, or a task has too few examples.
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
-    return compare_models(
-        models,
-        names,
-        tasks=tasks,
-        pairs=pairs,
-        labels=labels,
-        retrieval=retrieval,
-        mode=mode,
-        evaluate=partial(evaluate, **options, show_progress=show_progress),
-        level=level,
-        samples=samples,
-        seed=seed,
-    )
+    data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
+    evaluated_by = partial(evaluate, **options, show_progress=show_progress)
+    return compare_models(models, names, data, mode, evaluated_by, level=level, samples=samples, seed=seed)
 
 
 def compare_models(
     models: Any,
     names: Sequence[str | None] | None,
-    *,
-    tasks: Any,
-    pairs: Any,
-    labels: Any,
-    retrieval: Any,
+    data: Mapping[str, Any],
     mode: str,
     evaluate: "Callable[..., EvaluationResult]",
+    *,
     level: float,
     samples: int,
     seed: int,
 ) -> "Comparison":
-    """Compare models as `compare` does, with another function that evaluates them.
+    """See `compare`.
 
     Args:
-        models: As in `compare`.
-        names: As in `compare`.
-        tasks: As in `compare`.
-        pairs: As in `compare`.
-        labels: As in `compare`.
-        retrieval: As in `compare`.
-        mode: As in `compare`.
-        evaluate: A function that is called with a model and the keywords tasks, pairs, labels, retrieval and mode.
-        level: As in `compare`.
-        samples: As in `compare`.
-        seed: As in `compare`.
+        data: The values of tasks, pairs, labels and retrieval by these names.
+        evaluate: A function of a model and the keywords in `data` and mode.
     """
     from dcpcse.analysis.model_comparison import compare_runs
 
@@ -133,7 +111,6 @@ def compare_models(
     if len(groups) < 2:
         raise UserError("one model is given; give at least two to compare, or a list inside the list for its seeds")
     # Data that can be read only once are kept for all models.
-    data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
     data = {name: list(value) if isinstance(value, Iterator) else value for name, value in data.items()}
     chosen, _ = tasks_or_pairs(data["tasks"], mode)
     evaluated = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}

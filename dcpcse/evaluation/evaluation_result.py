@@ -72,12 +72,10 @@ class EvaluationResult:
 
         score: × 100 as in the tables, except the measures of geometry. n: number of scored examples, pairs or
         sentences, if the task has such a number. Of shortened embeddings, a first column truncate_dim contains the
-        size. Raises UserError without the package pandas.
+        size.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("to_pandas needs the package pandas; pip install pandas, or use scores") from error
+        import pandas  # a requirement of datasets, imported here because it is slow
+
         columns = ["truncate_dim", "task", "family", "metric", "score", "n"]
         rows = [
             (size, task, result.family, *measure)

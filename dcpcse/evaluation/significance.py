@@ -213,6 +213,11 @@ class Estimate:
     high: float
     seeds: bool
 
+    @property
+    def points(self) -> tuple[float, float, float]:
+        """The score and the ends of its interval, × 100."""
+        return 100 * self.value, 100 * self.low, 100 * self.high
+
     def covers(self, examples: str = "test pairs") -> str:
         """Return a line that says what the interval covers. examples: what they are called."""
         return f"this interval covers {examples}{' and seeds' if self.seeds else ', not seeds'}"

@@ -15,6 +15,7 @@ from senteval.geometry import POSITIVE_ABOVE, CosineBin
 from dcpcse.evaluation.mteb_records import NO_SUBSET
 from dcpcse.evaluation.results_file import SizedResults, mteb_types
 from dcpcse.utils.run_files import mode_and_size
+from dcpcse.utils.tables import make_table
 
 BOX_PLOT_WIDTH = 41
 
@@ -31,7 +32,7 @@ def html_tables(at_size: SizedResults, mode: str) -> str:
     """Return the same tables in HTML for a notebook; names are escaped."""
     # pandas' class, which notebooks style; box plots are drawn with blanks.
     attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
-    shown = [table.get_html_string(attributes=attributes) for table in _tables_of(at_size, mode)]
+    shown = [part.get_html_string(attributes=attributes) for part in _tables_of(at_size, mode)]
     return "\n".join([f"<p>mode: {escape(_title(at_size, mode))}</p>", *shown])
 
 
@@ -44,7 +45,7 @@ def _tables_of(at_size: SizedResults, mode: str) -> list[PrettyTable]:
     by_family = {size: _by_family(results) for size, results in at_size.items()}
     first = next(iter(by_family.values()))
     if len(by_family) == 1:
-        return [table for family, group in first.items() for table in FAMILY_TABLES[family](group, mode)]
+        return [part for family, group in first.items() for part in FAMILY_TABLES[family](group, mode)]
     return [_rows_of_sizes({size: groups[family] for size, groups in by_family.items()}, mode) for family in first]
 
 
@@ -82,10 +83,10 @@ def measures(result: Result) -> list[tuple[str, float, int | None]]:
     return FAMILY_MEASURES[result.family](result)
 
 
-def _table(names: Sequence[str], *rows: Sequence[Any], title: str | None = None, **options: Any) -> list[PrettyTable]:
-    table = PrettyTable(list(names), title=title, **options)
-    table.add_rows([list(row) for row in rows])
-    return [table]
+def _table(
+    heads: Sequence[str], *rows: Iterable[Any], title: str | None = None, align: str = "c"
+) -> list[PrettyTable]:
+    return [make_table(heads, rows, align, title)]
 
 
 def _points(results: Sequence[Result], mode: str) -> list[PrettyTable]:
@@ -102,34 +103,29 @@ def _names_and_points(results: Sequence[Result], mode: str) -> tuple[list[str], 
     return [*names, "Avg."], [*scores, np.mean(scores)]
 
 
-def _pairs(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    rows = [
-        [result.task, result.all.nsamples, f"{result.points:.2f}", f"{100 * result.all.pearson:.2f}"]
-        for result in results
-    ]
-    return _table(["data", "pairs", "Spearman x 100", "Pearson x 100"], *rows, title="your own pairs")
-
-
-def _binary_pairs(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    names = ["data", "pairs", "average precision x 100", "ROC AUC x 100", "best accuracy x 100", "at cosine"]
+def _own_data(
+    results: Sequence[Result],
+    title: str,
+    facts: Mapping[str, Callable[[Result], Any]],
+    after: Mapping[str, Callable[[Result], str]],
+) -> list[PrettyTable]:
+    """Return a table of own data with the scores of `measures`. facts, after: columns before and after the scores."""
+    heads = ["data", *facts, *(f"{metric} x 100" for metric, *_ in measures(results[0])), *after]
     rows = [
         [
-            *(result.task, result.nsamples),
-            *_rounded([result.points, 100 * result.roc_auc, result.best_accuracy]),
-            "-" if result.threshold is None else f"{result.threshold:.3f}",
+            result.task,
+            *(fact(result) for fact in facts.values()),
+            *_rounded(score for _, score, _ in measures(result)),
+            *(fact(result) for fact in after.values()),
         ]
         for result in results
     ]
-    return _table(names, *rows, title="your own pairs, labelled 1 and 0")
+    return _table(heads, *rows, title=title)
 
 
-def _labels(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    rows = [
-        [result.task, result.n_texts, len(result.classes), *_rounded([result.points, result.macro_f1])]
-        for result in results
-    ]
-    names = ["data", "texts", "classes", "accuracy x 100", "macro F1 x 100"]
-    return _table(names, *rows, title=f"your own labelled texts, {results[0].folds} folds")
+def _each(of_result: Callable[[Result], list[PrettyTable]]) -> Callable[[Sequence[Result], str], list[PrettyTable]]:
+    """Return a function that returns the tables of each result."""
+    return lambda results, mode: [part for result in results for part in of_result(result)]
 
 
 def _beir(results: Sequence[Result], mode: str) -> list[PrettyTable]:
@@ -218,24 +214,16 @@ def _clustering(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     )
 
 
-def _retrieval(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    parts = []
-    for result in results:
-        title = (
-            f"retrieval on {result.task.removesuffix('-retrieval')} {result.split}: {result.queries} queries, "
-            f"{result.candidates} candidates, identical sentences: {result.identical}"
-        )
-        scores = [*result.recall.values(), result.points]
-        names = [*(f"recall@{cutoff}" for cutoff in result.recall), "mean recall"]
-        parts += _table(names, [f"{score:.2f}" for score in scores], title=title)
-    return parts
+def _retrieval(result: Result) -> list[PrettyTable]:
+    title = (
+        f"retrieval on {result.task.removesuffix('-retrieval')} {result.split}: {result.queries} queries, "
+        f"{result.candidates} candidates, identical sentences: {result.identical}"
+    )
+    names = [*(f"recall@{cutoff}" for cutoff in result.recall), "mean recall"]
+    return _table(names, _rounded([*result.recall.values(), result.points]), title=title)
 
 
-def _geometry(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    return [part for result in results for part in _geometry_parts(result)]
-
-
-def _geometry_parts(result: Result) -> list[PrettyTable]:
+def _geometry(result: Result) -> list[PrettyTable]:
     values = {
         f"alignment ({result.positive_pairs} pairs scored above {POSITIVE_ABOVE:g})": result.alignment,
         f"uniformity ({result.sentences} sentences)": result.uniformity,
@@ -256,17 +244,13 @@ def _geometry_parts(result: Result) -> list[PrettyTable]:
     return parts
 
 
-def _frequent(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    return [
-        part
-        for result in results
-        for part in _table(
-            ["tokens removed", *map(str, result.average_without)],
-            *([task, *_rounded(scores.values())] for task, scores in result.without.items()),
-            ["Avg.", *_rounded(result.average_without.values())],
-            title=f"Spearman x 100 without the k most frequent tokens of {COUNTED_IN}",
-        )
-    ]
+def _frequent(result: Result) -> list[PrettyTable]:
+    return _table(
+        ["tokens removed", *map(str, result.average_without)],
+        *([task, *_rounded(scores.values())] for task, scores in result.without.items()),
+        ["Avg.", *_rounded(result.average_without.values())],
+        title=f"Spearman x 100 without the k most frequent tokens of {COUNTED_IN}",
+    )
 
 
 def _cosines(bins: Sequence[CosineBin]) -> list[PrettyTable]:
@@ -309,17 +293,29 @@ def _rounded(scores: Iterable[float]) -> list[str]:
 
 FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], list[PrettyTable]]] = {
     "sts": _points,
-    "pairs": _pairs,
-    "binary-pairs": _binary_pairs,
-    "labels": _labels,
+    "pairs": lambda results, mode: _own_data(
+        results, "your own pairs", {"pairs": lambda result: result.all.nsamples}, {}
+    ),
+    "binary-pairs": lambda results, mode: _own_data(
+        results,
+        "your own pairs, labelled 1 and 0",
+        {"pairs": lambda result: result.nsamples},
+        {"at cosine": lambda result: "-" if result.threshold is None else f"{result.threshold:.3f}"},
+    ),
+    "labels": lambda results, mode: _own_data(
+        results,
+        f"your own labelled texts, {results[0].folds} folds",
+        {"texts": lambda result: result.n_texts, "classes": lambda result: len(result.classes)},
+        {},
+    ),
     "beir": _beir,
     "transfer": _points,
     "finetune": _finetune,
     "fewshot": _fewshot,
     "clustering": _clustering,
-    "retrieval": _retrieval,
-    "geometry": _geometry,
-    "frequent": _frequent,
+    "retrieval": _each(_retrieval),
+    "geometry": _each(_geometry),
+    "frequent": _each(_frequent),
     "mteb": _mteb,
 }
 
@@ -349,7 +345,7 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
     "binary-pairs": lambda one: [
         ("average precision", one.points, one.nsamples),
         ("ROC AUC", 100 * one.roc_auc, one.nsamples),
-        ("best accuracy", 100 * one.best_accuracy, one.nsamples),
+        ("best accuracy", one.best_accuracy, one.nsamples),
     ],
     "labels": lambda one: [("accuracy", one.points, one.n_texts), ("macro F1", one.macro_f1, one.n_texts)],
     "beir": lambda one: [

@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 from huggingface_hub.dataclasses import strict
-from prettytable import PrettyTable
 
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
@@ -26,6 +25,7 @@ from dcpcse.utils.files import open_append, require_plain_file, write_atomic
 from dcpcse.utils.packages import not_installed
 from dcpcse.utils.parsing import read_bytes
 from dcpcse.utils.run_files import is_number, read_state
+from dcpcse.utils.tables import make_table
 
 TrainingOptions = dict[str, Any]
 
@@ -282,13 +282,13 @@ class Trials:
     def table(self) -> str:
         """Return a table of all trials, best first."""
         names = list(dict.fromkeys(name for trial in self._shown() for name in self._options(trial)))
-        table = PrettyTable(["trial", "stage", *names, "STS-B dev"], align="r")
+        rows = []
         for trial in self._shown():
             score = f"{100 * trial.value:.2f}" if trial.value is not None else trial.state.name.lower()
             options = self._options(trial)
             stage = trial.user_attrs.get("stage", "")
-            table.add_row([trial.number, stage, *(options.get(name, "") for name in names), score])
-        return str(table)
+            rows.append([trial.number, stage, *(options.get(name, "") for name in names), score])
+        return str(make_table(["trial", "stage", *names, "STS-B dev"], rows, "r"))
 
     def _shown(self) -> list[Any]:
         trials = [t for t in self.study.get_trials(deepcopy=False) if t.state != self._states.PRUNED]

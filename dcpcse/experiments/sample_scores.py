@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import senteval
-from prettytable import PrettyTable
 from senteval.scores import correlate, similarities
 
 from dcpcse.encoders.backbones import Backbone, load_backbone
@@ -22,6 +21,7 @@ from dcpcse.evaluation.significance import Difference, Outcomes, difference, est
 from dcpcse.methods.promptbert import FIRST_TEMPLATE
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.tables import make_table
 
 TASK = "STSBenchmark"
 SPLITS = ("dev", "test")
@@ -95,15 +95,14 @@ class SampleReport:
         self._resampled = resample(Outcomes("spearman", [scores.cosines["test"] for scores in rows.values()], gold))
 
     def __str__(self) -> str:
-        table = PrettyTable(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], align="r")
-        table.align["Spearman x 100"] = "l"
+        rows = []
         for index, (row, scores) in enumerate(self.rows.items()):
             test = estimate(self._resampled, index)
             spearman = [f"{100 * scores.spearman[split]:.2f}" for split in SPLITS]
             parameters, megabytes = self.costs.get(row, (0, 0.0))
-            bounds = f"{100 * test.low:.2f} to {100 * test.high:.2f}"
-            table.add_row([row, *spearman, bounds, f"{parameters:,}", f"{megabytes:.2f}"])
-        return table.get_string()
+            _, low, high = test.points
+            rows.append([row, *spearman, f"{low:.2f} to {high:.2f}", f"{parameters:,}", f"{megabytes:.2f}"])
+        return str(make_table(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], rows, "lr"))
 
     def gain(self, row: str, over: str) -> Difference:
         """Return the test score of a row less that of another one, with the interval of the paired bootstrap."""
@@ -112,8 +111,8 @@ class SampleReport:
 
     def gain_line(self, row: str, over: str) -> str:
         """Return the gain of a row over another one, with its 95 % interval, as a line of text."""
-        gain = self.gain(row, over)
-        return f"{row} minus {over}: {100 * gain.value:+.2f} ({100 * gain.low:+.2f} to {100 * gain.high:+.2f})"
+        value, low, high = self.gain(row, over).points
+        return f"{row} minus {over}: {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     def conclusion(self) -> str:
         """Return in one sentence which rows the best trained row is ahead of, by the intervals of the differences."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.dataclasses import strict
-from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
 from dcpcse.utils import schema
@@ -21,6 +20,7 @@ from dcpcse.utils.console import print_message, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, require_writable, write_atomic
 from dcpcse.utils.parsing import parse_yaml, read_text
+from dcpcse.utils.tables import make_table
 
 if TYPE_CHECKING:
     from senteval import Suite
@@ -168,9 +168,7 @@ def build_template(prefix: str, relationship: str) -> str:
 
 def score_table(best: Sequence[tuple[str, float]]) -> str:
     """Return a table in the form of the paper's Table 4."""
-    table = PrettyTable(["template", "STS-B dev"], align="l")
-    table.add_rows([[text, f"{score:.2f}"] for text, score in best])
-    return str(table)
+    return str(make_table(["template", "STS-B dev"], [[text, f"{score:.2f}"] for text, score in best], "l"))
 
 
 def read_candidates(path: str | None) -> tuple[list[str], list[str]]:

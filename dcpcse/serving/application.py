@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dcpcse.encoders.fingerprint import current_identity
-from dcpcse.serving.errors import ApiError, busy, json_response
-from dcpcse.serving.logs import log_event, log_failure
-from dcpcse.serving.registry import ServedModel
+from dcpcse.serving.monitoring import log_event, log_failure
+from dcpcse.serving.registry import FolderWatcher, ServedModel
 from dcpcse.serving.requests import (
     AdapterBody,
+    ApiError,
     BodyT,
     EmbeddingsBody,
     SearchBody,
     SimilarityBody,
+    busy,
+    json_response,
     parse_body,
 )
-from dcpcse.serving.security import matching, token_of
-from dcpcse.serving.service import Service, openai_embeddings
-from dcpcse.serving.watching import FolderWatcher
+from dcpcse.serving.security import matching, read_admin_token, read_api_keys, token_of
+from dcpcse.serving.service import Reply, Service
 from dcpcse.utils.errors import UserError
 
 OPEN_ROUTES = ("/health", "/ready")
@@ -47,8 +48,8 @@ class Gate:
     Every request is answered: errors that the inner application raises become answers in the form of OpenAI's API.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, keys: Sequence[bytes]) -> None:
-        self._app, self._service, self._keys = app, service, keys
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service, self._keys = app, service, read_api_keys(service.args.api_key_file)
         self._reading = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +75,7 @@ class Gate:
             if scope["path"].startswith(DEMO):
                 await self._app(scope, self._bounded(scope, receive), send_and_note)
             else:
-                async with asyncio.timeout(self._service.bounds.time_limit):
+                async with asyncio.timeout(self._service.args.time_limit):
                     await self._app(scope, self._bounded(scope, receive), send_and_note)
         except Exception as error:
             failure = self._as_api_error(scope, error)
@@ -101,7 +102,7 @@ class Gate:
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """Return `receive` with the bounds of a body; it raises ApiError as soon as a body is too large."""
-        most = self._service.bounds.max_body_bytes
+        most = self._service.args.max_body_bytes
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced[:20]) > most:
             raise _too_large(most)
@@ -125,7 +126,7 @@ class Gate:
         if isinstance(error, ApiError):
             return error
         if isinstance(error, TimeoutError):
-            seconds = self._service.bounds.time_limit
+            seconds = self._service.args.time_limit
             if not scope["state"].get("complete"):
                 return ApiError(408, f"the request did not arrive within {seconds:g} seconds", code="request_timeout")
             return ApiError(504, f"the request was not answered within {seconds:g} seconds", code="timeout")
@@ -155,55 +156,44 @@ def _failed() -> ApiError:
     return ApiError(500, "the server failed; its log has the reason under the request's id")
 
 
-def build_application(
-    service: Service,
-    *,
-    keys: Sequence[bytes] = (),
-    admin_token: bytes | None = None,
-    adapter_root: Path | None = None,
-    watcher: FolderWatcher | None = None,
-    mount: Callable[[Starlette], Any] | None = None,
-    while_serving: contextlib.AbstractContextManager[None] | None = None,
-) -> ASGIApp:
-    """Return the ASGI application of a service.
+def build_application(service: Service, while_serving: contextlib.AbstractContextManager[None]) -> ASGIApp:
+    """Return the ASGI application of a service, with the routes that its options allow.
 
-    keys: API keys, one of which every request must have; none are needed if it is empty. admin_token, adapter_root:
-    for POST /adapters and DELETE /adapters/NAME, which do not exist without them. mount: a function that adds the
-    demo page. while_serving: a context in which the application runs.
+    while_serving: a context in which the application runs.
     """
+    args, in_thread = service.args, service.batcher.in_thread
     absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
-    endpoints = _Endpoints(service, admin_token, adapter_root)
+    endpoints = _Endpoints(service)
     routes = [
-        Route("/v1/embeddings", endpoints.embeddings, methods=["POST"]),
+        Route("/v1/embeddings", endpoints.answering(EmbeddingsBody, service.embeddings), methods=["POST"]),
         Route("/v1/models", endpoints.models, methods=["GET"]),
         Route("/v1/models/{model:path}", endpoints.model, methods=["GET"]),
-        Route("/similarity", endpoints.similarity, methods=["POST"]),
-        Route("/search", endpoints.search, methods=["POST"]),
+        Route("/similarity", endpoints.answering(SimilarityBody, service.similarity), methods=["POST"]),
+        Route("/search", endpoints.answering(SearchBody, service.search), methods=["POST"]),
         Route("/health", endpoints.health, methods=["GET"]),
         Route("/ready", endpoints.ready, methods=["GET"]),
         Route("/metrics", endpoints.metrics, methods=["GET"]),
     ]
-    if admin_token is not None:
+    if args.admin_token_file is not None:
         del absent["/adapters"]
         routes.append(Route("/adapters", endpoints.add_adapter, methods=["POST"]))
         routes.append(Route("/adapters/{name}", endpoints.remove_adapter, methods=["DELETE"]))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        stack = contextlib.ExitStack()
-        if while_serving is not None:
-            stack.enter_context(while_serving)
-        service.batcher.start()
-        if watcher is not None:
-            await watcher.start(service.batcher.in_thread)
-        watching = asyncio.create_task(watcher.run(service.batcher.in_thread)) if watcher else None
-        try:
-            yield
-        finally:
-            if watching:
-                watching.cancel()
-            await service.batcher.stop()
-            stack.close()
+        with while_serving:
+            service.batcher.start()
+            watching = None
+            if args.watch is not None:
+                watcher = FolderWatcher(Path(args.watch), service.registry)
+                await watcher.start(in_thread)
+                watching = asyncio.create_task(watcher.run(in_thread))
+            try:
+                yield
+            finally:
+                if watching is not None:
+                    watching.cancel()
+                await service.batcher.stop()
 
     async def as_answer(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
@@ -218,60 +208,41 @@ def build_application(
     handlers = {ApiError: as_answer, ClientDisconnect: as_answer, HTTPException: as_answer, Exception: as_answer}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False  # such an answer would name the host that the request claims to want
-    if mount is not None:
+    if args.demo_sentences is not None:
+        from dcpcse.serving.demo import add_demo  # imports gradio, which takes seconds
+
         del absent[DEMO]
         app.add_route(DEMO, _to_demo, methods=["GET"])
-        mount(app)
-    return Gate(app, service, keys)
+        add_demo(app, service, Path(args.demo_sentences), DEMO)
+    return Gate(app, service)
 
 
 class _Endpoints:
     """The functions that answer requests; see docs/serve.md for the fields."""
 
-    def __init__(self, service: Service, admin_token: bytes | None, adapter_root: Path | None) -> None:
-        self._service, self._admin_token = service, admin_token
-        self._root = adapter_root and adapter_root.resolve()
+    def __init__(self, service: Service) -> None:
+        self._service, self._admin_token = service, read_admin_token(service.args.admin_token_file)
+        self._root = Path(service.args.adapter_root or "").resolve()
 
-    async def embeddings(self, request: Request) -> Response:
-        async def answer(body: EmbeddingsBody) -> Any:
-            encoded, vectors = await self._service.embeddings(_client(request), body)
-            _note(request, body.model, len(vectors), encoded.tokens)
-            return openai_embeddings(encoded, vectors, body)
+    def answering(
+        self, kind: type[BodyT], answer: Callable[[str, BodyT], Awaitable[Reply]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint that reads a body, and answers it unless the client leaves before.
 
-        return await self._answered(request, EmbeddingsBody, answer)
+        answer: a function of the client and the body. The client is with which other requests a request shares its
+        turn: those of the same key and address.
+        """
 
-    async def similarity(self, request: Request) -> Response:
-        async def answer(body: SimilarityBody) -> Any:
-            cosines, tokens = await self._service.similarity(_client(request), body)
-            _note(request, body.model, sum(cosines.shape), tokens)
-            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-            return {"object": "list", "model": body.model, "similarities": cosines, "usage": usage}
+        async def endpoint(request: Request) -> Response:
+            self._service.require_room()
+            raw = await request.body()
+            async with self._service.accepted():
+                body = await self._service.in_helper(parse_body, kind, raw)
+                reply = await _unless_gone(request, answer(request.state.client, body))
+                request.state.facts.update(model=reply.model, texts=reply.texts, tokens=reply.tokens)
+                return await self._service.in_helper(json_response, reply.content)
 
-        return await self._answered(request, SimilarityBody, answer)
-
-    async def search(self, request: Request) -> Response:
-        async def answer(body: SearchBody) -> Any:
-            index, queries, results, tokens = await self._service.search(_client(request), body)
-            _note(request, index.model_name, len(queries), tokens)
-            data = [
-                {"object": "search_result", "index": number, "found": [hit._asdict() for hit in hits]}
-                for number, hits in enumerate(results)
-            ]
-            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-            return {"object": "list", "index": index.name, "model": index.model_name, "data": data, "usage": usage}
-
-        return await self._answered(request, SearchBody, answer)
-
-    async def _answered(
-        self, request: Request, kind: type[BodyT], answer: Callable[[BodyT], Awaitable[Any]]
-    ) -> Response:
-        """Read a body, and answer it unless the client leaves before."""
-        self._service.require_room()
-        raw = await request.body()
-        async with self._service.accepted():
-            body = await self._service.in_helper(parse_body, kind, raw)
-            content = await _unless_gone(request, answer(body))
-            return await self._service.in_helper(json_response, content)
+        return endpoint
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [_described(e) for e in self._service.registry.entries]})
@@ -329,15 +300,6 @@ class _Endpoints:
 
 async def _to_demo(request: Request) -> Response:
     return RedirectResponse(f"{DEMO.removeprefix('/')}/")
-
-
-def _client(request: Request) -> str:
-    """Return with which other requests a request shares its turn: those of the same key and address."""
-    return request.state.client
-
-
-def _note(request: Request, model: str, texts: int, tokens: int) -> None:
-    request.state.facts.update(model=model, texts=texts, tokens=tokens)
 
 
 def _described(entry: ServedModel) -> dict[str, Any]:

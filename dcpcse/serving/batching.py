@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
-from dcpcse.serving.errors import ApiError
-from dcpcse.serving.logs import log_failure
-from dcpcse.serving.metrics import Metrics
-from dcpcse.serving.texts import PreparedText
+from dcpcse.encoders.sentence_encoder import encode_in_batches
+from dcpcse.encoders.tokenization import TokenizedTexts
+from dcpcse.inference.adapters import MixedBatch, MixedTexts, grouped
+from dcpcse.serving.monitoring import Metrics, log_failure
+from dcpcse.serving.requests import ApiError, PreparedText
 
 T = TypeVar("T")
 
@@ -112,8 +114,9 @@ class Batcher:
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Start to encode, in the running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Start to encode, in the running event loop, which is then the attribute `loop`."""
+        self.loop = asyncio.get_running_loop()
+        self._task = self.loop.create_task(self._run())
         self._task.add_done_callback(_report)
 
     async def stop(self) -> None:
@@ -231,3 +234,29 @@ def _report(task: asyncio.Task[None]) -> None:
     """Log an error that has ended the batches; GET /ready then answers 503, so that the process is replaced."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log_failure("batches_ended", error)
+
+
+def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndarray]:
+    """Return the float32 vector (H,) of each text, before it is scaled to unit length.
+
+    batch_size: maximum number of texts in a pass. Models of different dimensions have passes of their own.
+    """
+    of_dimension, places = grouped([text.model.dimension for text in texts])
+    vectors = [_encode([texts[index] for index in indices], batch_size) for indices in of_dimension.values()]
+    return [vectors[number][row] for number, row in places]
+
+
+def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
+    of_model, places = grouped([text.model for text in texts])
+    rows = []
+    for indices in of_model.values():
+        of_one = [texts[index] for index in indices]
+        slots = [text.rendered for text in of_one if text.rendered is not None]  # all or none have a template
+        rows.append(TokenizedTexts([list(text.ids) for text in of_one], 0, slots or None))
+    mixed = MixedTexts(list(of_model), rows, places)
+
+    def embed(batch: MixedBatch) -> torch.Tensor:
+        return batch.embeddings(normalize=False)
+
+    first = mixed.models[0]
+    return encode_in_batches(first, mixed.lengths, mixed.batch, embed, batch_size, False, first.dimension)

@@ -1,57 +1,186 @@
-"""The page /demo of a server: the sentences of a file that are nearest to a typed one, under several of its models."""
+"""The page that shows, side by side, the sentences that several models place nearest to a typed sentence."""
 
 import asyncio
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 from starlette.applications import Starlette
 
-from dcpcse.analysis.demo.models import DemoModel, unit_directions
-from dcpcse.analysis.demo.page import PAGE_STYLE, build_page
-from dcpcse.serving.service import Service
+from dcpcse.analysis.report import Neighbour, embed_all, render, top_neighbours
+from dcpcse.data.text_file import read_sentences
+from dcpcse.evaluation.embedding_cache import embeddings_dir
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, plural, printable
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.serving.service import Service
+
+
+@dataclass(frozen=True, eq=False)
+class DemoModel:
+    """A model and its embeddings of the sentences to search, (C, H) float32.
+
+    The embeddings have unit length, except that rows of zeros stay zero. about: path or name of the model, and its
+    pooling if the user chose one.
+    """
+
+    label: str
+    about: str
+    model: "SentenceEncoder | _ServedModel"
+    directions: np.ndarray
+
+    def nearest_sentences(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
+        """Return the `count` sentences nearest to the query, nearest first; the query itself is left out.
+
+        Raises UserError if the embedding of the query is zero or not finite.
+        """
+        direction = unit_directions(self.model.encode([query]))[0]
+        if not (np.isfinite(direction).all() and direction.any()):
+            raise UserError("the embedding of this sentence is zero or not finite, so it has no cosines")
+        cosines = np.where(self.directions.any(axis=1), self.directions @ direction, -np.inf)
+        return top_neighbours(cosines, sentences, count, query)
+
+
+def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
+    """Load a model and encode each sentence of a file once.
+
+    A trained model keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
+    embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
+    """
+    from senteval.lines import Line
+
+    from dcpcse.evaluation.evaluator import cached_encode
+    from dcpcse.inference.loading import has_representation, load_model
+
+    notify(f"{label}: {path}")
+    trained = has_representation(path, args)
+    model = load_model(path, replace(args, pooler_type=None) if trained else replace(args, base=None))
+    about = path if trained or args.pooler_type is None else f"{path}, {args.pooler_type}"
+    folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
+    with cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder) as encode:
+        located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))
+        directions = unit_directions(embed_all(label, encode, located)(sentences))
+    zeros = len(sentences) - int(directions.any(axis=1).sum())
+    if zeros:
+        notify(f"{label}: the embedding of {plural(zeros, 'sentence')} is zero; they are never listed as neighbours")
+    return DemoModel(label, about, model, directions)
+
+
+def unit_directions(vectors: np.ndarray) -> np.ndarray:
+    """Scale rows (N, H) to unit length, as float32; rows of zeros stay zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors, dtype=np.float32), where=lengths > 0)
+
+
+TITLE = "Nearest sentences"
+CSS = """
+.gradio-container { --soft: color-mix(in srgb, var(--body-text-color) 70%, transparent); }
+.gradio-container { max-width: 90rem !important; margin: 0 auto; }
+.about, .query, .sides .note { margin: 0 0 0.75rem; color: var(--soft); overflow-wrap: anywhere; }
+.query strong { color: var(--body-text-color); }
+#sentence .input-container { align-items: center; gap: 0.5rem; }
+.sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem 2rem; }
+.sides section { min-width: 0; }
+.sides h2 { margin: 0; font-size: 1.1rem; overflow-wrap: anywhere; }
+.sides table { width: 100%; margin: 0; border-collapse: collapse; font-size: 0.95rem; line-height: 1.4; }
+.sides caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+#found :is(table, thead, tr) { border: 0; }
+.sides th, .sides td { padding: 0.35rem 0.5rem; text-align: left; vertical-align: top; color: var(--body-text-color);
+  border: 0; border-bottom: 1px solid var(--border-color-primary); }
+.sides th { width: 3rem; font-weight: 400; color: var(--soft); }
+.sides thead th:nth-child(2) { width: auto; }
+.sides .number, .sides th:last-child { text-align: right; font-variant-numeric: tabular-nums; }
+.sides td[dir="auto"] { overflow-wrap: anywhere; }
+"""
+
+
+PAGE_OPTIONS = {
+    "theme": gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+    "css": CSS,
+    "footer_links": [],
+    "run_history": False,
+    "max_file_size": 0,  # no uploads
+    **dict.fromkeys(("enable_monitoring", "ssr_mode", "pwa", "mcp_server"), False),
+}
+"""The arguments of gradio for the page; nothing comes from another host."""
+
+
+def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
+    """Return the page: a text box, and below it the nearest sentences found by each model."""
+    about = (
+        f"The nearest of {len(sentences):,} distinct sentences of {printable(file)}, by cosine. Ranks can be compared "
+        "between models, cosines cannot. A sentence is never listed as its own neighbour."
+    )
+    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
+        gr.HTML(Markup("<h1>{}</h1><p class='about'>{}</p>").format(TITLE, about))
+        sentence = gr.Textbox(label="Sentence", autofocus=True, submit_btn="Search", elem_id="sentence")
+        output = gr.HTML(elem_id="found")
+        sentence.submit(partial(results_html, models, sentences, count), sentence, output, api_visibility="private")
+    return blocks
+
+
+def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str | None) -> str:
+    """Return HTML that lists, for each model, the sentences nearest to the typed one."""
+    from senteval.lines import single_blanks
+
+    query, columns = single_blanks(typed or ""), []  # a request that is not from the page may have no text
+    for model in models if query else ():
+        try:
+            columns.append((model, model.nearest_sentences(query, sentences, count), ""))
+        except UserError as error:
+            columns.append((model, [], str(error)))
+    return render("serving/nearest.html.j2", query=query, columns=columns)
+
+
+def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
+    """Serve the page until Ctrl-C."""
+    # At the start, gradio requests its own page; a proxy could not reach it.
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
+    blocks.queue(default_concurrency_limit=1)  # one query at a time, which uses all cores
+    blocks.launch(
+        server_name=host, server_port=port, share=False, quiet=True, prevent_thread_lock=True, **PAGE_OPTIONS
+    )
+    notify(f"the page is at {blocks.local_url} (press Ctrl-C to stop)")
+    blocks.block_thread()
+
 
 MOST_MODELS = 8
-"""Number of models that the page shows: the plain encoder and the first adapters."""
+"""Number of models of a server that the page shows: the plain encoder and the first adapters."""
 
 HITS = 10
-"""Number of sentences that the page shows for a model."""
+"""Number of sentences that the page of a server shows for a model."""
 
 
+@dataclass(frozen=True)
 class _ServedModel:
-    """A model of the server, which encodes in its batches. Its methods are called in threads of gradio."""
+    """A model of the server, which encodes in its batches. Its method is called in threads of gradio."""
 
-    def __init__(self, service: Service, name: str) -> None:
-        self._service, self._name = service, name
-        self.loop: asyncio.AbstractEventLoop | None = None
+    service: "Service"
+    name: str
 
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the vectors (N, H) of sentences; texts that are too long are cut."""
-        encoding = self._service.encode("demo", self._name, sentences, "sentence", truncate=True)
-        return asyncio.run_coroutine_threadsafe(encoding, self.loop).result().vectors
+        encoding = self.service.encode("demo", self.name, sentences, "sentence", truncate=True)
+        return asyncio.run_coroutine_threadsafe(encoding, self.service.batcher.loop).result().vectors
 
 
-def add_demo(app: Starlette, service: Service, sentences: Sequence[str], file: Path, path: str) -> None:
-    """Add the page to an application at a path. The sentences are encoded now, before the server runs."""
-    shown, served = [], []
+def add_demo(app: Starlette, service: "Service", file: Path, path: str) -> None:
+    """Add the page to an application at a path. The sentences of the file are encoded now, before the server runs."""
+    sentences = read_sentences(file, "demo_sentences")
+    shown = []
     for entry in service.registry.entries[:MOST_MODELS]:
         if entry.model is not None:
-            model = _ServedModel(service, entry.name)
-            directions = unit_directions(entry.model.encode(list(sentences)))
-            shown.append(DemoModel(entry.name, entry.name, model, directions))
-            served.append(model)
+            directions = unit_directions(entry.model.encode(sentences))
+            shown.append(DemoModel(entry.name, entry.name, _ServedModel(service, entry.name), directions))
     page = build_page(shown, sentences, file.name, HITS)
-    inner = app.router.lifespan_context
-
-    def lifespan(app: Any) -> Any:
-        for model in served:
-            model.loop = asyncio.get_running_loop()
-        return inner(app)
-
-    app.router.lifespan_context = lifespan
-    gr.mount_gradio_app(
-        app, page, path=path, footer_links=[], run_history=False, max_file_size=0, show_error=False,
-        enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False, **PAGE_STYLE,
-    )  # fmt: skip
+    gr.mount_gradio_app(app, page, path=path, show_error=False, **PAGE_OPTIONS)

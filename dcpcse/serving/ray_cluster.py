@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp
 
-from dcpcse.serving.logs import log_event
-from dcpcse.serving.startup import ServerOptions
+from dcpcse.serving.monitoring import log_event
+from dcpcse.serving.server import ServerOptions
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.packages import not_installed
 from dcpcse.utils.ray_cluster import connected

@@ -1,22 +1,26 @@
-"""The models that a server knows by name: the plain encoder and its adapters, some of which are in memory."""
+"""The models that a server knows by name, the folder of adapters that it watches, and the indexes that it searches."""
 
 import asyncio
 import logging
+import os
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.fingerprint import current_identity, differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.adapters import AdapterFiles, Adapters
-from dcpcse.serving.errors import ApiError, without_paths
-from dcpcse.serving.logs import log_event
-from dcpcse.serving.metrics import Metrics
+from dcpcse.inference.index.sentence_index import SentenceIndex
+from dcpcse.serving.monitoring import Metrics, log_event, log_failure
+from dcpcse.serving.requests import ApiError, without_paths
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.errors import UserError, did_you_mean, shown
 
@@ -173,3 +177,131 @@ class ModelRegistry:
         for oldest in sorted(in_memory, key=lambda item: item.used)[: len(in_memory) - (self._most or len(in_memory))]:
             oldest.model = None
         self._metrics.adapters.set(self.adapters_in_memory)
+
+
+SECONDS = 1.0
+"""Time between two looks at the folder."""
+
+LOOKS_AT_START = 10
+"""Maximum number of looks at the start, for a folder that keeps changing."""
+
+State = tuple[Any, ...]
+
+
+def scan(root: Path) -> dict[str, State]:
+    """Return the names of the model folders in a folder, each with a value that changes with its files.
+
+    Links are followed only if they lead to a folder inside. Raises OSError if the folder cannot be read.
+    """
+    folders = {}
+    for folder in sorted(root.iterdir()):
+        if folder.name.startswith(".") or not folder.resolve().is_relative_to(root.resolve()):
+            continue
+        if is_model_folder(str(folder)):
+            files = {entry.name: entry.stat() for entry in os.scandir(folder) if entry.is_file()}
+            states = {"": folder.lstat(), **files}
+            # The ctime also changes if a folder or file is put aside and comes back, or has its old times restored.
+            folders[folder.name] = tuple(
+                sorted((name, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size) for name, stat in states.items())
+            )
+    return folders
+
+
+class FolderWatcher:
+    """Keep the adapters of a registry equal to the model folders in a folder.
+
+    A folder is loaded when its files were the same in two looks, so that one that is being copied is not read; the
+    folders that are present at the start are loaded at once. A folder that is refused is tried again when its files
+    change.
+    """
+
+    def __init__(self, root: Path, registry: ModelRegistry) -> None:
+        self._root, self._registry = root, registry
+        self._seen: dict[str, State] = {}  # at the last look
+        self._settled: dict[str, State] = {}  # loaded or refused
+
+    async def start(self, in_thread: InThread) -> None:
+        """Load the adapters in the folder, so that the first requests find them.
+
+        Loading takes a while on a busy machine, so what has changed in the meantime is loaded too.
+        """
+        for _ in range(LOOKS_AT_START):
+            before = dict(self._settled)
+            await self._look_or_log(in_thread, at_once=True)
+            if self._settled == before:
+                return
+
+    async def run(self, in_thread: InThread) -> None:
+        """Watch until this is cancelled."""
+        while True:
+            await self._look_or_log(in_thread)
+            await asyncio.sleep(SECONDS)
+
+    async def _look_or_log(self, in_thread: InThread, *, at_once: bool = False) -> None:
+        try:
+            await self.look(in_thread, at_once=at_once)
+        except OSError as error:  # the folder may be on a disk that is away for a while
+            log_failure("watch_failed", error)
+
+    async def look(self, in_thread: InThread, *, at_once: bool = False) -> None:
+        """Look once at the folder, and load and remove what has changed.
+
+        at_once: whether to load folders that were not the same in the look before. Raises OSError if the folder
+        cannot be read.
+        """
+        states = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
+        for name in self._settled.keys() - states.keys():
+            del self._settled[name]
+            if any(entry.folder == self._root / name for entry in self._registry.entries if entry.name == name):
+                self._registry.remove(name)
+        for name, state in states.items():
+            if state != self._settled.get(name) and (at_once or state == self._seen.get(name)):
+                self._settled[name] = state
+                try:
+                    await self._registry.load(name, self._root / name, in_thread)
+                except UserError:
+                    continue  # the registry has logged the reason
+        self._seen = states
+
+
+@dataclass
+class ServedIndex:
+    """An index and the name of its model."""
+
+    name: str
+    index: SentenceIndex
+    model_name: str
+    _checked: WeakSet[SentenceEncoder] = field(default_factory=WeakSet)  # weak: a model may leave memory
+
+    def require_model(self, model: SentenceEncoder) -> None:
+        """Raise ApiError if the model is not the one that made the vectors; it may have been replaced since."""
+        if model in self._checked:
+            return
+        if differences(self.index.identity or {}, current_identity(model)):
+            replaced = f"model '{self.model_name}' has been replaced since index '{self.name}' was built"
+            raise ApiError(409, f"{replaced}; build the index again", param="index", code="index_outdated")
+        self._checked.add(model)
+
+
+def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[str, Any]]) -> dict[str, ServedIndex]:
+    """Return the indexes by name. Raises UserError if a folder has no index, or if no served model made its vectors.
+
+    folders: name → folder. identities: name → identity of each served model.
+    """
+    indexes = {}
+    for name, folder in folders.items():
+        index = SentenceIndex.load(folder)
+        fitting = [model for model, identity in identities.items() if not differences(index.identity or {}, identity)]
+        if not fitting:
+            raise UserError(f"--index {folder}: none of the served models made its vectors; serve that model too")
+        indexes[name] = ServedIndex(name, index, fitting[0])
+    return indexes
+
+
+def find_index(indexes: Mapping[str, ServedIndex], name: str) -> ServedIndex:
+    """Return an index by its name. Raises ApiError, which names the nearest one, if there is none."""
+    if name in indexes:
+        return indexes[name]
+    hint = did_you_mean(name[:200], indexes)
+    known = hint or (f"the indexes are: {', '.join(indexes)}" if indexes else "the server was started without --index")
+    raise ApiError(404, f"The index {shown(name)} does not exist; {known}", param="index", code="index_not_found")

@@ -1,4 +1,4 @@
-"""API keys and the admin token: where they are read from, how they are compared, and when a server needs one."""
+"""The address of a server, and its keys: where they are read from, how they are compared, and when one is needed."""
 
 import base64
 import binascii
@@ -96,3 +96,19 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError) as error:
         raise UserError(f"--host {host}: is no address of this machine; give one, such as 127.0.0.1") from error
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address. Raises UserError if the address cannot be used."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
+        # asyncio sets TCP_NODELAY only on sockets that name the protocol; without it, answers wait 40 ms.
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        problem = f"cannot serve at this address ({error.strerror})"
+        raise UserError(f"--host {host} --port {port}: {problem}; choose a different one") from error
+    bound.set_inheritable(True)
+    return bound

@@ -1,4 +1,4 @@
-"""Run the application with uvicorn, in one process or several, with bounds on its connections."""
+"""Load all that a server needs, and run its application with uvicorn, in one process or several."""
 
 import asyncio
 import contextlib
@@ -6,21 +6,126 @@ import os
 import resource
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import h11
 import orjson
+import torch
 from prometheus_client.multiprocess import mark_process_dead
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
 
+from dcpcse.analysis.plots.inputs import labelled
+from dcpcse.data.text_file import read_sentences
+from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.fingerprint import current_identity
+from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder
+from dcpcse.encoders.storage import hub
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import load_model
+from dcpcse.serving.application import build_application
 from dcpcse.serving.arguments import ServingArguments
-from dcpcse.serving.errors import ApiError
-from dcpcse.serving.logs import log_event
-from dcpcse.serving.metrics import FOLDER_VARIABLE
+from dcpcse.serving.batching import Batcher, encode_mixed
+from dcpcse.serving.monitoring import FOLDER_VARIABLE, Metrics, log_event, structured_logs
+from dcpcse.serving.registry import ModelRegistry, load_indexes
+from dcpcse.serving.requests import ApiError
+from dcpcse.serving.security import read_admin_token, read_api_keys, require_key_beyond_this_machine
+from dcpcse.serving.service import Service
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.packages import require_packages
+
+_OF_THE_PROCESS = contextlib.ExitStack()
+"""The logs of a process that serves with others, until it ends."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a server; calling it loads everything and returns the application.
+
+    encoder: path or hub id. is_worker: whether this is one of several processes, which sets up its own logs and takes
+    its part of the threads.
+    """
+
+    encoder: str
+    encoder_args: EncoderArguments
+    args: ServingArguments
+    is_worker: bool = False
+
+    def __call__(self) -> ASGIApp:
+        """Return the application. Raises UserError if something cannot be loaded."""
+        if self.is_worker:
+            _OF_THE_PROCESS.enter_context(structured_logs())
+            torch.set_num_threads(max(1, torch.get_num_threads() // self.args.workers))
+        args, metrics = self.args, Metrics()
+        model = load_model(self.encoder, self.encoder_args)
+        _require_transformer(self.encoder, model)
+        registry = ModelRegistry(model, args.name or _name_of(self.encoder), metrics, args.max_adapters)
+        # An identity reads all weights; only indexes are compared with it.
+        identities = {registry.encoder_name: current_identity(model)} if args.index else {}
+        for name, folder in folders_by_name(args.adapters, "--adapters").items():
+            adapter = registry.add(name, Path(folder))
+            if args.index:  # only now is each of them in memory
+                identities[name] = current_identity(adapter)
+        if args.watch or args.adapter_root:
+            registry.require_adapters_fit()
+        indexes = load_indexes(folders_by_name(args.index, "--index"), identities)
+        tokens = args.max_batch_tokens or (CPU_TOKENS if model.device.type == "cpu" else GPU_TOKENS)
+        texts = self.encoder_args.batch_size or model.default_batch_size or tokens
+        batcher = Batcher(
+            partial(encode_mixed, batch_size=texts),
+            metrics,
+            texts=texts,
+            tokens=tokens,
+            wait=args.max_wait_ms / 1000,
+        )
+        service = Service(registry, batcher, indexes, args, metrics)
+        # Weights of an encoder on a CPU stay prepacked while the server runs: every batch is then faster.
+        return build_application(service, prepacked(model, not model.bf16))
+
+
+def require_usable(options: ServerOptions) -> None:
+    """Raise UserError for options that are wrong, before the encoder is loaded."""
+    args = options.args
+    require_key_beyond_this_machine(args.host, read_api_keys(args.api_key_file))
+    read_admin_token(args.admin_token_file)
+    for option in ("watch", "adapter_root"):
+        folder = getattr(args, option)
+        if folder is not None and not Path(folder).is_dir():
+            raise UserError(f"--{option} {folder}: is no folder; create it, or give a different one")
+    for option, words in (("--adapters", args.adapters), ("--index", args.index)):
+        for folder in folders_by_name(words, option).values():
+            if not hub.is_hub_id(folder) and not Path(folder).is_dir():
+                raise UserError(f"{option} {folder}: there is no such folder; check the path")
+    for name in folders_by_name(args.adapters, "--adapters"):
+        ModelRegistry.require_name(name)
+    if args.demo_sentences is not None:
+        require_packages("--demo_sentences", ["gradio"], "demo")
+        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads this when it is imported
+        read_sentences(Path(args.demo_sentences), "demo_sentences")
+
+
+def folders_by_name(words: Sequence[str] | None, option: str) -> Mapping[str, str]:
+    """Return name → folder of the values of an option. Raises UserError if two have the same name."""
+    try:
+        return labelled(words or (), "name")
+    except UserError as error:
+        raise UserError(f"{option}: {error}") from error
+
+
+def _name_of(encoder: str) -> str:
+    return encoder if hub.is_hub_id(encoder) else Path(os.path.abspath(encoder)).name
+
+
+def _require_transformer(name: str, model: SentenceEncoder) -> None:
+    if type(model) is not SentenceEncoder or type(model.encoder) is not Encoder:
+        raise UserError(f"{name} is not served: it has no transformer encoder; give an encoder or a model folder")
+
 
 HEADER_SECONDS = 10
 """Time in which the header of a request must arrive."""
@@ -122,22 +227,6 @@ class Processes(Multiprocess):
         super().keep_subprocess_alive()
         for ended in before - {process.pid for process in self.processes}:
             mark_process_dead(ended)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address. Raises UserError if the address cannot be used."""
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = addresses[0]
-        # asyncio sets TCP_NODELAY only on sockets that name the protocol; without it, answers wait 40 ms.
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        problem = f"cannot serve at this address ({error.strerror})"
-        raise UserError(f"--host {host} --port {port}: {problem}; choose a different one") from error
-    bound.set_inheritable(True)
-    return bound
 
 
 def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.socket) -> None:

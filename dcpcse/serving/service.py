@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,26 +13,37 @@ import numpy as np
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.shortening import shorten
 from dcpcse.inference.similarity import cosine_matrix
+from dcpcse.serving.arguments import ServingArguments
 from dcpcse.serving.batching import Batcher
-from dcpcse.serving.errors import ApiError, busy
-from dcpcse.serving.indexes import ServedIndex, find_index
-from dcpcse.serving.metrics import Metrics
-from dcpcse.serving.registry import ModelRegistry
-from dcpcse.serving.requests import EmbeddingsBody, SearchBody, SimilarityBody, texts_of
-from dcpcse.serving.texts import Inputs, PreparedTexts, prepare
+from dcpcse.serving.monitoring import Metrics
+from dcpcse.serving.registry import ModelRegistry, ServedIndex, find_index
+from dcpcse.serving.requests import (
+    ApiError,
+    EmbeddingsBody,
+    Inputs,
+    PreparedTexts,
+    SearchBody,
+    SimilarityBody,
+    busy,
+    prepare,
+    texts_of,
+)
 from dcpcse.utils.errors import UserError
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """The bounds of requests: see the options of `ServingArguments`."""
+class Reply:
+    """The answer to a request as JSON values, in which arrays of numbers are allowed.
 
-    max_queue: int
-    max_inputs: int
-    max_body_bytes: int
-    time_limit: float
+    model, texts, tokens: name of the model, and numbers of encoded texts and of their tokens, for the log.
+    """
+
+    content: dict[str, Any]
+    model: str
+    texts: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -47,21 +58,9 @@ class Encoded:
     tokens: int
     truncated: int
 
-    def scaled(self, normalize: bool | None, dimensions: int | None = None) -> np.ndarray:
-        """Return the first `dimensions` values of each vector, scaled to unit length if `normalize`.
-
-        normalize: None as the setting of the model says. Vectors of zeros stay zero.
-        """
-        return shorten(self.vectors, dimensions, self.model.normalize if normalize is None else normalize)
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """The usage as OpenAI's API reports it."""
-        return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
-
 
 class Service:
-    """The models, the indexes and the batcher of one process.
+    """The models, the indexes and the batcher of one process, and what it answers to requests.
 
     helpers: threads for work besides encoding, such as JSON and tokenization, which must not stop the event loop.
     """
@@ -71,18 +70,18 @@ class Service:
         registry: ModelRegistry,
         batcher: Batcher,
         indexes: Mapping[str, ServedIndex],
-        bounds: Bounds,
+        args: ServingArguments,
         metrics: Metrics,
     ) -> None:
         self.registry, self.batcher, self.indexes = registry, batcher, indexes
-        self.bounds, self.metrics = bounds, metrics
+        self.args, self.metrics = args, metrics
         self._helpers = ThreadPoolExecutor(2, "helper")
         self._unanswered = 0
 
     @property
     def is_full(self) -> bool:
         """Whether the maximum number of requests is unanswered."""
-        return self._unanswered >= self.bounds.max_queue
+        return self._unanswered >= self.args.max_queue
 
     def require_room(self) -> None:
         """Raise ApiError if the maximum number of requests is unanswered."""
@@ -129,36 +128,58 @@ class Service:
         self.metrics.tokens.labels(name).inc(sum(result.tokens for result in results))
         return results
 
-    async def embeddings(self, client: str, body: EmbeddingsBody) -> tuple[Encoded, np.ndarray]:
-        """Return the encoded texts of a request, and their vectors (N, H) or (N, dimensions) to answer with."""
-        inputs = texts_of(body.input, "input", self.bounds.max_inputs)
+    async def embeddings(self, client: str, body: EmbeddingsBody) -> Reply:
+        """Return the answer of POST /v1/embeddings.
+
+        If the request allows truncation, it contains the number of truncated texts.
+        """
+        inputs = texts_of(body.input, "input", self.args.max_inputs)
         model = await self.registry.model(body.model, self.batcher.in_thread)
         if body.dimensions is not None and body.dimensions > model.dimension:
             allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
             raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
         encoded = await self.encode(client, body.model, inputs, "input", truncate=body.truncate)
-        return encoded, encoded.scaled(body.normalize, body.dimensions)
+        normalize = encoded.model.normalize if body.normalize is None else body.normalize
+        vectors: Any = shorten(encoded.vectors, body.dimensions, normalize)  # vectors of zeros stay zero
+        if body.encoding_format == "base64":
+            vectors = [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() for vector in vectors]
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
+        content = {"object": "list", "data": data, "model": body.model, "usage": _usage(encoded.tokens)}
+        content |= {"truncated": encoded.truncated} if body.truncate else {}
+        return Reply(content, body.model, len(data), encoded.tokens)
 
-    async def similarity(self, client: str, body: SimilarityBody) -> tuple[np.ndarray, int]:
-        """Return the cosines (N, M) of the texts of `a` with those of `b`, and the number of tokens."""
-        most = self.bounds.max_inputs
+    async def similarity(self, client: str, body: SimilarityBody) -> Reply:
+        """Return the answer of POST /similarity: the cosines (N, M) of the texts of `a` with those of `b`."""
+        most = self.args.max_inputs
         a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
         if len(a) + len(b) > most:
             raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
         first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, truncate=body.truncate)
         cosines = await self.in_helper(_with_vectors, cosine_matrix, first.vectors, other.vectors)
-        return cosines, first.tokens + other.tokens
+        tokens = first.tokens + other.tokens
+        content = {"object": "list", "model": body.model, "similarities": cosines, "usage": _usage(tokens)}
+        return Reply(content, body.model, len(a) + len(b), tokens)
 
-    async def search(self, client: str, body: SearchBody) -> tuple[ServedIndex, list[str], list[list[Any]], int]:
-        """Return the index, the queries, the hits of each query, and the number of tokens."""
+    async def search(self, client: str, body: SearchBody) -> Reply:
+        """Return the answer of POST /search: the hits of each query."""
         index = find_index(self.indexes, body.index)
-        queries = texts_of(body.query, "query", self.bounds.max_inputs)
+        queries = texts_of(body.query, "query", self.args.max_inputs)
         encoded = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
         await self.batcher.in_thread(index.require_model, encoded.model)
         search = index.index.search_vectors
         vectors = shorten(encoded.vectors, index.index.truncate_dim)
-        hits = await self.in_helper(_with_vectors, search, vectors, body.top_k, body.threshold)
-        return index, queries, hits, encoded.tokens
+        results = await self.in_helper(_with_vectors, search, vectors, body.top_k, body.threshold)
+        data = [
+            {"object": "search_result", "index": number, "found": [hit._asdict() for hit in hits]}
+            for number, hits in enumerate(results)
+        ]
+        content = {"object": "list", "index": index.name, "model": index.model_name, "data": data}
+        return Reply(content | {"usage": _usage(encoded.tokens)}, index.model_name, len(queries), encoded.tokens)
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    """Return the usage as OpenAI's API reports it."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
@@ -167,21 +188,3 @@ def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
     except UserError as error:
         raise ApiError(400, str(error)) from error
-
-
-def openai_embeddings(encoded: Encoded, vectors: np.ndarray, body: EmbeddingsBody) -> dict[str, Any]:
-    """Return the answer of POST /v1/embeddings as JSON values.
-
-    If the request allows truncation, the answer contains the number of truncated texts.
-    """
-
-    def written(vector: np.ndarray) -> Any:
-        if body.encoding_format == "float":
-            return vector
-        return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii")
-
-    data: Sequence[Any] = [
-        {"object": "embedding", "index": number, "embedding": written(vector)} for number, vector in enumerate(vectors)
-    ]
-    added = {"truncated": encoded.truncated} if body.truncate else {}
-    return {"object": "list", "data": data, "model": body.model, "usage": encoded.usage, **added}

@@ -172,7 +172,7 @@ def _interval(before: Sequence[float], after: ExampleOutcomes) -> list[float] | 
         interval = difference(resample(Outcomes(after.statistic, [before, after.values], after.scored_gold)), 0, 1)
     except ValueError:
         return None
-    return [100 * interval.low, 100 * interval.high]
+    return list(interval.points[1:])
 
 
 def _advise(

@@ -7,7 +7,7 @@ import pytest
 from page import require_self_contained
 from past_runs import CALL, VERSIONS, make_run
 
-from dcpcse.analysis.html_report.measurements import find_neighbours
+from dcpcse.analysis.report import find_neighbours
 from dcpcse.cli.commands.report import report_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import read_sentences

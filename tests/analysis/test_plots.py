@@ -21,15 +21,11 @@ from transformers import AutoTokenizer
 
 from dcpcse.analysis.plots import (
     alignment_uniformity,
-    cosine_by_score,
-    cosine_density,
-    embedding_projection,
-    fewshot,
-    frequent_tokens,
+    cosines,
     inputs,
-    pair_projection,
-    projection,
+    projections,
     prompt_length,
+    scores,
     style,
     token_projection,
     training_curves,
@@ -41,9 +37,9 @@ ROOT = Path(__file__).parents[2]
 RANDOM = np.random.default_rng(0)
 GOLD = np.round(RANDOM.uniform(0, 5, 200), 1)
 SCORED = {
-    "one": cosine_by_score.PairScores(GOLD, np.clip(GOLD / 6 + RANDOM.normal(0, 0.2, 200), -1, 1), 81.234),
-    "a trained one": cosine_by_score.PairScores(GOLD, GOLD / 5, 99.5),
-    "two": cosine_by_score.PairScores(GOLD, np.clip(RANDOM.normal(0.5, 0.2, 200), -1, 1), 3.5),
+    "one": inputs.PairScores(GOLD, np.clip(GOLD / 6 + RANDOM.normal(0, 0.2, 200), -1, 1), 81.234),
+    "a trained one": inputs.PairScores(GOLD, GOLD / 5, 99.5),
+    "two": inputs.PairScores(GOLD, np.clip(RANDOM.normal(0.5, 0.2, 200), -1, 1), 3.5),
 }
 POINTS = [
     Point("base", 0.2, -1.5, 60.0),
@@ -51,13 +47,14 @@ POINTS = [
     *(Point("run", 0.3 - 0.01 * step, -2 - 0.1 * step, 60 + step, step) for step in (10, 5, 0)),
 ]
 PROJECTED = {
-    "cls": pair_projection.ProjectedPairs(
+    "cls": projections.ProjectedPairs(
         {name: tuple(RANDOM.normal(size=(2, n, 2))) for name, n in (("gold 0", 5), ("gold 3", 4), ("gold 5", 6))},
         ("component 1", "component 2"),
     )
 }
-MODELS = embedding_projection.ProjectedModels(
-    {name: RANDOM.normal(size=(30, 2)) + i for i, name in enumerate(("one", "two", "three"))}, ("t-SNE 1", "t-SNE 2")
+MODELS = (
+    {name: RANDOM.normal(size=(30, 2)) + i for i, name in enumerate(("one", "two", "three"))},
+    ("t-SNE 1", "t-SNE 2"),
 )
 TOKENS = [
     token_projection.Tokens(
@@ -84,23 +81,26 @@ RUNS = {
 
 PLOTS = {
     "cosines": (
-        lambda: cosine_by_score.draw(SCORED),
+        lambda: cosines.draw_cosines(SCORED),
         {"one", "Spearman × 100 = 81.23", "gold score", "gold score bin; pairs (n = 200)"},
     ),
     "cosines_only": (
-        lambda: cosine_by_score.draw(SCORED, bins=False),
+        lambda: cosines.draw_cosines(SCORED, bins=False),
         {"two", "Spearman × 100 = 81.23", "gold score", "cosine similarity"},
     ),
     "densities": (
-        lambda: cosine_density.draw(SCORED),
+        lambda: cosines.draw_densities(SCORED),
         {"one", "a trained one", "two", "density", "cosine similarity"},
     ),
-    "embeddings": (lambda: embedding_projection.draw(MODELS), {"one", "two", "three", "t-SNE 1"}),
+    "embeddings": (lambda: projections.draw_embeddings(*MODELS), {"one", "two", "three", "t-SNE 1"}),
     "plane": (
         lambda: alignment_uniformity.draw(POINTS),
         {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
     ),
-    "pairs": (lambda: pair_projection.draw(PROJECTED), {"cls", "gold 0 (n = 5)", "gold 3 (n = 4)", "gold 5 (n = 6)"}),
+    "pairs": (
+        lambda: projections.draw_pairs(PROJECTED),
+        {"cls", "gold 0 (n = 5)", "gold 3 (n = 4)", "gold 5 (n = 6)"},
+    ),
     "tokens": (
         lambda: token_projection.draw(TOKENS[:1], "wiki.txt"),
         {"untied", "input embeddings", "continues a word", "starts a word, with a capital letter", "not in the text"},
@@ -117,8 +117,8 @@ PLOTS = {
         lambda: prompt_length.draw(LENGTHS, {4: 76.5}, comparable=False),
         {"published, not comparable", "STS average,", "mean ± s.d."},
     ),
-    "fewshot": (lambda: fewshot.draw(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
-    "frequent": (lambda: frequent_tokens.draw(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
+    "fewshot": (lambda: scores.draw_fewshot(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
+    "frequent": (lambda: scores.draw_frequent(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
     "curves": (
         lambda: training_curves.draw(RUNS),
         {"loss", "loss_crtd", "learning rate", "dev: stsb_spearman", "a", "b"},
@@ -182,15 +182,15 @@ def test_a_plot_has_its_size_and_labels_without_overlaps_and_repeats_its_bytes(n
 def test_another_process_gives_the_same_bytes_and_does_not_import_pyplot():
     program = """
 import sys
-from dcpcse.analysis.plots import frequent_tokens, style
-scores = {"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1: 61.0}}
-sys.stdout.buffer.write(style.svg(frequent_tokens.draw(scores)))
+from dcpcse.analysis.plots import scores, style
+models = {"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1: 61.0}}
+sys.stdout.buffer.write(style.svg(scores.draw_frequent(models)))
 assert "matplotlib.pyplot" not in sys.modules
 """
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
-    assert done.stdout == style.svg(frequent_tokens.draw(LEFT_OUT))
+    assert done.stdout == style.svg(scores.draw_frequent(LEFT_OUT))
 
 
 def test_series_differ_in_more_than_colour():
@@ -200,26 +200,26 @@ def test_series_differ_in_more_than_colour():
 
 
 def test_labels_are_drawn_literally():
-    figure = frequent_tokens.draw({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d\x00\udcff": {0: 2.0, 1: 3.0}})
+    figure = scores.draw_frequent({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d\x00\udcff": {0: 2.0, 1: 3.0}})
     assert {"\N{ZERO WIDTH SPACE}_hidden", r"$a_b$ & c<d\u0000\udcff"} <= texts(style.svg(figure))
 
 
 def test_nothing_is_written_if_one_of_the_files_cannot_be_rendered(tmp_path, monkeypatch):
     monkeypatch.setattr(style, "svg", lambda figure: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        style.save(frequent_tokens.draw(LEFT_OUT), tmp_path / "out")
+        style.save(scores.draw_frequent(LEFT_OUT), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r'requires matplotlib; .*: pip install -e "\.\[plots\]"'):
-        frequent_tokens.draw(LEFT_OUT)
+        scores.draw_frequent(LEFT_OUT)
 
 
 def test_bins_hold_each_pair_once_and_the_last_one_its_end():
     gold = np.array([0.0, 0.99, 1.0, 3.9, 4.0, 5.0, 5.0])
-    found = cosine_by_score.binned(cosine_by_score.PairScores(gold, np.arange(7) / 10, 0.0))
+    found = cosines.binned(inputs.PairScores(gold, np.arange(7) / 10, 0.0))
     expected = {(0, 1): [0.0, 0.1], (1, 2): [0.2], (3, 4): [0.3], (4, 5): [0.4, 0.5, 0.6]}
     assert {ends: values.tolist() for ends, values in found.items()} == {
         ends: pytest.approx(values) for ends, values in expected.items()
@@ -227,7 +227,7 @@ def test_bins_hold_each_pair_once_and_the_last_one_its_end():
 
 
 def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
-    figure = cosine_by_score.draw(SCORED)
+    figure = cosines.draw_cosines(SCORED)
     hexagons = [shown for axes in figure.axes for shown in axes.collections if shown.get_label() == "pairs"]
     assert [shown.get_array().sum() for shown in hexagons] == [200, 200, 200]
     naive = Counter(min(int(gold), 4) for gold in GOLD)
@@ -235,32 +235,32 @@ def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
 
 
 def test_without_bins_a_model_has_one_panel_with_the_same_hexagons():
-    panels = [axes for axes in cosine_by_score.draw(SCORED, bins=False).axes if axes.collections and axes.get_title()]
-    both = [axes for axes in cosine_by_score.draw(SCORED).axes if axes.get_title()]
+    panels = [axes for axes in cosines.draw_cosines(SCORED, bins=False).axes if axes.collections and axes.get_title()]
+    both = [axes for axes in cosines.draw_cosines(SCORED).axes if axes.get_title()]
     assert len(panels) == len(both) == len(SCORED)
     for panel, full in zip(panels, both, strict=True):
         ((alone,), (beside,)) = panel.collections, full.collections
         np.testing.assert_array_equal(alone.get_array(), beside.get_array())
         np.testing.assert_array_equal(alone.get_offsets(), beside.get_offsets())
-    assert not any("bin" in text for text in texts(style.svg(cosine_by_score.draw(SCORED, bins=False))))
+    assert not any("bin" in text for text in texts(style.svg(cosines.draw_cosines(SCORED, bins=False))))
 
 
 def test_the_curve_of_each_model_is_the_sum_of_a_gaussian_kernel_at_every_cosine():
-    curves = cosine_density.draw(SCORED).axes[0].lines
+    curves = cosines.draw_densities(SCORED).axes[0].lines
     assert len(curves) == len(SCORED)
     for curve, scored in zip(curves, SCORED.values(), strict=True):
         x, height = curve.get_xdata(), curve.get_ydata()
-        cosines = scored.cosine.tolist()
-        width = stdev(cosines) * len(cosines) ** (-1 / 5)  # Scott's rule
-        naive = [mean(np.exp(-((at - one) ** 2) / (2 * width**2)) for one in cosines) for at in x]
+        values = scored.cosine.tolist()
+        width = stdev(values) * len(values) ** (-1 / 5)  # Scott's rule
+        naive = [mean(np.exp(-((at - one) ** 2) / (2 * width**2)) for one in values) for at in x]
         np.testing.assert_allclose(height, np.array(naive) / (width * np.sqrt(2 * np.pi)), rtol=1e-9)
         assert np.trapezoid(height, x) == pytest.approx(1, abs=1e-4)
     assert len({(curve.get_color(), curve.get_linestyle(), curve.get_marker()) for curve in curves}) == len(SCORED)
 
 
 def test_models_share_a_plane_with_one_scale_and_differ_in_colour_and_marker():
-    (axes,) = embedding_projection.draw(MODELS).axes
-    for dots, places in zip(axes.collections, MODELS.places.values(), strict=True):
+    (axes,) = projections.draw_embeddings(*MODELS).axes
+    for dots, places in zip(axes.collections, MODELS[0].values(), strict=True):
         np.testing.assert_array_equal(dots.get_offsets(), places)
     assert axes.get_aspect() == 1
     assert len({str(dots.get_facecolor()) for dots in axes.collections}) == 3
@@ -272,9 +272,9 @@ def test_every_distinct_sentence_is_sampled_once():
     sets = [SimpleNamespace(first=texts[:3], second=[texts[0], texts[3], texts[1]])]
     sets += [SimpleNamespace(first=texts[4:6], second=[texts[2], texts[6]])]
     order = [text for pairs in sets for text in pairs.first] + [text for pairs in sets for text in pairs.second]
-    rows = embedding_projection.sample_sentences(sets, 10, seed=0)
+    rows = projections.sample_sentences(sets, 10, seed=0)
     assert [order[row] for row in rows] == list(dict.fromkeys(order))
-    some = [embedding_projection.sample_sentences(sets, 3, seed).tolist() for seed in (0, 0, 1)]
+    some = [projections.sample_sentences(sets, 3, seed).tolist() for seed in (0, 0, 1)]
     assert some[0] == some[1] != some[2]
     assert set(some[0]) < set(rows)
 
@@ -296,7 +296,7 @@ def test_a_run_is_a_path_in_the_order_of_its_steps():
 
 
 def test_the_sentences_of_a_pair_are_joined_by_lines_that_differ_between_groups():
-    (axes,) = pair_projection.draw(PROJECTED).axes
+    (axes,) = projections.draw_pairs(PROJECTED).axes
     lines = iter(axes.lines)
     for first, second in PROJECTED["cls"].groups.values():
         own = [next(lines) for _ in first]
@@ -309,33 +309,31 @@ def test_the_sentences_of_a_pair_are_joined_by_lines_that_differ_between_groups(
 
 def test_pairs_of_the_groups_and_of_no_other_are_sampled():
     gold = np.array([0.5, 1.0, 2.0, 4.0, 4.1, 5.0, 0.0, 3.0])
-    sampled = pair_projection.sample_pairs(pair_projection.grouped(gold), 10, seed=0)
+    sampled = projections.sample_pairs(projections.grouped(gold), 10, seed=0)
     assert {name: rows.tolist() for name, rows in sampled.items()} == {
         "gold at most 1": [0, 1, 6],
         "gold above 4": [4, 5],
     }
     many = np.tile(gold, 50)
-    rows = pair_projection.sample_pairs(pair_projection.grouped(many, [5, 0, 3]), 10, seed=0)
+    rows = projections.sample_pairs(projections.grouped(many, [5, 0, 3]), 10, seed=0)
     assert {name: Counter(many[own]) for name, own in rows.items()} == {
         "gold 0": {0: 10},
         "gold 3": {3: 10},
         "gold 5": {5: 10},
     }
     assert all(len(set(own)) == 10 for own in rows.values())
-    again, other = (
-        pair_projection.sample_pairs(pair_projection.grouped(many, [0, 3, 5]), 10, seed) for seed in (0, 1)
-    )
+    again, other = (projections.sample_pairs(projections.grouped(many, [0, 3, 5]), 10, seed) for seed in (0, 1))
     assert all(np.array_equal(rows[name], again[name]) for name in rows)
     assert not any(np.array_equal(rows[name], other[name]) for name in rows)
     with pytest.raises(UserError, match=r"no pair with gold above 4; .* --task or --split"):
-        pair_projection.grouped(np.array([1.0, 2.0]))
+        projections.grouped(np.array([1.0, 2.0]))
     with pytest.raises(UserError, match=r"no pair with gold 2\.5; choose other --scores"):
-        pair_projection.grouped(gold, [3, 2.5])
+        projections.grouped(gold, [3, 2.5])
 
 
 def test_pca_gives_the_two_main_directions():
     vectors = RANDOM.normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
-    places, names = projection.project(vectors, "pca", seed=0)
+    places, names = projections.project(vectors, "pca", seed=0)
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     np.testing.assert_allclose(abs(places), abs(left[:, :2] * sizes[:2]), atol=1e-8)
     assert names[0] == f"component 1 ({sizes[0] ** 2 / sum(sizes**2):.1%})"
@@ -344,8 +342,8 @@ def test_pca_gives_the_two_main_directions():
 def test_t_sne_keeps_clusters_together_and_repeats_itself():
     centres = np.repeat(np.eye(3) * 9, 8, axis=0)
     vectors = centres + RANDOM.normal(0, 0.1, centres.shape)
-    places, _ = projection.project(vectors, "tsne", seed=3)
-    np.testing.assert_array_equal(places, projection.project(vectors, "tsne", seed=3)[0])
+    places, _ = projections.project(vectors, "tsne", seed=3)
+    np.testing.assert_array_equal(places, projections.project(vectors, "tsne", seed=3)[0])
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.diag(np.full(24, np.inf))
     assert (apart.argmin(1) // 8).tolist() == np.repeat([0, 1, 2], 8).tolist()
 
@@ -456,7 +454,7 @@ def test_lengths_that_cannot_be_read_are_refused(tmp_path):
 
 
 def test_every_draw_is_marked_once_at_its_height():
-    figure = fewshot.draw(DRAWS)
+    figure = scores.draw_fewshot(DRAWS)
     shown = marks(figure, style.COLOURS[0])
     assert_on_a_line([y for _, y in shown], [60.0, 62.5, 61.0, 70.0, 71.0], rising=False)
     assert len({x for x, _ in shown}) == 5
@@ -464,7 +462,7 @@ def test_every_draw_is_marked_once_at_its_height():
 
 
 def test_a_line_leads_through_all_counts_of_left_out_tokens():
-    figure = frequent_tokens.draw({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
+    figure = scores.draw_frequent({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
     shown = marks(figure, style.COLOURS[0])[:4]  # the fifth is the legend's
     assert_on_a_line([y for _, y in shown], [82.0, 81.0, 75.5, 70.0], rising=False)
     columns = [x for x, _ in shown]

@@ -12,7 +12,7 @@ from senteval.retrieval import RetrievalResult
 from senteval.transfer import TransferResult
 
 from dcpcse.evaluation.results_file import averages
-from dcpcse.evaluation.tables import box_plot, headline, tables
+from dcpcse.evaluation.tables import box_plot, headline, measures, tables
 
 
 def sts(task: str, spearman: float, family: str = "sts") -> TaskResult:
@@ -125,6 +125,12 @@ def test_own_data_have_tables_of_their_own():
         ["your own labelled texts, 5 folds"],
         *(["data", "texts", "classes", "accuracy x 100", "macro F1 x 100"], ["l.tsv", "30", "3", "90.00", "80.00"]),
     ]
+
+
+def test_the_measures_of_binary_pairs_are_those_of_their_table():
+    binary = BinaryPairsResult("b.tsv", "test", 0.5, 0.6, 70.0, 0.25, 10, 4)
+    scores = {metric: score for metric, score, _ in measures(binary)}
+    assert scores == {"average precision": 50.0, "ROC AUC": 60.0, "best accuracy": 70.0}
 
 
 def test_trained_relatedness_shows_spearman_of_the_scored_split():

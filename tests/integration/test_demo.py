@@ -20,12 +20,12 @@ from runs import refused
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.analysis.demo import models
 from dcpcse.cli.commands.demo import demo_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.methods import build_method
+from dcpcse.serving import demo
 
 MARKED = 'A <b>bold</b> & "quoted" line.'
 QUERY = "A man plays the flute."
@@ -58,8 +58,8 @@ def mean_vectors(folder: str, texts: list[str]) -> np.ndarray:
     return np.stack([hidden.mean(0).detach().numpy() for hidden in outputs])
 
 
-def load(place: str | Path, corpus: list[str], file: Path, **options) -> models.DemoModel:
-    return models.load_demo_model("model", str(place), EncoderArguments(device="cpu", **options), corpus, file)
+def load(place: str | Path, corpus: list[str], file: Path, **options) -> demo.DemoModel:
+    return demo.load_demo_model("model", str(place), EncoderArguments(device="cpu", **options), corpus, file)
 
 
 def test_a_later_start_encodes_nothing_again(tiny, corpus, file, tmp_path, caplog):
@@ -100,7 +100,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_mistakes_are_rejected_before_a_model_is_loaded(name, tool, tiny, result, file, monkeypatch):
-    monkeypatch.setattr(models, "load_demo_model", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr(demo, "load_demo_model", lambda *_: pytest.fail("a model is loaded"))
     words, message = REFUSED[name]
     with taken_port() as port:
         stands_for = {"MODEL": tiny("bert"), "RESULT": str(result), "FILE": str(file), "TAKEN": str(port)}

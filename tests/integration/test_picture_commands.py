@@ -13,11 +13,9 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from dcpcse.analysis.plots import (
     alignment_uniformity,
-    cosine_by_score,
-    embedding_projection,
-    fewshot,
-    frequent_tokens,
-    pair_projection,
+    cosines,
+    projections,
+    scores,
     token_projection,
     training_curves,
 )
@@ -53,7 +51,7 @@ def parsed(*argv):
 
 def test_cosines_are_those_of_the_encoder_with_the_gold_of_the_file(tiny, sts_data):
     args = parsed("cosines", f"tiny={tiny('bert')}", "--pooler", "avg", "--data_dir", sts_data, "--custom_data")
-    (scored,) = cosine_by_score.gather(args).values()
+    (scored,) = cosines.gather(args).values()
     file = Path(sts_data) / "downstream/STS/STSBenchmark/sts-test.csv"
     rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
     encoder, tokenizer = AutoModel.from_pretrained(tiny("bert")).eval(), AutoTokenizer.from_pretrained(tiny("bert"))
@@ -75,12 +73,12 @@ def test_an_imported_encoder_keeps_its_representation_beside_trained_models(
     base = str(tmp_path / "base")
     assert tool(import_command, [tiny("bert"), "--pooler", "cls_before_pooler", "--output", base]).code == 0
     data = ["--data_dir", sts_data, "--custom_data"]
-    together = cosine_by_score.gather(parsed("densities", f"cls={base}", f"ours={unsupervised.folder}", *data))
-    alone = cosine_by_score.gather(parsed("densities", f"cls={tiny('bert')}", *data, "--pooler", "cls_before_pooler"))
-    ours = cosine_by_score.gather(parsed("densities", f"ours={unsupervised.folder}", *data))
+    together = cosines.gather(parsed("densities", f"cls={base}", f"ours={unsupervised.folder}", *data))
+    alone = cosines.gather(parsed("densities", f"cls={tiny('bert')}", *data, "--pooler", "cls_before_pooler"))
+    ours = cosines.gather(parsed("densities", f"ours={unsupervised.folder}", *data))
     # Beside an output folder, --pooler applies to the other encoders only.
     words = ["densities", f"cls={tiny('bert')}", f"ours={unsupervised.folder}", *data, "--pooler", "cls_before_pooler"]
-    mixed = cosine_by_score.gather(parsed(*words))
+    mixed = cosines.gather(parsed(*words))
     for label, expected in {**alone, **ours}.items():
         np.testing.assert_allclose(together[label].cosine, expected.cosine, atol=1e-6)
         np.testing.assert_allclose(mixed[label].cosine, expected.cosine, atol=1e-6)
@@ -115,7 +113,7 @@ def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, sts
     present = present or {"gold at most 1": sum(gold <= 1), "gold above 4": sum(gold > 4)}
     common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "3"]
     given = ["--scores", *scores] if scores else []
-    (projected,) = pair_projection.gather(parsed("pairs", tiny("bert"), *common, *given)).values()
+    (projected,) = projections.gather_pairs(parsed("pairs", tiny("bert"), *common, *given)).values()
     shapes = {name: [half.shape for half in halves] for name, halves in projected.groups.items()}
     assert shapes == {name: [(n, 2), (n, 2)] for name, n in present.items()}
     assert list(projected.groups) == list(present)
@@ -130,22 +128,20 @@ def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, sts
 def test_models_are_projected_together(tiny, sts_data, unsupervised):
     places = [f"bert={tiny('bert')}", f"again={tiny('bert')}", f"ours={unsupervised.folder}"]
     common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "7"]
-    projected = embedding_projection.gather(parsed("embeddings", *places, *common))
-    assert {label: rows.shape for label, rows in projected.places.items()} == dict.fromkeys(
-        ("bert", "again", "ours"), (7, 2)
-    )
-    np.testing.assert_allclose(projected.places["bert"], projected.places["again"], atol=1e-6)
+    projected, _ = projections.gather_embeddings(parsed("embeddings", *places, *common))
+    assert {label: rows.shape for label, rows in projected.items()} == dict.fromkeys(("bert", "again", "ours"), (7, 2))
+    np.testing.assert_allclose(projected["bert"], projected["again"], atol=1e-6)
     # The first component of an independent decomposition of all vectors, centred together.
     file = Path(sts_data) / "downstream/STS/STSBenchmark/sts-test.csv"
     rows = [line.split("\t")[5:7] for line in file.read_text(encoding="utf-8").splitlines()]
     known = list(dict.fromkeys([first for first, _ in rows] + [second for _, second in rows]))
-    full = embedding_projection.gather(parsed("embeddings", *places[::2], *common[:-1], "99"))
+    full, _ = projections.gather_embeddings(parsed("embeddings", *places[::2], *common[:-1], "99"))
     plain = load_model(tiny("bert"), EncoderArguments(pooler_type="avg"))
     trained = load_model(str(unsupervised.folder), EncoderArguments())  # keeps its own representation
     vectors = np.concatenate([model.encode(known) for model in (plain, trained)]).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
-    found = np.concatenate([full.places["bert"], full.places["ours"]])
+    found = np.concatenate([full["bert"], full["ours"]])
     np.testing.assert_allclose(abs(found), abs(left[:, :2] * sizes[:2]), atol=1e-4)
 
 
@@ -207,8 +203,8 @@ def test_scores_are_read_from_the_files_of_evaluation(geometry, few):
     task = json.loads(geometry.read_text(encoding="utf-8"))["tasks"]["STSBenchmark-geometry"]
     expected = {0: task["spearman"], **{int(count): score for count, score in task["without_frequent"].items()}}
     assert len(expected) > 1
-    assert frequent_tokens.gather(parsed("frequent", geometry)) == ({"geometry": expected}, "STSBenchmark test")
-    assert fewshot.gather(parsed("fewshot", f"ours={few}")) == {"ours": {"MR": [60.0, 62.5]}}
+    assert scores.gather_frequent(parsed("frequent", geometry)) == ({"geometry": expected}, "STSBenchmark test")
+    assert scores.gather_fewshot(parsed("fewshot", f"ours={few}")) == {"ours": {"MR": [60.0, 62.5]}}
 
 
 def test_the_average_over_the_tasks_is_drawn_where_it_is_in_the_file(geometry, tool, tmp_path):
@@ -219,7 +215,7 @@ def test_the_average_over_the_tasks_is_drawn_where_it_is_in_the_file(geometry, t
     content["tasks"]["STS-frequent"] = {**frequent, "without": tasks}
     path = tmp_path / "s.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    found = frequent_tokens.gather(parsed("frequent", f"ours={path}"))
+    found = scores.gather_frequent(parsed("frequent", f"ours={path}"))
     assert found == ({"ours": {0: 70.0, 1: 69.5}}, "mean of 2 STS tasks")
     assert tool(plot_command, ["frequent", f"ours={path}", "--output", str(tmp_path / "out")]).code == 0
     svg = (tmp_path / "out.svg").read_text(encoding="utf-8")

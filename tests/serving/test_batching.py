@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dcpcse.serving.batching import Batcher, FairQueue, Job
-from dcpcse.serving.errors import ApiError
-from dcpcse.serving.metrics import Metrics
+from dcpcse.serving.monitoring import Metrics
+from dcpcse.serving.requests import ApiError
 
 MODEL = SimpleNamespace()
 

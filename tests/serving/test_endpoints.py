@@ -19,8 +19,8 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.loading import load_model
-from dcpcse.serving import watching
-from dcpcse.serving.server import bind
+from dcpcse.serving import registry
+from dcpcse.serving.security import bind
 
 ADMIN_HEADER = {"Authorization": f"Bearer {ADMIN}"}
 
@@ -234,7 +234,7 @@ def names(server) -> set[str]:
 def test_a_watched_folder_is_loaded_replaced_and_removed_and_a_damaged_one_is_refused(
     server, folders, encoder, sentences, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(watching, "SECONDS", 0.05)
+    monkeypatch.setattr(registry, "SECONDS", 0.05)
     place = server.places["watched"] / "new"
     shutil.copytree(folders["laws"], place)
     wait_for(lambda: "new" in names(server))

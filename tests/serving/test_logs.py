@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from dcpcse.serving.errors import without_paths
-from dcpcse.serving.logs import log_event, log_failure, structured_logs
+from dcpcse.serving.monitoring import log_event, log_failure, structured_logs
+from dcpcse.serving.requests import without_paths
 
 
 def test_events_are_lines_of_json_without_paths_and_texts():

@@ -17,8 +17,9 @@ from uvicorn.supervisors import Multiprocess
 import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.serving.metrics import FOLDER_VARIABLE
-from dcpcse.serving.server import Processes, bind
+from dcpcse.serving.monitoring import FOLDER_VARIABLE
+from dcpcse.serving.security import bind
+from dcpcse.serving.server import Processes
 
 MISTAKES = {  # further ones are in docs/bad-input.md
     "host unknown": ("BASE --host no.such.host.invalid", "is no address of this machine"),

@@ -9,10 +9,9 @@ import pytest
 from thread_server import ENCODER
 
 from dcpcse.inference.loading import load_model
-from dcpcse.serving.errors import ApiError
-from dcpcse.serving.metrics import Metrics
-from dcpcse.serving.registry import ModelRegistry
-from dcpcse.serving.watching import FolderWatcher
+from dcpcse.serving.monitoring import Metrics
+from dcpcse.serving.registry import FolderWatcher, ModelRegistry
+from dcpcse.serving.requests import ApiError
 
 
 @pytest.fixture

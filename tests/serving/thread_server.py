@@ -14,8 +14,8 @@ from uvicorn import Server
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.serving.application import Gate
 from dcpcse.serving.arguments import ServingArguments
-from dcpcse.serving.server import bind, uvicorn_config
-from dcpcse.serving.startup import ServerOptions
+from dcpcse.serving.security import bind
+from dcpcse.serving.server import ServerOptions, uvicorn_config
 
 ENCODER = EncoderArguments(pooler_type="avg", device="cpu")
 ADMIN = "an-admin-token"

@@ -1,4 +1,5 @@
 """Plots for papers.
 
-In the module of each plot, `gather` reads the data, `draw` draws it, and `dcpcse plot` uses `KIND`.
+In the module of each subject, `gather` functions read the data, `draw` functions draw them, and `dcpcse plot` uses
+`KIND` or `KINDS`.
 """

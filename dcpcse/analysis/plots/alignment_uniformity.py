@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import checkpoints_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,13 +58,10 @@ def draw(points: Sequence[Point]) -> "Figure":
         handles.append(Line2D([], [], marker=look.marker, markerfacecolor="#bbbbbb", markeredgecolor="black", **line))
         last = path[-1] if path else group[0]
         names.append(label if last.spearman is None else f"{label} ({last.spearman:.2f})")
-    axes.set_xlabel("uniformity (lower is better)")
-    axes.set_ylabel("alignment (lower is better)")
+    axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
     axes.margins(0.12)
     if norm:
-        bar = figure.colorbar(ScalarMappable(norm, style.SEQUENTIAL), ax=axes, pad=0.02, aspect=25)
-        bar.outline.set_linewidth(0.5)
-        bar.set_label("Spearman × 100")
+        style.colorbar(figure, ScalarMappable(norm, style.SEQUENTIAL), axes, "Spearman × 100", pad=0.02)
     style.legend_below(figure, handles, names)
     return figure
 
@@ -83,16 +81,14 @@ def _draw_path(axes: "Axes", path: Sequence[Point], look: style.SeriesStyle) -> 
 
 
 def _draw_markers(axes: "Axes", points: Sequence[Point], marker: str, norm: Any) -> None:
+    from matplotlib import colormaps
+
     size = 14 if any(point.step is not None for point in points) else 30  # small markers leave room for arrows
-    options: dict[str, Any] = {"marker": marker, "s": size, "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
-    known = [point for point in points if point.spearman is not None]
-    hollow = [point for point in points if point.spearman is None]
-    for part, fill in (
-        (known, {"c": [point.spearman for point in known], "cmap": style.SEQUENTIAL, "norm": norm}),
-        (hollow, {"c": "white"}),
-    ):
-        if part:
-            axes.scatter([point.uniformity for point in part], [point.alignment for point in part], **fill, **options)
+    fill = [
+        "white" if point.spearman is None else colormaps[style.SEQUENTIAL](norm(point.spearman)) for point in points
+    ]
+    x, y = [point.uniformity for point in points], [point.alignment for point in points]
+    axes.scatter(x, y, s=size, c=fill, marker=marker, edgecolors="black", linewidths=0.6, zorder=3)
 
 
 def gather(args: argparse.Namespace) -> list[Point]:
@@ -147,11 +143,10 @@ def checkpoints(run: Path) -> dict[int, Path]:
 
     if not run.is_dir():
         raise UserError(f"--over_training {run}: is not a folder; give the output folder of a run")
-    numbered = {path.name.removeprefix("checkpoint-"): path for path in run.glob("checkpoint-*")}
-    folders = {int(step): path for step, path in numbered.items() if step.isdigit() and is_model_folder(path)}
+    folders = {step: path for step, path in checkpoints_in(run).items() if is_model_folder(path)}
     if not folders:
         raise UserError(f"--over_training {run}: contains no checkpoint-* folder; train with --save_steps")
-    return dict(sorted(folders.items()))
+    return folders
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

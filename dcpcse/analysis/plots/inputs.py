@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,7 +16,7 @@ from dcpcse.utils.command_parser import MODEL_HELP, CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.parsing import read_json
-from dcpcse.utils.run_files import Scores
+from dcpcse.utils.run_files import Scores, is_number
 
 if TYPE_CHECKING:
     from senteval import ScoredPairs
@@ -95,20 +94,26 @@ def numbers(values: Sequence[Any], owner: str) -> list[float]:
     if not isinstance(values, list) or not values:
         raise UserError(f"{owner}: {values!r} is not a list of numbers")
     for value in values:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_number(value):
             raise UserError(f"{owner}: {value!r} is not a finite number")
     return [float(value) for value in values]
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedPairs:
-    """Encoded pairs of a split: embeddings first and second (N, H), cosines and gold scores (N,), Spearman × 100."""
+class PairScores:
+    """Gold scores (N,) and cosines (N,) of the pairs of a split, and the Spearman correlation × 100 between them."""
+
+    gold: np.ndarray
+    cosine: np.ndarray
+    spearman: float
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs(PairScores):
+    """Pairs with the embeddings (N, H) of their first and second sentences."""
 
     first: np.ndarray
     second: np.ndarray
-    cosine: np.ndarray
-    gold: np.ndarray
-    spearman: float
 
 
 def encode_pairs(
@@ -124,7 +129,7 @@ def encode_pairs(
     gold = np.concatenate([pairs.gold for pairs in sets])
     first = np.concatenate([embed(pairs.first) for pairs in sets])
     second = np.concatenate([embed(pairs.second) for pairs in sets])
-    return EncodedPairs(first, second, cosine, gold, 100 * correlate(task, cosine, gold).spearman)
+    return EncodedPairs(gold, cosine, 100 * correlate(task, cosine, gold).spearman, first, second)
 
 
 def encode_by_each(
@@ -167,6 +172,12 @@ def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
         parser.add_argument("--task", default=STS_TASK, help="STS task (default: %(default)s).")
     splits = ("train", "dev", "test") if task else ("dev", "test")
     parser.add_argument("--split", default="test", choices=splits, help="Split of the task (default: %(default)s).")
+
+
+def add_pairs(parser: CommandParser) -> None:
+    """Add the argument for encoders and the options for the pairs that they are evaluated on."""
+    add_models(parser)
+    add_data(parser)
 
 
 def load_sets(args: argparse.Namespace) -> "tuple[str, tuple[ScoredPairs, ...]]":

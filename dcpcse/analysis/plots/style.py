@@ -132,8 +132,17 @@ def styled(draw: "Callable[..., Figure]") -> "Callable[..., Figure]":
 
 
 def figure(width: float, height: float) -> "Figure":
-    """Return an empty figure of a size in inches, without a window or global state."""
-    from dcpcse.analysis.plots.notebook_figure import NotebookFigure
+    """Return an empty figure of a size in inches, without a window or global state.
+
+    A notebook shows it as a picture if it is the value of a cell; pyplot would show it a second time.
+    """
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
 
     return NotebookFigure(figsize=(width, height), layout="constrained")
 
@@ -172,6 +181,14 @@ def legend_below(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(len(labels), room // (longest + 6)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def colorbar(figure: "Figure", values: Any, axes: Any, label: str, **options: Any) -> Any:
+    """Add the scale of the colours of `values` beside axes, and return it."""
+    bar = figure.colorbar(values, ax=axes, aspect=25, **{"pad": 0.01, **options})
+    bar.outline.set_linewidth(0.5)
+    bar.set_label(label)
+    return bar
 
 
 def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.projection import name_axes, project
+from dcpcse.analysis.plots.projections import name_axes, project
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
@@ -86,10 +86,8 @@ def draw(panels: Sequence[Tokens], text: str) -> "Figure":
         for panel in axes[:, i]:
             name_axes(panel, tokens.axes)
             panel.grid(False)
-    bar = figure.colorbar(shown, ax=list(axes[0]), pad=0.01, aspect=25)
+    bar = style.colorbar(figure, shown, list(axes[0]), style.plain(f"frequency rank in {text}", 30))
     bar.set_ticks(ends, labels=[f"{end // 1000}k" if end >= 1000 else str(end) for end in ends])
-    bar.outline.set_linewidth(0.5)
-    bar.set_label(style.plain(f"frequency rank in {text}", 30))
     handles = {"not in the text": Line2D([], [], linestyle="none", marker="x", color=ABSENT)}
     for key, (name, look) in CLASSES.items():
         if any(members(tokens, *key).any() for tokens in panels):

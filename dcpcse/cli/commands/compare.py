@@ -51,19 +51,9 @@ def compare_command(argv: Sequence[str]) -> None:
         model = path if args.pooler is None or has_representation(path, encoder) else load_model(path, encoder)
         return plain(model, **data, **options, cache_dir=args.cache_dir)
 
-    comparison = compare_models(
-        models,
-        names,
-        tasks=args.tasks,
-        pairs=args.pairs,
-        labels=args.labels,
-        retrieval=args.retrieval,
-        mode=args.mode,
-        evaluate=evaluate_path,
-        level=args.level,
-        samples=args.samples,
-        seed=args.seed,
-    )
+    data = {name: getattr(args, name) for name in ("tasks", "pairs", "labels", "retrieval")}
+    resampling = {name: getattr(args, name) for name in ("level", "samples", "seed")}
+    comparison = compare_models(models, names, data, args.mode, evaluate_path, **resampling)
     print_result(str(comparison))
     written = {Path(args.output_file): comparison.to_json()} if args.output_file else {}
     if args.plot:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import socket
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from dcpcse.data.text_file import read_sentences
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.serving.security import bind
 from dcpcse.utils.command_parser import MODEL_HELP, CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
@@ -28,12 +28,11 @@ def demo_command(argv: Sequence[str]) -> None:
     places = labelled(args.models)
     _check_options(args, places.values())
     sentences = read_sentences(Path(args.sentences), "sentences")
-    _require_free_port(args.host, args.port)
+    bind(args.host, args.port).close()
     if args.cache_dir:
         require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
     _require_gradio()
-    from dcpcse.analysis.demo.models import load_demo_model
-    from dcpcse.analysis.demo.page import build_page, serve_page
+    from dcpcse.serving.demo import build_page, load_demo_model, serve_page
 
     encoder = EncoderArguments(
         pooler_type=args.pooler, base=args.base, device=args.device, batch_size=args.batch_size,
@@ -55,7 +54,7 @@ def _require_gradio() -> None:
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
-    """Raise UserError for values out of range and for options that apply to none of the models."""
+    """Raise UserError for values out of range and for options that apply to none of the demo."""
     from dcpcse.encoders.storage.manifest import is_model_folder
 
     trained = [is_model_folder(location) for location in places]
@@ -63,18 +62,6 @@ def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
         raise UserError(f"--base {args.base}: applies to output folders of train.py, and none is given; omit it")
     if args.pooler is not None and all(trained):
         raise UserError(f"--pooler {args.pooler}: does not apply to output folders of train.py; omit it")
-
-
-def _require_free_port(host: str, port: int) -> None:
-    """Raise UserError unless the address can be bound."""
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-    except OSError as error:
-        problem = f"cannot serve at this address ({error.strerror})"
-        raise UserError(f"--host {host} --port {port}: {problem}; choose a different one") from error
 
 
 def demo_parser() -> CommandParser:

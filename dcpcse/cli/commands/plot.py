@@ -7,13 +7,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.analysis.plots import (
     alignment_uniformity,
-    cosine_by_score,
-    cosine_density,
-    embedding_projection,
-    fewshot,
-    frequent_tokens,
-    pair_projection,
+    cosines,
+    projections,
     prompt_length,
+    scores,
     style,
     token_projection,
     training_curves,
@@ -25,15 +22,12 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output
 
 PLOTS: Mapping[str, style.PlotKind] = {
-    "cosines": cosine_by_score.KIND,
-    "densities": cosine_density.KIND,
+    **cosines.KINDS,
     "plane": alignment_uniformity.KIND,
-    "pairs": pair_projection.KIND,
-    "embeddings": embedding_projection.KIND,
+    **projections.KINDS,
     "tokens": token_projection.KIND,
     "prompt-length": prompt_length.KIND,
-    "fewshot": fewshot.KIND,
-    "frequent": frequent_tokens.KIND,
+    **scores.KINDS,
     "curves": training_curves.KIND,
 }
 

@@ -7,13 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from prettytable import PrettyTable
-
 from dcpcse.encoders.templates import MASK, Template
 from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.tables import make_table
 
 if TYPE_CHECKING:
     from dcpcse.encoders.backbones import LMHead
@@ -63,9 +62,8 @@ def predictions(
 
 def as_table(lines: Sequence[Mapping[str, str | list[str]]]) -> str:
     """Return predictions as a table."""
-    table = PrettyTable(["sentence", "top tokens", "denoised"], align="l")
-    table.add_rows([[line["sentence"], ", ".join(line["top"]), ", ".join(line["denoised"])] for line in lines])
-    return str(table)
+    rows = [[line["sentence"], ", ".join(line["top"]), ", ".join(line["denoised"])] for line in lines]
+    return str(make_table(["sentence", "top tokens", "denoised"], rows, "l"))
 
 
 def predict_parser() -> CommandParser:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dcpcse.analysis.html_report.measurements import ReportInputs, load_inputs, measure_models
-from dcpcse.analysis.html_report.page import EvaluationScores, render_page
 from dcpcse.analysis.plots.inputs import DATA_DIR
+from dcpcse.analysis.report import EvaluationScores, ReportInputs, load_inputs, measure_models, render_page
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.training.run_history import Run, find_scores, require_run, run_labels
 from dcpcse.utils.command_parser import CommandParser, as_text

@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prettytable import PrettyTable
-
 from dcpcse.cli import miniature
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.evaluation.advice import as_user_error
@@ -39,6 +37,7 @@ from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_writable, write_files
 from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.tables import make_table
 
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
@@ -337,12 +336,11 @@ def plan_table(
     """
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
-    table = PrettyTable(["unit", "steps", "training examples", "state"], align="r")
-    table.align["unit"] = table.align["state"] = "l"
+    rows = []
     for unit in (unit for unit in units if unit.name in sizes):
         counts = [f"{number:,}" for number in sizes[unit.name]] if _trainings(unit) else ["-", "-"]
-        table.add_row([unit.name, *counts, "done" if is_finished(unit) else "to do"])
-    lines = [table.get_string()]
+        rows.append([unit.name, *counts, "done" if is_finished(unit) else "to do"])
+    lines = [str(make_table(["unit", "steps", "training examples", "state"], rows, "lrrl"))]
     first: dict[str, RunUnit] = {}
     for unit in units:
         first.setdefault(unit.row.name, unit)

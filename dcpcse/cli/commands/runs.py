@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prettytable import PrettyTable
-
 from dcpcse.analysis import run_comparison
 from dcpcse.training.run_history import Run, find_runs, find_scores, read_run, run_labels
 from dcpcse.utils.command_parser import CommandParser
@@ -17,6 +15,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
 from dcpcse.utils.live_runs import notify_of_running
 from dcpcse.utils.run_files import RUN_FILE
+from dcpcse.utils.tables import make_table
 
 DEFAULT_FOLDER = "result"
 DEFAULT_SORT = "written"
@@ -42,33 +41,27 @@ RUN_FACTS: Mapping[str, Callable[[Run], Any]] = {
 RunFacts = dict[str, Any]
 
 
-class _Problems:
-    """Prints problems with files as they occur, and counts them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, line: str) -> None:
-        self.count += 1
-        notify(line)
-
-
 def runs_command(argv: Sequence[str]) -> None:
     """Run the command; raises UserError for mistakes that the user can fix, and after the output for damaged files."""
     args = runs_parser().parse_args(list(argv))
     _check_options(args)
-    problems = _Problems()
+    problems: list[str] = []
+
+    def report(problem: str) -> None:
+        problems.append(problem)
+        notify(problem)
+
     if args.compare:
-        _compare(args, problems)
+        _compare(args, report)
     else:
-        _list(args, problems)
-    if problems.count:
-        raise UserError(f"{problems.count} damaged file(s) or unreadable folder(s), named above; the rest is shown")
+        _list(args, report)
+    if problems:
+        raise UserError(f"{len(problems)} damaged file(s) or unreadable folder(s), named above; the rest is shown")
 
 
-def _list(args: argparse.Namespace, problems: _Problems) -> None:
+def _list(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     roots = [Path(folder) for folder in args.folders or [DEFAULT_FOLDER]]
-    runs = _read(find_runs(roots, problems), problems)
+    runs = _read(find_runs(roots, report), report)
     if not runs:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
     facts = [{name: fact(run) for name, fact in RUN_FACTS.items()} for run in runs]
@@ -77,7 +70,7 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
     _write(args, facts, [*RUN_FACTS], [tuple(fact.values()) for fact in facts])
 
 
-def _compare(args: argparse.Namespace, problems: _Problems) -> None:
+def _compare(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     folders = [Path(folder) for folder in args.compare]
     for folder in folders:
         if not (folder / RUN_FILE).is_file():
@@ -85,8 +78,8 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
             raise UserError(f"--compare: {folder} {problem}; give output folders of train.py")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--compare: a run is given twice; give each run once")
-    runs = _read(folders, problems)
-    reports = [find_scores(folder, problems) for folder in folders]
+    runs = _read(folders, report)
+    reports = [find_scores(folder, report) for folder in folders]
     labels = run_labels(folders)
     sections = {
         "settings that differ": [row for row in run_comparison.compare_settings(runs) if row.differs],
@@ -96,8 +89,7 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
         "environments that differ": [row for row in run_comparison.compare_environments(runs) if row.differs],
     }
     for title, rows in sections.items():
-        shown = PrettyTable([title, *labels], align="l")
-        shown.add_rows([[row.name, *map(_cell, row.values)] for row in rows])
+        shown = make_table([title, *labels], [[row.name, *map(_cell, row.values)] for row in rows], "l")
         print_result(str(shown) if rows else f"{title}: none")
     listed = [(title, row.name, row.values) for title, rows in sections.items() for row in rows]
     as_json = [
@@ -107,12 +99,12 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
     _write(args, as_json, ["section", "name", *labels], [(title, name, *values) for title, name, values in listed])
 
 
-def _read(folders: Iterable[Path], problems: _Problems) -> list[Run]:
+def _read(folders: Iterable[Path], report: Callable[[str], None]) -> list[Run]:
     runs = [read_run(folder) for folder in folders]
     for run in runs:
         notify_of_running(run.folder)
         for line in run.problems:
-            problems(line)
+            report(line)
     return runs
 
 
@@ -143,11 +135,11 @@ def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFac
 def runs_table(facts: Sequence[RunFacts]) -> str:
     """Return the list as a table for the terminal."""
     columns = ["run", "method", "encoder", "steps", "state", "dev score", "last", "best", "seed", "lr", "written"]
-    shown = PrettyTable([*columns, "commit"], align="l")
+    rows = []
     for fact in facts:
         planned = "?" if fact["steps_planned"] is None else fact["steps_planned"]
         digits, *changed = [ABSENT] if fact["commit"] is None else fact["commit"].split("-")
-        shown.add_row(
+        rows.append(
             [
                 *(_cell(fact[name]) for name in ("run", "method", "encoder")),
                 f"{fact['steps_done']}/{planned}",
@@ -159,7 +151,7 @@ def runs_table(facts: Sequence[RunFacts]) -> str:
                 "-".join([digits[:10], *changed]),  # a suffix marks uncommitted changes
             ]
         )
-    return str(shown)
+    return str(make_table([*columns, "commit"], rows, "l"))
 
 
 def _cell(value: Any, digits: str = ".6g") -> str:

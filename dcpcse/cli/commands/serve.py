@@ -16,9 +16,9 @@ def serve_command(argv: Sequence[str]) -> None:
     encoder, args, places = serve_parser().parse(argv)
     require_packages("dcpcse serve", PACKAGES, "serve")
     # Imported after the options are checked, because this takes seconds.
-    from dcpcse.serving.logs import structured_logs
-    from dcpcse.serving.server import bind, serve
-    from dcpcse.serving.startup import ServerOptions, require_usable
+    from dcpcse.serving.monitoring import structured_logs
+    from dcpcse.serving.security import bind
+    from dcpcse.serving.server import ServerOptions, require_usable, serve
 
     options = ServerOptions(places.encoder, encoder, args)
     require_usable(options)

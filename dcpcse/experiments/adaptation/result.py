@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from prettytable import PrettyTable
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.significance import SAMPLES, Estimate, difference, estimate, resample
 from dcpcse.experiments.adaptation.measures import Measure
 from dcpcse.utils.errors import plural
+from dcpcse.utils.tables import make_table
 
 LEAST_TO_TELL = 50
 """Number of items of the test part below which no gain is claimed."""
@@ -69,7 +69,7 @@ def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, s
 
 
 def _points(interval: Estimate) -> dict[str, float]:
-    return {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
+    return dict(zip(("value", "low", "high"), interval.points, strict=True))
 
 
 def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:
@@ -82,15 +82,15 @@ def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) ->
 
 def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]:
     dev, test = result["dev"], result["test"]
-    table = PrettyTable([f"{result['measure']} x 100", "dev", "test", "95 % interval of test"], align="r")
-    table.align[table.field_names[0]] = "l"
+    rows = []
     for name in ("untouched", "adapted"):
         score = test.get(name)
         cells = ["", ""] if score is None else [f"{score['value']:.2f}", f"{score['low']:.2f} to {score['high']:.2f}"]
         if dev.get(name) is not None:
-            table.add_row([name, f"{dev[name]:.2f}", *cells])
+            rows.append([name, f"{dev[name]:.2f}", *cells])
+    shown = str(make_table([f"{result['measure']} x 100", "dev", "test", "95 % interval of test"], rows, "lr"))
     if result["verdict"] == NOT_TRIED:
-        return [str(table), f"{NOT_TRIED}: {result['reason']}; keep your encoder as it is"]
+        return [shown, f"{NOT_TRIED}: {result['reason']}; keep your encoder as it is"]
     delta = test["difference"]
     line = (
         f"adapted minus untouched on the test part: {delta['value']:+.2f} (95 % interval {delta['low']:+.2f} to "
@@ -103,7 +103,7 @@ def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]
         TOO_FEW: f"the test part has {result['items']}, and {LEAST_TO_TELL} are needed; {where}",
     }
     return [
-        str(table),
+        shown,
         line,
         f"setting: {result['described']}; the best of {tried} on the dev part, after {plural(result['step'], 'step')}",
         f"{result['verdict']}: {advice[result['verdict']]}",

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from prettytable import PrettyTable, TableStyle
+from prettytable import TableStyle
 from senteval.names import FAMILY_OF
 
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
 from dcpcse.experiments.reproduction.results import Cell, RowResult
 from dcpcse.utils.errors import plural
+from dcpcse.utils.tables import make_table
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
@@ -20,16 +21,16 @@ def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None
     The title of a table gives the number of its rows that have a recipe, and of those that are only cited.
     """
     parts = []
-    for table, members in groupby(rows, key=lambda row: row.table):
+    for name, members in groupby(rows, key=lambda row: row.table):
         members = list(members)
         cited = sum(row.cited is not None for row in members)
         counts = f"{plural(len(members) - cited, 'row')} with a recipe, {cited} cited only"
-        title = f"{table}: {members[0].shows} ({counts})"
-        view = PrettyTable(["row", "published", "status"], align="l", title=title)
-        for row in members:
-            assumed = f"; assumed: {row.assumed}" if row.assumed else ""
-            view.add_row([row.label, _headline(row), f"{obstacles[row.name] or 'runnable'}{assumed}"])
-        parts.append(view.get_string())
+        title = f"{name}: {members[0].shows} ({counts})"
+        assumed = {row.name: f"; assumed: {row.assumed}" if row.assumed else "" for row in members}
+        shown = [
+            [row.label, _headline(row), f"{obstacles[row.name] or 'runnable'}{assumed[row.name]}"] for row in members
+        ]
+        parts.append(str(make_table(["row", "published", "status"], shown, "l", title)))
     return "\n".join(parts)
 
 
@@ -61,25 +62,24 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
     if not any(result.row.published for result in results):
         head = head[:-4]
     compared = any(result.over_baseline for result in results)
-    view = PrettyTable([*head, *([f"over {baseline}"] if compared else [])], align="r")
-    view.align["row"] = "l"
-    view.set_style(style)
-    for result in results:
-        cells = [result.row.label, *_words(result, last)]
-        view.add_row([*cells[: len(head)], *([_gain(result)] if compared else [])])
+    rows = [
+        [*[result.row.label, *_words(result, last)][: len(head)], *([_gain(result)] if compared else [])]
+        for result in results
+    ]
+    shown = make_table([*head, *([f"over {baseline}"] if compared else [])], rows, "lr", style=style)
     seeds = sorted({seed for result in results for seed in result.seeds if seed is not None})
     title = f"{name}: {results[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
     reasons = [f"{result.row.name}: {result.obstacle}" for result in results if result.obstacle]
     reasons += _notes(name, results)
-    return "\n".join([title, "", view.get_string(), *([""] if reasons else []), *reasons])
+    return "\n".join([title, "", str(shown), *([""] if reasons else []), *reasons])
 
 
-def _notes(table: str, results: Sequence[RowResult]) -> list[str]:
+def _notes(name: str, results: Sequence[RowResult]) -> list[str]:
     """Return the notes of the rows; a note that all rows share is given once, with the name of the table."""
     shared = set.intersection(*(set(result.notes) for result in results))
     common = [note for note in results[0].notes if note in shared] if len(results) > 1 else []
     specific = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]
-    return [*(f"{table}: {note}" for note in common), *specific]
+    return [*(f"{name}: {note}" for note in common), *specific]
 
 
 def _words(result: RowResult, last: str) -> list[str]:
@@ -124,7 +124,7 @@ def _gain(result: RowResult) -> str:
     gain = result.over_baseline
     if gain is None:
         return "-"
-    value, low, high = (100 * part for part in (gain.value, gain.low, gain.high))
+    value, low, high = gain.points
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}], p = {gain.p:.4f}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from prettytable import PrettyTable, TableStyle
+from prettytable import TableStyle
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.experiments.reproduction.result_tables import environment_line
@@ -21,6 +21,7 @@ from dcpcse.experiments.verification.subject import Subject
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
+from dcpcse.utils.tables import make_table
 
 RULE = (
     "passes if each published figure, the average included, differs by at most 0.05 points from the measured one, "
@@ -106,13 +107,14 @@ class Verification:
 
     def table(self, style: TableStyle = TableStyle.DEFAULT) -> str:
         """Return the figures as a table."""
-        view = PrettyTable(["column", "published", "measured", "difference", "within"], align="r")
-        view.align["column"] = "l"
-        view.set_style(style)
-        for figure in self.columns:
-            within = "yes" if figure.within else "no"
-            view.add_row([figure.column, figure.published, figure.measured, f"{figure.difference:+f}", within])
-        return view.get_string()
+        rows = [
+            [
+                *(figure.column, figure.published, figure.measured, f"{figure.difference:+f}"),
+                "yes" if figure.within else "no",
+            ]
+            for figure in self.columns
+        ]
+        return str(make_table(["column", "published", "measured", "difference", "within"], rows, "lr", style=style))
 
     def summary(self) -> str:
         """Return the verdict in one line."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from prettytable import PrettyTable
 
 from dcpcse.inference.mining.arguments import MiningArguments
 from dcpcse.inference.mining.pairs import Pairs
 from dcpcse.utils.errors import plural
+from dcpcse.utils.tables import make_table
 
 QUANTILES = {"minimum": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "maximum": 1.0}
 
@@ -126,12 +126,11 @@ class MiningResult:
         )
 
     def __str__(self) -> str:
-        table = PrettyTable(["cosine to the anchor", *self.statistics], align="r")
-        table.align["cosine to the anchor"] = "l"
+        rows = []
         for name in next(iter(self.statistics.values())):
             form = ",.0f" if name == "count" else ".4f"
-            table.add_row([name, *(format(values[name], form) for values in self.statistics.values())])
-        return str(table)
+            rows.append([name, *(format(values[name], form) for values in self.statistics.values())])
+        return str(make_table(["cosine to the anchor", *self.statistics], rows, "lr"))
 
 
 def _statistics(values: np.ndarray) -> dict[str, float]:

@@ -1,35 +1,31 @@
-"""Plot the cosines of pairs against their gold scores: the joint density, and the distribution per bin of scores.
-
-The joint density alone is figure 4 of ConPVP.
-"""
+"""Plots of the cosines of pairs: against their gold scores, as a joint density (ConPVP, figure 4) with the
+distribution per bin of scores, and their density (D2CSE, figure 2b)."""
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.inputs import PairScores
 from dcpcse.utils.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True, eq=False)
-class PairScores:
-    """Gold scores (N,) and cosines (N,) of all pairs, and the Spearman correlation × 100 between them."""
-
-    gold: np.ndarray
-    cosine: np.ndarray
-    spearman: float
+POINTS = 400
+"""Number of points of a density."""
+MARGIN = 4.0
+"""Bandwidths by which a density goes beyond the lowest and the highest cosine; all but 3e-5 of a kernel is within."""
+MARKS = 12
+"""Number of markers on a density, which tell the models apart without colours."""
 
 
 @style.styled
-def draw(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
+def draw_cosines(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
     """Draw a hexagonal histogram per model, and below it one violin per bin of gold scores.
 
     bins: whether the panels with the violins are drawn. All panels have the same scales, so that models can be
@@ -60,9 +56,7 @@ def draw(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
     norm = LogNorm(1, max(2, *(shown.get_array().max() for shown in hexagons)))
     for shown in hexagons:
         shown.set_norm(norm)
-    bar = figure.colorbar(hexagons[0], ax=list(axes[0]), pad=0.01, aspect=25, format="%d")
-    bar.outline.set_linewidth(0.5)
-    bar.set_label("pairs per hexagon")
+    style.colorbar(figure, hexagons[0], list(axes[0]), "pairs per hexagon", format="%d")
     return figure
 
 
@@ -90,24 +84,62 @@ def binned(scored: PairScores) -> dict[tuple[float, float], np.ndarray]:
     return {ends: scored.cosine[row == i] for i, ends in enumerate(pairwise(BINS)) if (row == i).any()}
 
 
+@style.styled
+def draw_densities(models: Mapping[str, PairScores]) -> "Figure":
+    """Draw a density per model in one panel, whose area is 1."""
+    figure = style.figure(style.COLUMN, 2.5)
+    axes = figure.subplots()
+    handles = []
+    for i, scored in enumerate(models.values()):
+        look = style.series_style(i)
+        x, height = density(scored.cosine)
+        # The marks of the models are at different points, so that equal curves do not hide each other.
+        start = i * POINTS // (MARKS * len(models))
+        handles += axes.plot(x, height, markevery=(start, POINTS // MARKS), markersize=3, **look.line())
+        axes.fill_between(x, height, color=look.color, alpha=0.12, linewidth=0)
+    axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="x", useOffset=False)  # cosines that are almost equal are shown in full
+    axes.locator_params(axis="x", nbins=5)
+    axes.set(xlabel="cosine similarity", ylabel="density")
+    style.legend_below(figure, handles, list(models))
+    return figure
+
+
+def density(cosine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (P,) and the Gaussian kernel density (P,) of cosines (N,), which must not all be equal.
+
+    The bandwidth follows Scott's rule, the default of scipy. The curve is not cut off at a cosine of 1.
+    """
+    from scipy.stats import gaussian_kde
+
+    kernel = gaussian_kde(cosine)
+    margin = MARGIN * np.sqrt(kernel.covariance.item())
+    x = np.linspace(cosine.min() - margin, cosine.max() + margin, POINTS)
+    return x, kernel(x)
+
+
 def gather(args: argparse.Namespace) -> dict[str, PairScores]:
     """Encode and score the pairs of a split with each model."""
-    places = inputs.labelled(args.models)
-    task, sets = inputs.load_sets(args)
-    encoded = inputs.encode_by_each(places, args, task, sets)
-    return {label: PairScores(pairs.gold, pairs.cosine, pairs.spearman) for label, pairs in encoded}
+    return dict(inputs.encode_by_each(inputs.labelled(args.models), args, *inputs.load_sets(args)))
 
 
 def _add_options(parser: CommandParser) -> None:
-    inputs.add_models(parser)
-    inputs.add_data(parser)
+    inputs.add_pairs(parser)
     help = "Draw one panel per model, without the distribution per bin of gold scores."
     parser.add_argument("--no_bins", dest="bins", action="store_false", help=help)
 
 
-KIND = style.PlotKind(
-    "Cosine of each pair against its gold score.",
-    _add_options,
-    lambda args: draw(gather(args), args.bins),
-    of_encoders=True,
-)
+KINDS = {
+    "cosines": style.PlotKind(
+        "Cosine of each pair against its gold score.",
+        _add_options,
+        lambda args: draw_cosines(gather(args), args.bins),
+        of_encoders=True,
+    ),
+    "densities": style.PlotKind(
+        "Density of the cosines of pairs, models overlaid.",
+        inputs.add_pairs,
+        lambda args: draw_densities(gather(args)),
+        of_encoders=True,
+    ),
+}

@@ -1,1 +1,0 @@
-"""The HTML report of training runs: settings, curves, scores, figures and nearest neighbours in a single file."""

@@ -1,0 +1,185 @@
+"""Plots of scores: few-shot accuracies over random draws of the labelled examples, Spearman after removing the k most
+frequent tokens from the sentences (ConPVP, figure 5), and confidence intervals."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+GROUP_WIDTH = 0.84
+"""Total width of the violins of a task, relative to the distance between two tasks."""
+
+Point = tuple[float, float | None, float | None]
+"""A score × 100 and the ends of its interval, None without one."""
+
+
+@style.styled
+def draw_fewshot(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
+    """Draw the accuracies × 100 of all draws, given by model and then by task.
+
+    Each model and task gets a violin, a mark per draw, and a line at the mean. If a model was not evaluated on a task,
+    its position stays empty.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    tasks = list(dict.fromkeys(task for of_task in models.values() for task in of_task))
+    figure = style.figure(style.PAGE if len(tasks) * len(models) > 4 else style.COLUMN, 2.6)
+    axes = figure.subplots()
+    width = GROUP_WIDTH / len(models)
+    looks = [style.series_style(i) for i in range(len(models))]
+    for i, of_task in enumerate(models.values()):
+        shift = (i - (len(models) - 1) / 2) * width
+        for task, draws in of_task.items():
+            _violin(axes, tasks.index(task) + shift, np.asarray(draws), 0.92 * width, looks[i])
+    axes.set_xticks(range(len(tasks)), [style.plain(task) for task in tasks])
+    axes.set_xlim(-0.5, len(tasks) - 0.5)
+    axes.set_ylabel("accuracy, %")
+    axes.grid(False, axis="x")
+    handles = [Patch(facecolor=f"{look.color}55", edgecolor=look.color, hatch=look.hatch) for look in looks]
+    mean = Line2D([], [], color="black", linewidth=1.4)
+    style.legend_below(figure, [*handles, mean], [*models, "mean of the draws (marks)"])
+    return figure
+
+
+def _violin(axes: "Axes", x: float, draws: np.ndarray, width: float, look: style.SeriesStyle) -> None:
+    spread = [x]
+    if len(draws) > 1:  # a single draw has no density
+        (body,) = axes.violinplot([draws], [x], widths=width, showextrema=False)["bodies"]
+        body.set(facecolor=f"{look.color}55", edgecolor=look.color, linewidth=0.7, alpha=None, hatch=look.hatch)
+        # Marks are side by side in the order of the draws, so that equal accuracies do not hide each other.
+        spread = x + np.linspace(-0.22, 0.22, len(draws)) * width
+    axes.plot(
+        spread, draws, linestyle="none", marker=look.marker, markersize=2.6, color=look.color,
+        markeredgecolor="black", markeredgewidth=0.3,
+    )  # fmt: skip
+    axes.hlines(draws.mean(), x - 0.4 * width, x + 0.4 * width, color="black", linewidth=1.4)
+
+
+def gather_fewshot(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Read the accuracy of every draw from score files."""
+    models = {}
+    for label, path in inputs.labelled(args.scores).items():
+        tasks = inputs.read_family(Path(path), "fewshot", needs=("task", "draws", "shots"))
+        models[label] = {
+            task["task"].removesuffix("-fewshot"): inputs.numbers(task["draws"], f"{path}, {task['task']}")
+            for task in tasks
+        }
+        draws = sorted({len(values) for values in models[label].values()})
+        shots = sorted({task["shots"] for task in tasks})
+        inputs.notify(
+            f"{label}: {', '.join(models[label])}; {' or '.join(map(str, draws))} draws of "
+            f"{' or '.join(map(str, shots))} examples per class ({path})"
+        )
+    return models
+
+
+@style.styled
+def draw_frequent(models: Mapping[str, Mapping[int, float]], scored: str | None = None) -> "Figure":
+    """Draw Spearman × 100 over the number of removed tokens, one line per model; at 0 the sentences are unchanged.
+
+    scored: the data of the scores, for the label of the axis.
+    """
+    figure = style.figure(style.COLUMN, 2.5)
+    axes = figure.subplots()
+    handles = []
+    for i, of_count in enumerate(models.values()):
+        counts = sorted(of_count)
+        handles += axes.plot(counts, [of_count[count] for count in counts], **style.series_style(i).line())
+    counts = sorted({count for of_count in models.values() for count in of_count})
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)  # logarithmic, but includes 0
+    axes.set_xticks(counts, counts)
+    axes.minorticks_off()
+    axes.set_xlabel("most frequent tokens removed")
+    axes.set_ylabel(style.plain(f"Spearman × 100, {scored}" if scored else "Spearman × 100", 20))
+    style.legend_below(figure, handles, list(models))
+    return figure
+
+
+def gather_frequent(args: argparse.Namespace) -> tuple[dict[str, dict[int, float]], str]:
+    """Return label → number of removed tokens → score, from score files, and the data that all of them score.
+
+    The data are the seven STS tasks, whose scores are averaged (`--task_set frequent`), or a split of STS-B
+    (`--task_set geometry`). Raises UserError if they differ.
+    """
+    models, scored = {}, {}
+    for label, path in inputs.labelled(args.scores).items():
+        task = inputs.read_task(Path(path), "frequent", "geometry", needs=("task", "split"))
+        scored[path], scores = _without_frequent(task, path)
+        of_count = {int(count): value for count, value in scores.items()}
+        models[label] = dict(zip(of_count, inputs.numbers(list(of_count.values()), path), strict=True))
+        inputs.notify(f"{label}: {scored[path]}, {len(of_count)} counts up to {max(of_count)} ({path})")
+    if len(set(scored.values())) > 1:
+        listed = ", ".join(f"{path} {data}" for path, data in scored.items())
+        raise UserError(f"the files score different data, which cannot be compared: {listed}; give one of them")
+    return models, next(iter(scored.values()))
+
+
+def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, float]]:
+    """Return what a result scores, and its scores by number of removed tokens."""
+    frequent = task["family"] == "frequent"
+    scores = task.get("average_without" if frequent else "without_frequent")
+    if not scores:
+        raise UserError(f"{path}: no scores without frequent tokens; evaluate again with --task_set frequent")
+    if frequent:
+        return f"mean of {len(task.get('without') or ())} STS tasks", scores
+    return f"{task['task'].removesuffix('-geometry')} {task['split']}", {"0": task.get("spearman"), **scores}
+
+
+@style.styled
+def draw_intervals(scores: Mapping[str, Mapping[str, Point]], level: float) -> "Figure":
+    """Draw a point with its interval for each task and model, the tasks from top to bottom.
+
+    scores: model → task → point; all models have the same tasks. level: coverage of the intervals.
+    """
+    tasks = list(next(iter(scores.values())))
+    step = 0.7 / len(scores)
+    figure = style.figure(style.PAGE, 0.9 + len(tasks) * (0.16 + 0.11 * len(scores)))
+    axes = figure.subplots()
+    handles = []
+    for number, points in enumerate(scores.values()):
+        look = style.series_style(number)
+        rows = [row + (number - (len(scores) - 1) / 2) * step for row in range(len(tasks))]
+        values = [value for value, _, _ in points.values()]
+        below = [0 if low is None else value - low for value, low, _ in points.values()]
+        above = [0 if high is None else high - value for value, _, high in points.values()]
+        handles.append(
+            axes.errorbar(values, rows, xerr=[below, above], fmt=look.marker, color=look.color, capsize=2, linewidth=1)
+        )
+    axes.set_yticks(range(len(tasks)), [style.plain(task, 24) for task in tasks])
+    axes.set_ylim(len(tasks) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    for edge in range(1, len(tasks)):
+        axes.axhline(edge - 0.5, color="#dddddd", linewidth=0.5)
+    axes.set_xlabel(f"score × 100, with {100 * level:g} % intervals")
+    style.legend_below(figure, handles, list(scores))
+    return figure
+
+
+def _add_scores(parser: CommandParser, task_set: str) -> None:
+    help = f"File of evaluation.py --task_set {task_set} --output_file; LABEL=FILE sets the label."
+    parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
+
+
+KINDS = {
+    "fewshot": style.PlotKind(
+        "Few-shot accuracies over the draws.",
+        lambda parser: _add_scores(parser, "fewshot"),
+        lambda args: draw_fewshot(gather_fewshot(args)),
+    ),
+    "frequent": style.PlotKind(
+        "Spearman without the most frequent tokens.",
+        lambda parser: _add_scores(parser, "frequent (or geometry)"),
+        lambda args: draw_frequent(*gather_frequent(args)),
+    ),
+}

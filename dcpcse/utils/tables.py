@@ -1,0 +1,30 @@
+"""Tables of text for the terminal, for Markdown and for notebooks."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prettytable import PrettyTable, TableStyle
+
+
+def make_table(
+    heads: Sequence[str],
+    rows: Iterable[Iterable[Any]],
+    align: str = "c",
+    title: str | None = None,
+    style: TableStyle = TableStyle.DEFAULT,
+) -> PrettyTable:
+    """Return a table, whose `str` is its text.
+
+    Args:
+        heads: Names of the columns.
+        rows: The cells of each row.
+        align: `l`, `c` or `r` for each column; the last letter also holds for all columns after it.
+        title: Line above the table.
+        style: Form of the text, such as that of Markdown.
+    """
+    shown = PrettyTable(list(heads), title=title)
+    shown.set_style(style)
+    for index, head in enumerate(heads):
+        shown.align[head] = align[min(index, len(align) - 1)]
+    shown.add_rows([list(row) for row in rows])
+    return shown
