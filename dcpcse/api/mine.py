@@ -66,7 +66,7 @@ def mine(
     or the data are not valid, and if no pair has enough negatives.
     """
     # Imported here, because this takes seconds.
-    from dcpcse.data.in_memory import load_training_data
+    from dcpcse.data.training_data import load_training_data
     from dcpcse.inference.index.sentence_index import require_backend
     from dcpcse.inference.mining.mine import mine_negatives, open_corpus
     from dcpcse.utils.files import require_output

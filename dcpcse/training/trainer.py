@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
-from dcpcse.data.by_value import ByValue
-from dcpcse.data.collator import ViewCollator
-from dcpcse.data.indexed_dataset import without_index
+from dcpcse.data.collator import ByValue, ViewCollator
+from dcpcse.data.examples import without_index
 from dcpcse.data.sampling import set_order
 from dcpcse.data.tables import describe
 from dcpcse.data.token_table import open_token_tables
@@ -130,7 +129,8 @@ class Trainer(HookedTrainer):
         object stays as it is: `trainer.args` is a copy, with what was filled in.
 
         train_dataset: sentences, pairs, triples or sentences with classes in any form that
-        `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only evaluates.
+        `dcpcse.data.training_data.load_training_data` reads, such as a list or a file; None if the trainer only
+        evaluates.
         eval_dataset: pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
         files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
         NAME_METRIC. None is no evaluation.
