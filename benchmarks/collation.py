@@ -20,9 +20,9 @@ import numpy as np
 from interleaved import in_turn, ratio
 
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.pairing import make_examples
+from dcpcse.data.examples import make_examples
 from dcpcse.data.token_table import open_token_tables
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions

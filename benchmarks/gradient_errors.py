@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 import dcpcse
-from dcpcse.data.indexed_dataset import without_index
+from dcpcse.data.examples import without_index
 from dcpcse.losses import Contrastive, EncodedBatch
 from dcpcse.utils.distributed import is_main_process, world_size
 from dcpcse.utils.embedded import EMBEDDED_ENCODER

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dcpcse
-from dcpcse.data.indexed_dataset import without_index
+from dcpcse.data.examples import without_index
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_dropout
 from dcpcse.encoders.half_precision import in_half_precision

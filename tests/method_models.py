@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, without_index
+from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, without_index
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.losses.guide import Guide, GuideSource

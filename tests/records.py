@@ -16,10 +16,10 @@ from past_runs import make_run
 from dcpcse.analysis.plots import alignment_uniformity, prompt_length, scores, training_curves
 from dcpcse.cli.commands.info import format_facts
 from dcpcse.cli.main import find_command
-from dcpcse.data.cache_summary import CacheSummary
 from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.data.duplicates import DuplicateCounts
-from dcpcse.doctor import encoder_folder, model_folder
+from dcpcse.data.training_data import CacheSummary
+from dcpcse.doctor import model_folder
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.encoders.safe_loading import find_weights
 from dcpcse.experiments.adaptation import record as adaptation
@@ -258,9 +258,9 @@ def make_records(root: Path) -> dict[str, Record]:
     for name in ("model.onnx", "tokenizer.json"):
         (root / "onnx" / name).touch()
     check = lambda check: lambda folder: list(check(folder, CheckSettings()))  # noqa: E731
-    examine = (describe, check(encoder_folder.check_adapter), read_checkpoint)
+    examine = (describe, check(model_folder.check_adapter), read_checkpoint)
     add("adapter", "adapter_config.json", ADAPTER, all_of(*examine))
-    examine = (describe, check(encoder_folder.check), read_checkpoint, find_weights)
+    examine = (describe, check(model_folder.check_encoder), read_checkpoint, find_weights)
     add("encoder config", "config.json", CONFIG, all_of(*examine))
     add("weight index", "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}}, all_of(*examine))
     (root / "weight-index/config.json").write_text(json.dumps(CONFIG), encoding="utf-8")

@@ -21,7 +21,7 @@ import senteval
 
 import dcpcse
 from dcpcse.cli.parse import parse_training
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "data/sample"

@@ -80,7 +80,7 @@ def mine(
         UserError: If an argument or the data are not valid, or if no pair has enough negatives.
     """
     # Imported here, because this takes seconds.
-    from dcpcse.data.in_memory import load_training_data
+    from dcpcse.data.training_data import load_training_data
     from dcpcse.inference.index.sentence_index import require_backend
     from dcpcse.inference.mining.mine import mine_negatives, open_corpus
     from dcpcse.utils.files import require_output

@@ -210,7 +210,7 @@ def _needs_lm_head(variant: Variant) -> bool:
 
 def _require_triplets(path: Path) -> None:
     from dcpcse.data.columns import ROLES
-    from dcpcse.data.training_file import load_training_file
+    from dcpcse.data.training_data import load_training_file
 
     columns = load_training_file(str(path)).roles
     if columns != ROLES:
@@ -230,7 +230,7 @@ def _data_digest(args: argparse.Namespace) -> str:
 
 def _write_pairs(triplets: str, target: Path) -> None:
     """Write the triplets without their hard negatives."""
-    from dcpcse.data.training_file import load_training_file
+    from dcpcse.data.training_data import load_training_file
 
     rows = load_training_file(triplets).dataset
     first, second = rows.column_names[:2]

@@ -1,7 +1,9 @@
-"""Collate examples into one padded batch of all views."""
+"""Collate examples into one padded batch of all views, and send it to the process and the device that train on it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import io
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,21 +11,49 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.augmentations import random_span
-from dcpcse.data.columns import CLASS, LABEL, SCORE
+from dcpcse.data.columns import CLASS, CLASSES, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
-from dcpcse.data.examples import Examples, ListedExamples
-from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
-from dcpcse.data.labels import CLASSES
-from dcpcse.data.on_host import ON_HOST, OnHost
+from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, Examples, ListedExamples, stack_indices
 from dcpcse.data.token_table import Tokenization
-from dcpcse.data.views import View, columns_of, max_added_tokens
+from dcpcse.data.views import View, columns_of, max_added_tokens, random_span
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate, frame
 from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.utils.errors import UserError
+
+ON_HOST = "on_host"
+"""Name of the CPU copies in a batch."""
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """Some tensors of a batch by their names, as they were before the batch was moved to a device.
+
+    What moves a batch to a device moves tensors, containers and objects with a method `to`; this object stays where it
+    is. A step can therefore read token ids and lengths without waiting for a GPU.
+    """
+
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any], prefixes: Sequence[str]) -> "OnHost":
+        """Return the tensors of a collated batch whose names begin with one of the prefixes."""
+        wanted = tuple(prefixes)
+        return cls({name: t for name, t in batch.items() if isinstance(t, Tensor) and name.startswith(wanted)})
+
+    def split(self, count: int) -> list["OnHost"]:
+        """Split the examples as `Tensor.tensor_split` does."""
+        parts = zip(*(tensor.tensor_split(count) for tensor in self.tensors.values()), strict=True)
+        return [OnHost(dict(zip(self.tensors, part, strict=True))) for part in parts]
+
+
+def on_host(batch: Mapping[str, Any], name: str) -> Tensor:
+    """Return a tensor of a batch on the CPU. Without CPU copies in the batch, this waits for the tensor's device."""
+    copies = batch.get(ON_HOST)
+    return batch[name].cpu() if copies is None else copies.tensors[name]
+
 
 SLOTS_PREFIX = "slots_"
 """Name prefix of the tensors in a batch that contain the fields of `Slots`, the indices of template slots."""
@@ -35,7 +65,7 @@ WHOLE_TEXT = 10**6
 """Maximum number of tokens of a text that an augmentation receives whole."""
 
 READ_ON_HOST = ("input_ids", "attention_mask", SLOTS_PREFIX)
-"""Beginnings of the names of tensors that a step reads on the CPU (see `dcpcse.data.on_host`)."""
+"""Beginnings of the names of tensors that a step reads on the CPU (see `dcpcse.data.collator`)."""
 
 EDITS_PREFIX = "altered_"
 """Name prefix of the tensors in a batch that contain the fields of `EmbeddingEdits`."""
@@ -290,3 +320,34 @@ def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
 def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names have this prefix, with views flattened and the prefix removed."""
     return {name.removeprefix(prefix): t.flatten(0, 1) for name, t in batch.items() if name.startswith(prefix)}
+
+
+class ByValue:
+    """A collator whose batches are sent by value, for a DataLoader with worker processes."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, examples: Any) -> "_Batch":
+        return _Batch(self._collate(examples))
+
+
+class _Batch:
+    """A batch that is pickled as bytes and arrives as the batch itself."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        file = io.BytesIO()
+        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(self._batch)
+        return pickle.loads, (file.getvalue(),)
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler that writes tensors as NumPy arrays, which is faster than the format of `torch.save`."""
+
+    def reducer_override(self, part: Any) -> Any:
+        if type(part) is Tensor and part.dtype != torch.bfloat16:  # a type that NumPy does not have
+            return torch.from_numpy, (part.numpy(),)
+        return NotImplemented

@@ -1,11 +1,94 @@
-"""The columns of training data: what each one contains follows from the names, and from the cells of the first row."""
+"""The columns of training data: what each one contains, by the names and the first row, and what labels mean."""
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
-from dcpcse.data.label_words import BINARY, CLASSES, Words, pair_word, words_of
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.option_fields import finite_number
+
+CLASSES = ("contradiction", "entailment", "neutral")
+"""Relations of natural language inference in the order of their indices, which are the same as in SBERT's reader."""
+
+BINARY = ("1", "0")
+"""The words of a third column that contains scores whatever its name is."""
+
+SCHEMES = (
+    BINARY,
+    ("true", "false"),
+    ("yes", "no"),
+    ("entailment", "not_entailment"),
+    ("duplicate", "not_duplicate"),
+    ("paraphrase", "not_paraphrase"),
+    ("equivalent", "not_equivalent"),
+    ("similar", "not_similar"),
+    ("same", "different"),
+)
+"""The two words of binary labels of pairs: the one that stands for the score 1, and the one that stands for 0."""
+
+KNOWN = f"{', '.join(CLASSES)}, or one of {', '.join('/'.join(words) for words in SCHEMES)} for scores of 1 and 0"
+"""All labels of pairs that are known, for messages."""
+
+Words = tuple[str, str]
+
+
+def label_text(label: Any) -> str:
+    """Return the text of a label, the same for each of its forms: `1` for 1.0 and "1.0", `true` for True and "True".
+
+    label: a string, a boolean or a number. The text is stripped.
+    """
+    if isinstance(label, str):
+        text = label.strip()
+    elif isinstance(label, Integral) and not isinstance(label, bool):
+        text = str(int(label))
+    else:
+        text = str(label) if type(label).__name__.startswith("bool") else repr(float(label))
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    return re.sub(r"\A(-?\d+)\.0+\Z", r"\1", text)
+
+
+def pair_word(label: Any) -> str:
+    """Return a label of a pair in the spelling of `SCHEMES`: lower case, underscores, and `not` in place of `non`."""
+    word = re.sub(r"[\s_-]+", "_", label_text(label).lower())
+    return re.sub("^non_|^dis(?=similar$)", "not_", word)
+
+
+def words_of(label: Any) -> Words | None:
+    """Return the two words of the binary labels that a label belongs to; None if it is not a binary label."""
+    word = pair_word(label)
+    return next((words for words in SCHEMES if word in words), None)
+
+
+def is_relation(label: str) -> bool:
+    """Return whether a label names a relation of two sentences; `yes` and `same`, for example, may be sentences."""
+    words = words_of(label) or ("", "")
+    return pair_word(label) in CLASSES or words[1].startswith("not_")
+
+
+def is_undecided(label: Any) -> bool:
+    """Return whether a label is a relation and a binary label as well, so that another label has to decide."""
+    return pair_word(label) in CLASSES and words_of(label) is not None
+
+
+def binary_score(label: Any, words: Words) -> float | None:
+    """Return the score 1 or 0 of a binary label; None if it is not one of the two words."""
+    word = pair_word(label)
+    return float(word == words[0]) if word in words else None
+
+
+def are_labels(values: Sequence[str]) -> bool:
+    """Return whether all of these texts are known labels of pairs, or names of splits of data."""
+    known = {*CLASSES, *(word for words in SCHEMES for word in words), *_SPLITS}
+    return all(pair_word(value) in known for value in values)
+
+
+_SPLITS = ("train", "training", "dev", "development", "valid", "validation", "val", "test", "eval")
+
 
 ROLES = ("anchor", "positive", "negative")
 """Roles of up to three columns of sentences. Several positives are `positive_1`, `positive_2`, …, and several hard
@@ -269,3 +352,102 @@ def _named(names: Sequence[str]) -> list[str]:
     targets = {0: (LABEL, CLASS), 1: (LABEL, SCORE)}.get(len(letters.replace("O", "")), ())
     known = (ROLES[0], *targets)
     return [name for name, letter in zip(names, letters, strict=True) if letter != "O" or name.lower() in known]
+
+
+_DECIMAL = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
+"""A number that is not whole, such as 0.5; version numbers with two dots are words."""
+
+
+def normalize_label(header: Header, cell: str) -> str:
+    """Normalise a label: return a relation in lower case, a score as Python prints it, or a class in one spelling.
+
+    Raises ValueError if the label is not what its column requires: one of `CLASSES`, a finite number or a binary
+    label, or a class that is a word or a whole number.
+    """
+    if header.target == LABEL:
+        return _relation(cell)
+    if header.target == CLASS:
+        return _class(cell)
+    return repr(_binary_score(header, cell) if header.words else _score(cell))
+
+
+def _class(cell: str) -> str:
+    if _DECIMAL.fullmatch(cell):
+        raise ValueError(
+            f"found {cell[:40]} as a class; give every class as a word or a whole number (scores belong to pairs: two "
+            f"columns of sentences, and the column {SCORE} third)"
+        )
+    return label_text(cell)
+
+
+def _relation(cell: str) -> str:
+    if pair_word(cell) in CLASSES:
+        return pair_word(cell)
+    raise ValueError(
+        f"the label {cell[:40]!r} is not one of {KNOWN}; write it as one of these words (numbers have different "
+        f"meanings in different data), remove the row, or rename the column: to {SCORE} if it contains numbers, such "
+        "as 1 and 0 for similar and dissimilar pairs, or to another name if it has hard negatives"
+    )
+
+
+def _binary_score(header: Header, cell: str) -> float:
+    score = binary_score(cell, header.words)
+    if score is not None:
+        return score
+    (similar, other), name = header.words, header.names[-1]
+    raise ValueError(
+        f"the column {name!r} has {other} or {similar} in the first row, which makes it one of scores, but here "
+        f"{cell[:40]!r}; write {similar} for similar and {other} for dissimilar pairs, name the column {SCORE} if it "
+        f"has other scores, or write {', '.join(CLASSES)} in a column {LABEL}"
+    )
+
+
+def _score(cell: str) -> float:
+    with contextlib.suppress(ValueError):
+        if "_" not in cell:  # Python would read 3_5 as 35
+            return finite_number(cell)
+    if pair_word(cell) in CLASSES:
+        remedy = f"rename the column to {LABEL}, which is for {', '.join(CLASSES)}"
+    else:
+        remedy = "write a number such as 3.5 (1 and 0 for true and false), or remove the row"
+    raise ValueError(f"the score {cell[:40]!r} is not a number; {remedy}, or rename a column of hard negatives")
+
+
+class LabelCounter:
+    """A counter of the labels of a file, filled while the file is read."""
+
+    def __init__(self, kind: str | None) -> None:
+        self.kind = kind
+        self._classes: Counter[str] = Counter()
+        self._scores: tuple[float, ...] = ()
+
+    def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
+        """Add rows, each given by the number of its first line and its cells."""
+        cells = [cells[-1] for _, cells in rows if self.kind]
+        if self.kind == SCORE:
+            scores = (*map(float, cells), *self._scores)
+            self._scores = (min(scores), max(scores)) if scores else ()
+        else:
+            self._classes.update(cells)
+
+    @property
+    def classes(self) -> Mapping[str, int]:
+        """The number of rows of each class that occurs: of relations in the order of `CLASSES`, of others by name."""
+        names = CLASSES if self.kind == LABEL else sorted(self._classes)
+        return {name: self._classes[name] for name in names if self._classes[name]}
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The smallest and the largest score; empty if there are none."""
+        return self._scores
+
+
+def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
+    """Return a short description of the counts of `LabelCounter`; empty if there are no labels."""
+    counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
+    if not classes.keys() <= set(CLASSES):
+        least, most = min(classes.values()), max(classes.values())
+        size = plural(most, "sentence") if least == most else f"{least:,} to {plural(most, 'sentence')}"
+        each = " each" if least == most and len(classes) > 1 else ""
+        counts = f"{plural(len(classes), 'class')} of {size}{each}"
+    return counts or (f"scores from {scores[0]:g} to {scores[1]:g}" if scores else "")

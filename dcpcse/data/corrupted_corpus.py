@@ -16,8 +16,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from dcpcse.data.examples import Examples
-from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.examples import Examples, IndexedDataset
 from dcpcse.utils import schema
 from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import write_json_atomic

@@ -1,12 +1,21 @@
-"""The examples of a batch, as `ViewCollator` reads them: column by column."""
+"""The examples that a method is trained on: rows of a table with their numbers, and maybe a positive that is drawn."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from random import Random
 from typing import Any, Protocol
 
+import numpy as np
+from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.token_table import Tokenization
+from dcpcse.data.columns import CLASS, ROLES, Columns, negatives_in, positives_in
+from dcpcse.data.token_table import Tokenization, TokenizedTable
+from dcpcse.data.training_data import TrainingData
 from dcpcse.encoders.tokenization import TokenIds
+from dcpcse.utils.distributed import Share
+from dcpcse.utils.errors import UserError, spell
 
 
 class Examples(Protocol):
@@ -44,3 +53,285 @@ class ListedExamples:
 
     def values(self, name: str) -> list[Any] | None:
         return [example[name] for example in self._examples] if name in self._examples[0] else None
+
+
+ROW_KEY = "row"
+"""Name of the row number in an example."""
+
+EPOCH_KEY = "epoch"
+"""Name of the epoch number in an example."""
+
+ROWS_KEY = "rows"
+"""Name of the row numbers in a batch: a list of integers, which is never moved to a device."""
+
+COUNTS_KEY = "counts"
+"""Name of the numbers of rows of all processes in a step, by rank, in examples and batches; a tuple of integers."""
+
+
+BATCH_ROWS = 10_000
+"""Number of rows whose sentences are in memory at once."""
+
+
+class IndexedDataset(Dataset):
+    """A dataset that adds the row number and the epoch to each example of a table.
+
+    Examples may be others than the rows of the table: a subclass says in which cells of the table their sentences are.
+    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r.
+
+    draws: whether the positives are drawn in each epoch. tables: the token ids of the sentences, by the way in which
+    they were tokenised. If there are any, a data loader gets `TableExamples`, otherwise lists of dicts.
+    """
+
+    draws = False
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+        columns = Columns(rows.column_names)
+        self.columns, self.label = columns.sentences, columns.label
+        self.epoch = 0
+        self.tables: Mapping[Tokenization, TokenizedTable] = {}
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Set the epoch of the examples. Call this before the data loader starts: its workers copy the dataset."""
+        self.epoch = epoch
+
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """Return the cells (n,) of the sentences of n examples in an epoch, by the columns of the examples.
+
+        The cells of the first column are also the row numbers of the examples.
+        """
+        return {column: index * len(self.rows) + indices for index, column in enumerate(self.columns)}
+
+    def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
+        """Return what n examples have besides their sentences, by name: a label, a score or a class."""
+        return {} if self.label is None else {self.label: self._only_label[indices.tolist()][self.label]}
+
+    def texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+        """Return the sentences in some cells, by the same names. Each row of the table is read once."""
+        columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
+        distinct, places = np.unique(rows, return_inverse=True)
+        read = self._only_sentences[distinct.tolist()]
+        texts = [read[self.columns[column]][index] for column, index in zip(columns, places, strict=True)]
+        n = len(texts) // len(cells)
+        return {name: texts[i * n : (i + 1) * n] for i, name in enumerate(cells)}
+
+    @cached_property
+    def _only_sentences(self) -> Any:
+        return self.rows.select_columns(list(self.columns))
+
+    @cached_property
+    def _only_label(self) -> Any:
+        return self.rows.select_columns([self.label])
+
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the keys (n, K) of n examples in an epoch: numbers, of which two rows of a batch should share none.
+
+        They are 64-bit digests of the sentences, so rows with a common sentence always share a key.
+        """
+        return self.sentence_keys[indices]
+
+    @cached_property
+    def sentence_keys(self) -> np.ndarray:
+        """The digests (rows, columns) of the sentences of all rows of the table."""
+        digests = np.empty((len(self.rows), len(self.columns)), np.int64)
+        for index, column in enumerate(self.columns):
+            for start in range(0, len(digests), BATCH_ROWS):
+                texts = self.rows[start : start + BATCH_ROWS][column]
+                digests[start : start + BATCH_ROWS, index] = _digests(texts)
+        return digests
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return TableExamples(self, [index]).listed()[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Examples | list[dict[str, Any]]:
+        examples = TableExamples(self, indices)
+        return examples if self.tables else examples.listed()
+
+
+class TableExamples:
+    """Examples of a dataset. Their texts are read only if they are needed; `ids` needs the dataset's token ids."""
+
+    def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
+        self._dataset, self._indices = dataset, np.array(indices)
+        self._cells = dataset.cells(self._indices, dataset.epoch)
+        epochs = [dataset.epoch] * len(indices)
+        self._values = {
+            **dataset.values(self._indices),
+            ROW_KEY: next(iter(self._cells.values())).tolist(),
+            EPOCH_KEY: epochs,
+        }
+        if isinstance(indices, Share):
+            self._values[COUNTS_KEY] = [indices.counts] * len(indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @cached_property
+    def _texts(self) -> dict[str, list[str]]:
+        return self._dataset.texts(self._cells)
+
+    def texts(self, column: str) -> list[str]:
+        return self._texts[column]
+
+    def ids(self, column: str, way: Tokenization, tokenizer: PreTrainedTokenizerBase) -> TokenIds:
+        return self._dataset.tables[way].take(self._cells[column])
+
+    def values(self, name: str) -> Sequence[Any] | None:
+        return self._values.get(name)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the examples as dicts with their texts, row number and epoch."""
+        columns = {**self._texts, **self._values}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _digests(texts: Iterable[str]) -> np.ndarray:
+    # Not Python's hash, which differs between processes.
+    joined = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(joined, np.int64)
+
+
+def stack_indices(examples: Examples) -> dict[str, Sequence[int]]:
+    """Return the row numbers of a batch, and the counts of its step; those that its examples lack are left out."""
+    rows, counts = examples.values(ROW_KEY), examples.values(COUNTS_KEY)
+    return ({} if rows is None else {ROWS_KEY: rows}) | ({} if counts is None else {COUNTS_KEY: counts[0]})
+
+
+def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """Split a batch into the model's inputs and the row numbers of its examples (empty if unknown)."""
+    return {name: value for name, value in batch.items() if name != ROWS_KEY}, batch.get(ROWS_KEY, [])
+
+
+ANCHOR, POSITIVE = ROLES[:2]
+
+
+def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
+    """Return the columns of the examples that a method is trained on, and the examples.
+
+    They are the rows of the data; sentences with classes get positives, and of several positives one is drawn. seed:
+    seed of the positives. positive: what the positive of a single sentence is, a value of --positive. Raises UserError
+    if the data are not single sentences and it differs from the default.
+    """
+    columns = data.roles
+    if positive != "dropout" and columns != (ANCHOR,):
+        raise UserError(
+            f"{spell('positive', positive)} makes pairs of single sentences, but {data.name} has the columns "
+            f"{', '.join(data.columns)}; leave it out"
+        )
+    if positive == "next":
+        return Columns((ANCHOR, POSITIVE)), NextLinePairs(data.dataset, data.breaks())
+    if columns.label == CLASS:
+        return Columns((ANCHOR, POSITIVE, CLASS), columns.classes), ClassPairs(data.dataset, seed)
+    if len(columns.positives) > 1:
+        return Columns((ANCHOR, POSITIVE, *columns.negatives)), OneOfSeveralPositives(data.dataset, seed)
+    return columns, IndexedDataset(data.dataset)
+
+
+class NextLinePairs(IndexedDataset):
+    """A dataset of pairs of a row and the following row of the same document.
+
+    The last row of a document is a positive only. Row numbers are those of the anchors.
+    """
+
+    def __init__(self, rows: Any, breaks: Sequence[int]) -> None:
+        """Create the dataset. rows: a table with the column `anchor`. breaks: rows with which a document begins."""
+        super().__init__(rows)
+        is_last = np.zeros(len(rows), dtype=bool)
+        is_last[[*(row - 1 for row in breaks if 0 < row < len(rows)), len(rows) - 1]] = True
+        self.anchors = np.flatnonzero(~is_last).astype(np.int32)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the rows that are anchors, which follow from the ends of the documents."""
+        return hashlib.sha256(self.anchors.tobytes()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        rows = self.anchors[indices].astype(np.int64)
+        return {ANCHOR: rows, POSITIVE: rows + 1}
+
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the keys (n, 2) of examples: those of their two sentences."""
+        rows, texts = self.anchors[indices], self.sentence_keys[:, 0]
+        return np.stack([texts[rows], texts[rows + 1]], axis=1)
+
+
+class ClassPairs(IndexedDataset):
+    """A dataset of pairs of sentences of one class, and the number of this class.
+
+    In each epoch, the positive of a row is drawn uniformly from the other rows of its class. The draw depends on
+    seed, epoch and row only, so it is the same in every process and in a resumed run. The positive of a row that is
+    alone in its class is its own sentence.
+    """
+
+    draws = True
+
+    def __init__(self, rows: Any, seed: int) -> None:
+        """Create the dataset. rows: a memory-mapped dataset with the columns `anchor` and `class`."""
+        super().__init__(rows)
+        self.seed = seed
+        encoded = rows.data.column(CLASS).dictionary_encode()
+        self.classes = encoded.unify_dictionaries().combine_chunks().indices.to_numpy()
+        self._by_class = np.argsort(self.classes, kind="stable").astype(np.int32)
+        # Each row's place in `_by_class`, and where its class begins and ends there.
+        self._places = np.empty_like(self._by_class)
+        self._places[self._by_class] = np.arange(len(self._by_class))
+        self._bounds = np.searchsorted(self.classes[self._by_class], np.arange(self.classes.max() + 2))
+
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        return {ANCHOR: indices, POSITIVE: self._partners(indices, epoch)}
+
+    def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
+        return {CLASS: self.classes[indices].tolist()}
+
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the keys (n, 3) of examples: those of their two sentences, and of their class."""
+        texts = self.sentence_keys[:, 0]
+        return np.stack([texts[indices], texts[self._partners(indices, epoch)], self.classes[indices]], axis=1)
+
+    def _partners(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        return np.array([self.partner(row, epoch) for row in indices.tolist()], dtype=np.int64)
+
+    def partner(self, row: int, epoch: int) -> int:
+        """Return the row whose sentence is the positive of a row in an epoch."""
+        first, end = self._bounds[self.classes[row]], self._bounds[self.classes[row] + 1]
+        if end - first == 1:
+            return row
+        index = first + Random(f"{self.seed} {epoch} {row} {CLASS}").randrange(end - first - 1)
+        return int(self._by_class[index + (index >= self._places[row])])
+
+
+class OneOfSeveralPositives(IndexedDataset):
+    """A dataset of rows with one of their positives.
+
+    In each epoch, the positive of a row is drawn uniformly from its columns of positives. The draw depends on seed,
+    epoch and row only, so it is the same in every process and in a resumed run. The other positives of a row are not
+    in the batch, so they are not negatives of its anchor. The expected loss of a row is the mean of the losses of its
+    positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). Unlike there, the
+    other positives of the anchor are not in the denominator.
+
+    Examples have the columns `anchor` and `positive`, and those of hard negatives. The keys of an example are those of
+    all sentences of its row, whichever positive is drawn.
+    """
+
+    draws = True
+
+    def __init__(self, rows: Any, seed: int) -> None:
+        """Create the dataset. rows: a table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives."""
+        super().__init__(rows)
+        self.seed = seed
+        self.positives, self.negatives = positives_in(self.columns), negatives_in(self.columns)
+
+    def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        cells = super().cells(indices, epoch)
+        drawn = [cells[self.drawn(row, epoch)][i] for i, row in enumerate(indices.tolist())]
+        return {ANCHOR: cells[ANCHOR], POSITIVE: np.array(drawn), **{name: cells[name] for name in self.negatives}}
+
+    def drawn(self, row: int, epoch: int) -> str:
+        """Return the column whose sentence is the positive of a row in an epoch."""
+        return Random(f"{self.seed} {epoch} {row} positives").choice(self.positives)

@@ -1,9 +1,10 @@
-"""Readers of training files, one per format."""
+"""Readers of training files, one per format, and a writer of files that they read back without a change."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import os
 import re
@@ -14,10 +15,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dcpcse.data.columns import LABEL, ROLES, Header, header_of, target_of
-from dcpcse.data.label_words import BINARY, is_undecided, label_text
-from dcpcse.data.labels import normalize_label
+from dcpcse.data.columns import (
+    BINARY,
+    LABEL,
+    ROLES,
+    Header,
+    header_of,
+    is_undecided,
+    label_text,
+    normalize_label,
+    target_of,
+)
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import atomic_file
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line, numbered_lines
@@ -460,3 +470,17 @@ READERS: dict[str, Reader] = {
     ".json": _read_json,
     ".jsonl": _read_json_lines,
 }
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write rows of texts below a header, atomically. Raises UserError if a text is longer than readers accept."""
+    with atomic_file(path) as binary, io.TextIOWrapper(binary, encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter_of(path), lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            if long := next((cell for cell in row if len(cell) > MAX_CELL), None):
+                raise UserError(
+                    f"{path}: the text {long[:40]!r}... has {len(long):,} characters, but a cell has at most "
+                    f"{MAX_CELL:,}; split the text, or remove it"
+                )
+            writer.writerow(row)

@@ -9,7 +9,7 @@ import torch
 from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader
 
-from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.examples import IndexedDataset
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, spell

@@ -1,6 +1,6 @@
 """Tokenise the sentences of training data once, and memory-map their token ids.
 
-A table of tokens lies next to the rows in the cache folder (`dcpcse.data.arrow_cache`), as two files:
+A table of tokens lies next to the rows in the cache folder (`dcpcse.data.training_data`), as two files:
 
 NAME.ids          the ids of all sentences, one after another, without special tokens
 NAME.starts.npy   (cells + 2,), where the ids of each sentence begin, where the last ones end, and a CRC-32 of both
@@ -25,8 +25,8 @@ import numpy as np
 import tokenizers
 from tqdm.auto import tqdm
 
-from dcpcse.data.arrow_cache import BATCH_ROWS
 from dcpcse.data.columns import Columns
+from dcpcse.data.training_data import BATCH_ROWS
 from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.encoders.truncation import configuration, tokenize
 from dcpcse.utils.console import notify

@@ -1,13 +1,121 @@
-"""Views: the texts of an example that a loss compares."""
+"""Views, the texts of an example that a loss compares, and augmentations, which change a text at random."""
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from dcpcse.data.augmentations import Augmentation
+import torch
+from torch import Tensor
+
 from dcpcse.data.columns import negatives_in
 from dcpcse.utils.errors import UserError
+
+
+class Augmentation:
+    """A random change of a sentence; the base class changes nothing.
+
+    The methods receive the tokens of a sentence, at least one, without special tokens, padding or template tokens.
+    whole_text: whether `edit` receives all tokens of a text instead of those that --max_seq_length leaves. If it then
+    returns more than these, as many adjacent ones are chosen at random.
+    """
+
+    whole_text: ClassVar[bool] = False
+
+    def edit(self, ids: Sequence[int], random: Random) -> list[int]:
+        """Return the token ids that replace `ids`; there must be at least one."""
+        return list(ids)
+
+    def longest(self, tokens: int) -> int:
+        """Return the maximum number of ids that `edit` can return if it receives at most `tokens` ids."""
+        return tokens
+
+    def cut(self, tokens: int, width: int, random: Random) -> Tensor | None:
+        """Choose which elements of the edited tokens' embeddings, (tokens, width), are set to zero.
+
+        Returns a boolean mask of shape (tokens, width), or of shape (tokens, 1) if all elements of a token are treated
+        alike. Returns None if no elements are set to zero.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class TokenShuffling(Augmentation):
+    """Shuffle the tokens.
+
+    ConSERT permutes the position ids instead. With learned absolute positions, both ways give each token the same
+    hidden states. Shuffling tokens also works for encoders with rotary or relative positions, or with local attention.
+    """
+
+    def edit(self, ids: Sequence[int], random: Random) -> list[int]:
+        return random.sample(list(ids), len(ids))
+
+
+@dataclass(frozen=True)
+class Crop(Augmentation):
+    """Keep a random span of adjacent tokens; `share` is the share of the text's tokens in it, rounded up.
+
+    Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022), which calls this
+    independent cropping.
+    """
+
+    share: float
+    whole_text: ClassVar[bool] = True
+
+    def edit(self, ids: Sequence[int], random: Random) -> list[int]:
+        return random_span(ids, math.ceil(self.share * len(ids)), random)
+
+
+def random_span(ids: Sequence[int], length: int, random: Random) -> list[int]:
+    """Return `length` adjacent ids, or all if there are fewer; every start is equally likely."""
+    if len(ids) <= length:
+        return list(ids)
+    start = random.randrange(len(ids) - length + 1)
+    return list(ids[start : start + length])
+
+
+@dataclass(frozen=True)
+class TokenCutoff(Augmentation):
+    """Set the embeddings of randomly chosen tokens to zero; `rate` is the share of these tokens, rounded down."""
+
+    rate: float
+
+    def cut(self, tokens: int, width: int, random: Random) -> Tensor:
+        return _chosen(random.sample(range(tokens), int(tokens * self.rate)), tokens).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class FeatureCutoff(Augmentation):
+    """Set randomly chosen features to zero in all tokens of a sentence; `rate` is their share, rounded down."""
+
+    rate: float
+
+    def cut(self, tokens: int, width: int, random: Random) -> Tensor:
+        return _chosen(random.sample(range(width), int(width * self.rate)), width).expand(tokens, width)
+
+
+@dataclass(frozen=True)
+class ElementDropout(Augmentation):
+    """Set randomly chosen elements of the token embeddings to zero; `rate` is their share, rounded down.
+
+    The other elements are not rescaled.
+    """
+
+    rate: float
+
+    def cut(self, tokens: int, width: int, random: Random) -> Tensor:
+        # torch draws them, since Python's generator would take milliseconds for tens of thousands of numbers.
+        order = torch.randperm(tokens * width, generator=torch.Generator().manual_seed(random.getrandbits(63)))
+        return _chosen(order[: int(tokens * width * self.rate)], tokens * width).view(tokens, width)
+
+
+def _chosen(indices: Sequence[int] | Tensor, size: int) -> Tensor:
+    """Return a boolean tensor (size,) that is true at the indices."""
+    chosen = torch.zeros(size, dtype=torch.bool)
+    chosen[torch.as_tensor(indices, dtype=torch.long)] = True
+    return chosen
 
 
 @dataclass(frozen=True)

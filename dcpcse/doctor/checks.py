@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dcpcse.data.readers import READERS
-from dcpcse.doctor import encoder_folder, environment, evaluation_data, model_folder, retrieval_folder, training_file
+from dcpcse.doctor import environment, evaluation_data, model_folder, training_file
 from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings, fault, note
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
 from dcpcse.utils.errors import UserError
@@ -19,9 +19,9 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "model folder": (model_folder.check, model_folder.check_run),
     "run without a model": (model_folder.check_run,),
     "evaluation data": (evaluation_data.check,),
-    "retrieval data": (retrieval_folder.check,),
-    "adapter of peft": (encoder_folder.check_adapter,),
-    "encoder folder": (encoder_folder.check,),
+    "retrieval data": (evaluation_data.check_retrieval,),
+    "adapter of peft": (model_folder.check_adapter,),
+    "encoder folder": (model_folder.check_encoder,),
     "environment": (environment.check,),
 }
 """Kind of a path → its checks, each of which yields findings."""

@@ -1,7 +1,9 @@
-"""Checks of a SentEval data folder: load each task as for evaluation, count its examples, and compare its files."""
+"""Checks of evaluation data, which are read as for evaluation, and of their sentences in a training file."""
 
 import contextlib
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from senteval.errors import DataError
@@ -9,6 +11,7 @@ from senteval.files import MissingFilesError, identify
 from senteval.names import DEV_TASKS, FAMILIES
 
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
+from dcpcse.utils.errors import UserError, plural
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
@@ -68,3 +71,57 @@ def _known(path: Path, name: str, loaded: list) -> Finding:
         return warning(name, f"{text}; scores may differ from published ones")
     places = {(line.path, line.number, text) for task in loaded for text, line in task.located()}
     return ok(name, f"{len(files)} known files, {len(places):,} sentences")
+
+
+def check_retrieval(path: Path, settings: CheckSettings) -> Findings:
+    """Check that the documents, the queries and the judgements of each split can be read and fit together."""
+    from dcpcse.evaluation.retrieval_data import QRELS, own_retrieval  # imported here because it is slow
+
+    splits = sorted(file.stem for file in (path / QRELS).glob("*.tsv"))
+    if not splits:
+        yield fault("judgements", f"{QRELS} contains no SPLIT.tsv; add the judgements, such as {QRELS}/test.tsv")
+    for split in settings.progress(splits, len(splits), "splits"):
+        try:
+            task = own_retrieval(f"{path}:{split}")
+        except (DataError, UserError) as error:
+            yield fault(split, str(error))
+            continue
+        documents = plural(len(task.documents), "document")
+        yield ok(split, f"{documents}; queries with a relevant document: {len(task.queries):,}")
+        if task.queries_left_out:
+            yield note(split, f"queries without a relevant document, which are not scored: {task.queries_left_out:,}")
+
+
+_OTHERS = re.compile(r"[\W_]+")
+"""All ASCII characters but letters and digits. (In other scripts, `\\W` would also match vowel signs and accents.)"""
+
+
+def key(text: str) -> int | None:
+    """Return a 64-bit hash of the letters and digits of a text, without regard to case; None if it has none.
+
+    Marks on letters, such as the vowel signs of Indic scripts, belong to the letters. It does not matter whether a
+    letter and its marks are one character or several.
+    """
+    text = text.casefold()
+    if text.isascii():
+        letters = _OTHERS.sub("", text)
+    else:
+        categories = ((letter, unicodedata.category(letter)[0]) for letter in unicodedata.normalize("NFC", text))
+        letters = "".join(letter for letter, category in categories if category in "LMN")
+        # Without letters, only marks are left of emoji.
+        letters = letters if any(map(str.isalnum, letters)) else ""
+    return hash(letters) if letters else None
+
+
+def evaluation_keys(folders: Iterable[Path]) -> Mapping[int, str]:
+    """Return the key of each sentence in folders of evaluation data, with the first task that contains it.
+
+    The memory grows with the evaluation data, some 100 bytes per sentence, and not with the training file.
+    """
+    keys: dict[int, str] = {}
+    for folder in folders:
+        for task, text in sentences(folder):
+            digest = key(text)
+            if digest is not None:
+                keys.setdefault(digest, task)
+    return keys

@@ -9,15 +9,20 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from dcpcse.data.column_checks import ColumnContents, header_problem, score_problem
-from dcpcse.data.columns import CLASS, Header, positives_in
+from dcpcse.data.checks import (
+    MOST_UNKNOWN,
+    REMEDY,
+    ColumnContents,
+    describe_unknown,
+    format_problem,
+    header_problem,
+    score_problem,
+)
+from dcpcse.data.columns import CLASS, Header, LabelCounter, describe_labels, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
-from dcpcse.data.file_format import format_problem
-from dcpcse.data.labels import LabelCounter, describe_labels
 from dcpcse.data.readers import DataSource, read_table
-from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
+from dcpcse.doctor.evaluation_data import key
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
-from dcpcse.doctor.overlap import key
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.text_lines import MOST_LINE_BYTES

@@ -18,9 +18,8 @@ from senteval.labels import LabelsTask
 from senteval.lines import Content, Line, is_number, read_lines, recorded, single_blanks
 from senteval.pairs import PairsTask
 
-from dcpcse.data.column_checks import ColumnContents
-from dcpcse.data.columns import CLASS, ROLES, SCORE, Header
-from dcpcse.data.label_words import SCHEMES, Words, binary_score, label_text, words_of
+from dcpcse.data.checks import ColumnContents
+from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, label_text, words_of
 from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of
 from dcpcse.data.tables import Table, open_table
 from dcpcse.utils.arguments import path
@@ -82,7 +81,7 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
 
     data: a file or a Python object (see `dcpcse.data.tables.open_table`) with two sentences and a number per row. The
     number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or with two
-    binary labels (`dcpcse.data.label_words.SCHEMES`), are evaluated by average precision, others by Spearman
+    binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by Spearman
     correlation; scores may have any scale. A .csv, .json or .jsonl file is
     read as such, any other file as tab-separated columns; a header is optional. name: the name of an object in
     messages and results; a file has its own.

@@ -10,7 +10,7 @@ from senteval import Evaluation, Result, Settings, Suite, load_suite, settings_o
 from senteval.tasks import Task
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from dcpcse.data.training_file import distinct_sentences
+from dcpcse.data.training_data import distinct_sentences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.advice import OF_EVALUATION, advice
 from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcpcse.data.on_host import on_host
+from dcpcse.data.collator import on_host
 from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpcse.data.columns import LABEL, Columns
-from dcpcse.data.labels import CLASSES
+from dcpcse.data.columns import CLASSES, LABEL, Columns
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import precise
 from dcpcse.utils.errors import UserError, spell
@@ -33,7 +32,7 @@ class Classification(PerRowLoss):
     """Classification of sentence pairs by softmax(W [u, v, abs(u - v)] + b) (SBERT, section 3).
 
     W and b are trained and are not saved to the model folder. The labels (B,) of the examples are in
-    `extras["labels"]`, as indices into `dcpcse.data.labels.CLASSES`.
+    `extras["labels"]`, as indices into `dcpcse.data.columns.CLASSES`.
 
     Args:
         hidden_size: The dimension H of u and v.

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dcpcse.data.columns import LABEL, SCORE, Columns
-from dcpcse.data.labels import CLASSES
+from dcpcse.data.columns import CLASSES, LABEL, SCORE, Columns
 from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.contrastive import cosine_metrics
 from dcpcse.losses.functional import cosines, unit

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dcpcse.data.collator import ON_HOST, OnHost
 from dcpcse.data.corrupted_corpus import CORRUPTED
-from dcpcse.data.on_host import ON_HOST, OnHost
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses.base import EncodedBatch, PerRowLoss

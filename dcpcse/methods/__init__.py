@@ -7,8 +7,7 @@ from elsewhere. A custom method needs only the names exported by `dcpcse.methods
 import importlib
 import pkgutil
 
-from dcpcse.data.augmentations import Augmentation
-from dcpcse.data.views import View, sentence_pair_views
+from dcpcse.data.views import Augmentation, View, sentence_pair_views
 from dcpcse.methods.building import contrastive, sentence_encoder
 from dcpcse.methods.registry import (
     METHODS,

@@ -4,9 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpcse.data.augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
 from dcpcse.data.columns import LABEL, Columns
-from dcpcse.data.views import View, require_anchor
+from dcpcse.data.views import (
+    Augmentation,
+    ElementDropout,
+    FeatureCutoff,
+    TokenCutoff,
+    TokenShuffling,
+    View,
+    require_anchor,
+)
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_dropout
 from dcpcse.losses import Classification, Term

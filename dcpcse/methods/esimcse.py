@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from dcpcse.data.augmentations import Augmentation
 from dcpcse.data.columns import CLASS
+from dcpcse.data.views import Augmentation
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Contrastive, Term
 from dcpcse.losses.momentum_contrastive import MomentumContrastive

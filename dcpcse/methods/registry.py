@@ -10,10 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dcpcse.data.augmentations import Crop
 from dcpcse.data.columns import CLASS, LABEL, SCORE, Columns
 from dcpcse.data.tables import describe
-from dcpcse.data.views import View
+from dcpcse.data.views import Crop, View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_frozen_dtype
 from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokenizer_differences, tell_unrecorded

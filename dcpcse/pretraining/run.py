@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
+from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown
 from dcpcse.encoders.backbones import quiet
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.encoder_folder import Picture, write_encoder

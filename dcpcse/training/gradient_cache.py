@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from dcpcse.data.indexed_dataset import COUNTS_KEY
-from dcpcse.data.on_host import ON_HOST
+from dcpcse.data.collator import ON_HOST
+from dcpcse.data.examples import COUNTS_KEY
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss

@@ -10,7 +10,7 @@ from typing import Any
 from senteval import Suite
 from transformers import TrainerCallback
 
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.training_data import TrainingData
 from dcpcse.encoders.storage import manifest
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments

@@ -16,10 +16,9 @@ from transformers import PreTrainedModel
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
-from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.pairing import NextLinePairs, make_examples
+from dcpcse.data.examples import NextLinePairs, make_examples
 from dcpcse.data.tables import describe
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.encoders.backbones import (
     Backbone,
     EncoderSource,

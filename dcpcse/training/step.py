@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.data.collator import edits_of, slots_of
-from dcpcse.data.indexed_dataset import COUNTS_KEY
+from dcpcse.data.examples import COUNTS_KEY
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch

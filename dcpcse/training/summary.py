@@ -10,7 +10,7 @@ from torch import nn
 from transformers import Trainer
 
 from dcpcse.data.columns import negatives_in
-from dcpcse.data.pairing import ClassPairs
+from dcpcse.data.examples import ClassPairs
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES

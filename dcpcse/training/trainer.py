@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
-from dcpcse.data.by_value import ByValue
-from dcpcse.data.collator import ViewCollator
-from dcpcse.data.indexed_dataset import without_index
+from dcpcse.data.collator import ByValue, ViewCollator
+from dcpcse.data.examples import without_index
 from dcpcse.data.sampling import set_order
 from dcpcse.data.tables import describe
 from dcpcse.data.token_table import open_token_tables

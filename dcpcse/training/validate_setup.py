@@ -3,13 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-from dcpcse.data.column_checks import header_problem
-from dcpcse.data.columns import CLASS
-from dcpcse.data.indexed_dataset import IndexedDataset
-from dcpcse.data.labels import describe_labels
+from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, header_problem, unknown_share
+from dcpcse.data.columns import CLASS, describe_labels
+from dcpcse.data.examples import IndexedDataset
 from dcpcse.data.sampling import distinct_rows
-from dcpcse.data.training_file import TrainingData
-from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
+from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
 from dcpcse.evaluation.evaluator import METRIC_NAMES
@@ -150,7 +148,7 @@ def warn_of_unknown_tokens(data: TrainingData, method: Method) -> None:
         method: The method.
     """
     tokenizer = method.model.tokenizer
-    share = unknown_share(data, tokenizer)
+    share = unknown_share(data.dataset, data.roles.sentences, tokenizer)
     if share > MOST_UNKNOWN:
         warn(f"{data.name}: {describe_unknown(share, tokenizer.unk_token)}; {REMEDY}")
     for template in method.model.templates:

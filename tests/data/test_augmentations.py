@@ -6,17 +6,18 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from dcpcse.data.augmentations import (
+from dcpcse.data.collator import ViewCollator, edits_of
+from dcpcse.data.views import (
     Augmentation,
     Crop,
     ElementDropout,
     FeatureCutoff,
     TokenCutoff,
     TokenShuffling,
+    View,
+    max_added_tokens,
     random_span,
 )
-from dcpcse.data.collator import ViewCollator, edits_of
-from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import EmbeddingEdits, Encoder, set_packed
 from dcpcse.encoders.templates import Template, TokenTemplate

@@ -6,7 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 from torch.utils.data import DataLoader
 
-from dcpcse.data.by_value import ByValue
+from dcpcse.data.collator import ByValue
 from dcpcse.encoders.packing import Packing
 
 

@@ -11,11 +11,9 @@ import datasets
 import pandas as pd
 import pytest
 
-from dcpcse.data.column_checks import header_problem
-from dcpcse.data.columns import Columns, header_of, negatives_in
-from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.labels import describe_labels
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.checks import header_problem
+from dcpcse.data.columns import Columns, describe_labels, header_of, negatives_in
+from dcpcse.data.training_data import load_training_data, load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.doctor.training_file import check as doctor

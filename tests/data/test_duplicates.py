@@ -9,10 +9,10 @@ import pytest
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
-from dcpcse.data import arrow_cache, duplicates
+from dcpcse.data import duplicates, training_data
 from dcpcse.data.columns import ROLES
 from dcpcse.data.duplicates import Duplicates
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.utils.errors import UserError
 
 
@@ -86,7 +86,7 @@ def file(tmp_path):
 def test_a_training_file_brings_its_repeats_and_a_second_reading_costs_nothing(file, tmp_path, monkeypatch):
     first = load_training_file(file, tmp_path / "cache").repeats
     assert (first.duplicates.lines, first.identical.lines, first.contradictory.lines) == ((4,), (3,), (5,))
-    monkeypatch.setattr(arrow_cache, "Duplicates", None)
+    monkeypatch.setattr(training_data, "Duplicates", None)
     assert load_training_file(file, tmp_path / "cache").repeats == first
 
 

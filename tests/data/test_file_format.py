@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpcse.data.file_format import format_problem
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.checks import format_problem
+from dcpcse.data.training_data import load_training_file
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.doctor.training_file import check as doctor
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments

@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcpcse.data import in_memory
-from dcpcse.data.in_memory import load_training_data
+from dcpcse.data import training_data
+from dcpcse.data.training_data import load_training_data
 from dcpcse.utils.errors import UserError
 
 MESSAGE_OF_COLUMNS = (
@@ -369,7 +369,7 @@ def test_a_generator_is_taken_once_and_this_is_said(load, caplog):
 
 
 def test_rows_are_written_while_they_are_read(load, tmp_path, monkeypatch):
-    monkeypatch.setattr("dcpcse.data.arrow_cache.BATCH_ROWS", 100)
+    monkeypatch.setattr("dcpcse.data.training_data.BATCH_ROWS", 100)
     sizes = []
 
     def sentences():
@@ -384,7 +384,7 @@ def test_rows_are_written_while_they_are_read(load, tmp_path, monkeypatch):
 
 
 def test_a_large_file_is_named_in_the_log(load, caplog, monkeypatch):
-    monkeypatch.setattr(in_memory, "LARGE_BYTES", 100)
+    monkeypatch.setattr(training_data, "LARGE_BYTES", 100)
     with caplog.at_level(logging.INFO):
         (cached,) = load(["a", "b"]).dataset.cache_files
     assert cached["filename"] in caplog.text

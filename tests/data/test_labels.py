@@ -6,12 +6,11 @@ import random
 import pytest
 import torch
 
-from dcpcse.data import arrow_cache, readers
+from dcpcse.data import readers, training_data
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.columns import Columns
+from dcpcse.data.columns import CLASSES, Columns
 from dcpcse.data.duplicates import Duplicates
-from dcpcse.data.labels import CLASSES
-from dcpcse.data.training_file import distinct_sentences, load_training_file
+from dcpcse.data.training_data import distinct_sentences, load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import METHODS, fill_defaults, model_arguments, register
@@ -155,7 +154,7 @@ def test_a_row_is_found_again_with_its_label(load, tmp_path):
 
 def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):
     first = load("a.csv", PAIRS), load("b.csv", SCORED, ("a", "b", "score"))
-    monkeypatch.setattr(arrow_cache, "LabelCounter", None)
+    monkeypatch.setattr(training_data, "LabelCounter", None)
     again = [load_training_file(tmp_path / name, tmp_path / "cache") for name in ("a.csv", "b.csv")]
     assert [(one.classes, one.scores) for one in again] == [(one.classes, one.scores) for one in first]
 

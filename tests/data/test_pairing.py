@@ -10,10 +10,8 @@ import pytest
 from scipy.stats import chisquare
 
 from dcpcse.data.columns import CLASS
-from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY
-from dcpcse.data.pairing import ClassPairs, NextLinePairs, make_examples
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, ClassPairs, NextLinePairs, make_examples
+from dcpcse.data.training_data import load_training_data, load_training_file
 from dcpcse.utils.errors import UserError
 
 CLASSES = ["red", "blue", "red", "green", "blue", "red", "red"]

@@ -15,9 +15,7 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableR
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from dcpcse.data.examples import ListedExamples
-from dcpcse.data.indexed_dataset import IndexedDataset, stack_indices
-from dcpcse.data.pairing import ClassPairs, OneOfSeveralPositives
+from dcpcse.data.examples import ClassPairs, IndexedDataset, ListedExamples, OneOfSeveralPositives, stack_indices
 from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, NoDuplicatesSampler, distinct_rows, set_order
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
 from dcpcse.utils.errors import UserError

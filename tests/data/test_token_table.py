@@ -8,12 +8,11 @@ import torch
 
 import dcpcse
 from dcpcse.data import token_table
-from dcpcse.data.augmentations import Crop
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.pairing import make_examples
+from dcpcse.data.examples import make_examples
 from dcpcse.data.token_table import Tokenization, open_token_tables
-from dcpcse.data.views import View, sentence_pair_views
+from dcpcse.data.training_data import load_training_data
+from dcpcse.data.views import Crop, View, sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenIds

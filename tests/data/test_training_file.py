@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dcpcse.data import arrow_cache, readers, training_file
+from dcpcse.data import readers, training_data
 from dcpcse.data.readers import MAX_CELL
-from dcpcse.data.training_file import TrainingData, load_training_file
+from dcpcse.data.training_data import TrainingData, load_training_file
 from dcpcse.utils.errors import UserError
 
 NOT_MISSING = ["NA", "null", "None", "nan", "n/a", "1.5", "007", "true", "#N/A", "-"]
@@ -344,7 +344,7 @@ def test_rows_with_a_blank_cell_are_dropped_and_counted(load, name, content, kep
 def test_dropped_rows_give_one_warning_with_count_first_lines_and_file(load, caplog):
     with caplog.at_level(logging.WARNING):
         loaded = load("a.txt", "one\n" + "\n" * 100)
-    (record,) = [record for record in caplog.records if record.name == "dcpcse.data.training_file"]
+    (record,) = [record for record in caplog.records if record.name == "dcpcse.data.training_data"]
     assert record.levelno == logging.WARNING
     assert "a.txt" in record.getMessage()
     assert "100 " in record.getMessage()
@@ -657,14 +657,14 @@ def test_a_copy_in_another_folder_with_another_name_and_time_is_not_read_again(w
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json", "a.jsonl"])
 def test_a_file_that_changes_while_it_is_read_is_refused(name, write, cache, monkeypatch):
-    path, digest_of = write(name, '{"text": "one"}\n' * 2), training_file.file_sha256
+    path, digest_of = write(name, '{"text": "one"}\n' * 2), training_data.file_sha256
 
     def then_change(path):
         digest = digest_of(path)
         path.write_text('{"text": "two"}\n' * 2)
         return digest
 
-    monkeypatch.setattr(training_file, "file_sha256", then_change)
+    monkeypatch.setattr(training_data, "file_sha256", then_change)
     with pytest.raises(UserError, match=f"{name} has changed while it was read"):
         load_training_file(path, cache)
     assert files_in(cache) == []
@@ -673,7 +673,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(name, write, cache, mon
 def test_a_new_reader_version_reads_anew(write, cache, reads, monkeypatch):
     path = write("a.txt", "one\n")
     load_training_file(path, cache)
-    monkeypatch.setattr(arrow_cache, "READER_VERSION", -1)
+    monkeypatch.setattr(training_data, "READER_VERSION", -1)
     load_training_file(path, cache)
     assert len(reads) == 2
 
@@ -718,13 +718,13 @@ def test_nothing_is_written_outside_the_cache_folder(write, cache, tmp_path, mon
 
 
 def test_rows_keep_their_order_over_many_batches(load, monkeypatch):
-    monkeypatch.setattr(arrow_cache, "BATCH_ROWS", 7)
+    monkeypatch.setattr(training_data, "BATCH_ROWS", 7)
     lines = [f"line {i}" for i in range(100)]
     assert rows(load("a.txt", "\n".join(lines))) == [(line,) for line in lines]
 
 
 def test_an_error_after_the_first_batches_leaves_no_file(write, cache, monkeypatch):
-    monkeypatch.setattr(arrow_cache, "BATCH_ROWS", 2)
+    monkeypatch.setattr(training_data, "BATCH_ROWS", 2)
     with pytest.raises(UserError, match="line 9"):
         load_training_file(write("a.txt", b"a\n" * 8 + b"\xff\n"), cache)
     assert files_in(cache) == []
@@ -766,7 +766,7 @@ def test_a_full_disk_is_an_error_that_names_the_cache_folder(write, cache, monke
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(arrow_cache, "_write_stream", full)
+    monkeypatch.setattr(training_data, "_write_stream", full)
     with pytest.raises(UserError, match=r"No space left on device.*--cache_dir"):
         load_training_file(write("a.txt", "one\n"), cache)
     assert files_in(cache) == []
@@ -775,7 +775,7 @@ def test_a_full_disk_is_an_error_that_names_the_cache_folder(write, cache, monke
 def test_a_read_only_cache_still_serves_what_it_holds(write, cache, monkeypatch):
     path = write("a.txt", "one\n")
     load_training_file(path, cache)
-    monkeypatch.setattr("dcpcse.data.training_file.write_cache", lambda *_: pytest.fail("written again"))
+    monkeypatch.setattr("dcpcse.data.training_data.write_cache", lambda *_: pytest.fail("written again"))
     cache.chmod(0o500)
     assert rows(load_training_file(path, cache)) == [("one",)]
     cache.chmod(0o700)
@@ -809,7 +809,7 @@ def test_two_processes_that_read_at_once_get_the_same_rows(write, cache):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
 def test_reading_holds_a_batch_and_not_the_file(write, cache, monkeypatch, name):
-    monkeypatch.setattr(arrow_cache, "BATCH_ROWS", 100)
+    monkeypatch.setattr(training_data, "BATCH_ROWS", 100)
     lines = [f"{'some words ' * 20}{i}" for i in range(10_000)]
     if "json" in name:
         lines = [json.dumps({"x": line}) for line in lines]

@@ -13,9 +13,8 @@ import torch
 from sentence_transformers import util as st
 
 import dcpcse
-from dcpcse.data.readers import MAX_CELL
-from dcpcse.data.table_file import write_table
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.readers import MAX_CELL, write_table
+from dcpcse.data.training_data import load_training_file
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.mining import mine, similarities
 from dcpcse.utils.errors import UserError

@@ -8,8 +8,8 @@ import torch
 from public_checkpoints import published
 
 import dcpcse
-from dcpcse.doctor.encoder_folder import check
 from dcpcse.doctor.findings import CheckSettings
+from dcpcse.doctor.model_folder import check_encoder
 from dcpcse.experiments.adaptation.encoder import load_untouched
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.loading import load_guide, load_model
@@ -99,7 +99,7 @@ def test_info_and_the_doctor_say_what_it_is_and_how_to_import_it(code, pickled, 
         tensor.numel() for name, tensor in made.tensors.items() if tensor.is_floating_point() and "running" not in name
     ]
     assert facts["parameters"] == {"in_all": sum(counted)}
-    notes = [finding.text for finding in check(folder, CheckSettings()) if finding.what == "kind"]
+    notes = [finding.text for finding in check_encoder(folder, CheckSettings()) if finding.what == "kind"]
     assert len(notes) == 1 and title in notes[0] and facts["to_import"] in notes[0]
 
 

@@ -5,8 +5,7 @@ import torch
 from runs import assert_a_compiled_run_trains_the_same, assert_same_weights, refused
 
 from dcpcse.cli.commands.train import train_command
-from dcpcse.data.augmentations import Augmentation, ElementDropout, TokenShuffling
-from dcpcse.data.views import View
+from dcpcse.data.views import Augmentation, ElementDropout, TokenShuffling, View
 from dcpcse.methods import building as parts
 
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 3}

@@ -12,7 +12,7 @@ from runs import assert_same_weights, files, refused
 from dcpcse.cli.commands.corrupt import corrupt_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.data.corrupted_corpus import CORRUPTED, Corpus, CorruptedDataset
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.losses.generator import Corruption
 
 

@@ -24,7 +24,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 import dcpcse
 from dcpcse.data.collator import slots_of
-from dcpcse.data.labels import CLASSES
+from dcpcse.data.columns import CLASSES
 from dcpcse.losses.pair_ranking import PairRanking
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes

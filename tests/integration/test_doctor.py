@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, models
 from dcpcse.cli.main import main
 from dcpcse.doctor import environment, evaluation_data, training_file
 from dcpcse.doctor.checks import CHECKS
+from dcpcse.doctor.evaluation_data import key
 from dcpcse.doctor.findings import CheckSettings
-from dcpcse.doctor.overlap import key
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import build_method, model_arguments
 

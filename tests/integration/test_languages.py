@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTra
 
 import dcpcse
 from dcpcse.cli.main import main
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.export import export

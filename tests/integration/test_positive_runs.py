@@ -10,7 +10,7 @@ from runs import assert_same_weights
 
 import dcpcse
 from dcpcse.cli.commands.train import train_command
-from dcpcse.data.pairing import OneOfSeveralPositives
+from dcpcse.data.examples import OneOfSeveralPositives
 from dcpcse.utils.errors import UserError
 
 DOCUMENTS = 5

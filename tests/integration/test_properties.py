@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from transformers import AutoTokenizer
 
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.storage.manifest import read_record

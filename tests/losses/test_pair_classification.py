@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcpcse.data.labels import CLASSES
+from dcpcse.data.columns import CLASSES
 from dcpcse.losses import Classification, EncodedBatch, Pair
 
 LABELLED = Pair("anchor", "positive")

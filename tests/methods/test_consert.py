@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from method_models import Collator
 
-from dcpcse.data.augmentations import ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
 from dcpcse.data.columns import Columns
+from dcpcse.data.views import ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses import EncodedBatch
 from dcpcse.losses.nt_xent import NTXent

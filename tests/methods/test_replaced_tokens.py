@@ -10,9 +10,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import dcpcse
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.columns import Columns
+from dcpcse.data.columns import CLASSES, Columns
 from dcpcse.data.corrupted_corpus import CORRUPTED
-from dcpcse.data.labels import CLASSES
 from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone, load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce

@@ -6,8 +6,7 @@ import torch
 from transformers import AutoModel
 
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.columns import Columns
-from dcpcse.data.labels import CLASSES
+from dcpcse.data.columns import CLASSES, Columns
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses import Classification, EncodedBatch
 from dcpcse.losses.cosine_regression import CosineRegression

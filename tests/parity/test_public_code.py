@@ -38,7 +38,7 @@ from recorded import (
 from torch import Tensor
 from transformers import AutoModel
 
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.methods.shared.prototypes import PAPER
 
 TOLERANCE = 1e-6

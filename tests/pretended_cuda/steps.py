@@ -31,9 +31,8 @@ from transformers import TrainerCallback
 from transformers.utils import logging
 
 import dcpcse
-from dcpcse.data.columns import Columns
-from dcpcse.data.indexed_dataset import COUNTS_KEY
-from dcpcse.data.labels import CLASSES
+from dcpcse.data.columns import CLASSES, Columns
+from dcpcse.data.examples import COUNTS_KEY
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.losses import Contrastive

@@ -50,7 +50,7 @@ from dcpcse.cli.commands.info import format_facts
 from dcpcse.cli.parse import _read_config, training_parser
 from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.data.text_file import TextFile
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.storage.model_folder import read_contents as read_folder
 from dcpcse.encoders.templates import Template

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from dcpcse.data.training_file import load_training_file
+from dcpcse.data.training_data import load_training_file
 from dcpcse.training.guards import collapse, finite
 from dcpcse.training.guards.collapse import LASTING, CollapseMonitor, effective_rank
 from dcpcse.training.guards.finite import FiniteCheck, Pass

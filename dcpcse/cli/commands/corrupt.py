@@ -36,7 +36,7 @@ def _corrupt(args: argparse.Namespace) -> None:
     from dcpcse.data.collator import ViewCollator
     from dcpcse.data.columns import CLASS
     from dcpcse.data.corrupted_corpus import Corpus
-    from dcpcse.data.training_file import load_training_file
+    from dcpcse.data.training_data import load_training_file
     from dcpcse.data.views import sentence_pair_views
     from dcpcse.encoders.backbones import load_tokenizer, vocabulary_fingerprint
     from dcpcse.encoders.storage.load_options import LoadOptions

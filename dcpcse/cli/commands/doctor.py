@@ -13,8 +13,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from dcpcse.doctor.checks import expand_path, run_checks
+from dcpcse.doctor.evaluation_data import evaluation_keys
 from dcpcse.doctor.findings import MARKS, CheckReport, CheckSettings, Finding
-from dcpcse.doctor.overlap import evaluation_keys
 from dcpcse.encoders.storage.hub import download_first, is_hub_id
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.utils.command_parser import CommandParser

@@ -22,7 +22,7 @@ def mine_command(argv: Sequence[str]) -> None:
     # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 
-    from dcpcse.data.training_file import load_training_file
+    from dcpcse.data.training_data import load_training_file
     from dcpcse.inference.index.sentence_index import require_backend
     from dcpcse.inference.loading import load_guide, load_model
     from dcpcse.inference.mining.mine import mine_negatives, open_corpus

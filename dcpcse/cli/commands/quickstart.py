@@ -66,7 +66,7 @@ def quickstart_command(argv: Sequence[str]) -> None:
     args = quickstart_parser().parse_args(list(argv))
     _find_inputs(args)
     # Imported here, because this takes seconds.
-    from dcpcse.data.training_file import distinct_sentences
+    from dcpcse.data.training_data import distinct_sentences
     from dcpcse.experiments.sample_scores import (
         SampleReport,
         load_sample_pairs,

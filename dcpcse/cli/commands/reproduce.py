@@ -321,7 +321,7 @@ def _planned_size(unit: RunUnit) -> tuple[int, int]:
 @cache
 def _training_data(file: str) -> tuple[int, "Columns"]:
     """Return the number of rows of a training file, and its columns."""
-    from dcpcse.data.training_file import load_training_file
+    from dcpcse.data.training_data import load_training_file
 
     data = load_training_file(file)
     return len(data.dataset), data.roles

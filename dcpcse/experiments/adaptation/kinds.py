@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpcse.data.columns import CLASS, LABEL, SCORE
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.training_data import TrainingData
 from dcpcse.experiments.adaptation.measures import Columns, Measure, correlation, own_class, own_positive, precision
 from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError

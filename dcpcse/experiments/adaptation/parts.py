@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.experiments.adaptation.kinds import SENTENCES, DataKind, kind_of
 from dcpcse.experiments.adaptation.measures import LEAST_ITEMS, Columns, Measure
 from dcpcse.experiments.adaptation.split import TRAIN, divide, groups_of, text_key

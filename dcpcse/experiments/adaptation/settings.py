@@ -6,9 +6,9 @@ from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
-from dcpcse.data.pairing import make_examples
+from dcpcse.data.examples import make_examples
 from dcpcse.data.sampling import distinct_rows
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.training_data import TrainingData
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.adaptation.kinds import DataKind
 from dcpcse.methods.registry import option_fields

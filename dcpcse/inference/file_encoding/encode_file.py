@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm.auto import tqdm
 
-from dcpcse.data.file_format import warn_of_format
+from dcpcse.data.checks import warn_of_format
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments

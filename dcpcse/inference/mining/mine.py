@@ -11,9 +11,8 @@ import numpy as np
 from senteval.lines import single_blanks
 from tqdm.auto import tqdm
 
-from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.table_file import write_table
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.readers import write_table
+from dcpcse.data.training_data import TrainingData, load_training_data
 from dcpcse.inference.index.index_folder import is_index_folder
 from dcpcse.inference.index.sentence_index import Hit, SentenceIndex
 from dcpcse.inference.mining.arguments import MiningArguments

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from senteval.lines import single_blanks
 
-from dcpcse.data.training_file import TrainingData
+from dcpcse.data.training_data import TrainingData
 from dcpcse.utils.errors import UserError
 
 
