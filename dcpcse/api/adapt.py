@@ -10,7 +10,7 @@ from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder
 from dcpcse.training.options import python_options, training_option_parser
-from dcpcse.utils.arguments import number, path, truth_value, whole_number
+from dcpcse.utils.arguments import number, path, string, truth_value, whole_number
 from dcpcse.utils.errors import parameter_names
 
 
@@ -24,6 +24,7 @@ def adapt(
     minutes: float = 10.0,
     seed: int = 42,
     keep: bool = False,
+    ray: str | None = None,
     show_progress: bool = True,
     **options: Any,
 ) -> Adaptation:
@@ -33,7 +34,8 @@ def adapt(
     pairs that belong together, also with several positives or hard negatives, sentences with classes, or pairs with
     scores, in any form that `dcpcse.train` takes. dev, test: data to choose the setting on and to test on, in place of
     parts of data; sentences without labels need dev. minutes: the time that the call may take. seed: of the parts, the
-    trainings and the resamples. keep: keep the adapted encoder also if it is not a gain. options: options of
+    trainings and the resamples. keep: keep the adapted encoder also if it is not a gain. ray: address of a
+    Ray cluster (`auto`, `local` or `host:port`), on which several settings are tried at a time. options: options of
     `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
 
     output_dir: a new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
@@ -52,6 +54,7 @@ def adapt(
             minutes=float(minutes),
             seed=whole_number("seed", seed, 0, 2**32 - 1),
             keep=truth_value("keep", keep),
+            ray=None if ray is None else string("ray", ray),
             given=python_options("adapt", training_option_parser(), options, others=others),
             show_progress=truth_value("show_progress", show_progress),
         )
