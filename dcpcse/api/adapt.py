@@ -10,7 +10,7 @@ from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder
 from dcpcse.training.options import python_options, training_option_parser
-from dcpcse.utils.arguments import number, path, truth_value, whole_number
+from dcpcse.utils.arguments import number, path, string, truth_value, whole_number
 from dcpcse.utils.errors import parameter_names
 
 
@@ -24,6 +24,7 @@ def adapt(
     minutes: float = 10.0,
     seed: int = 42,
     keep: bool = False,
+    ray: str | None = None,
     show_progress: bool = True,
     **options: Any,
 ) -> Adaptation:
@@ -43,6 +44,7 @@ def adapt(
         minutes: Time in minutes that the call may take.
         seed: Seed of the parts, the trainings and the resamples.
         keep: Keep the adapted encoder also if it is not a gain.
+        ray: Address of a Ray cluster (`auto`, `local` or `host:port`), on which several settings are tried at a time.
         show_progress: Show a progress bar.
         options: Options of `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
 
@@ -61,6 +63,7 @@ def adapt(
             minutes=float(minutes),
             seed=whole_number("seed", seed, 0, 2**32 - 1),
             keep=truth_value("keep", keep),
+            ray=None if ray is None else string("ray", ray),
             given=python_options("adapt", training_option_parser(), options, others=others),
             show_progress=truth_value("show_progress", show_progress),
         )

@@ -7,8 +7,6 @@ can work on the same study.
 import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +19,8 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import open_append, require_plain_file, write_atomic
+from dcpcse.utils.files import require_plain_file, write_atomic
 from dcpcse.utils.packages import not_installed
-from dcpcse.utils.parsing import read_bytes
 from dcpcse.utils.run_files import is_number, read_state
 from dcpcse.utils.tables import make_table
 
@@ -240,14 +237,15 @@ class Trials:
 
     def _train(self, number: int, options: TrainingOptions) -> float:
         """Run train.py in a separate process and return the best STS-B dev score."""
-        folder, log = self.folder / f"try-{number:04d}", self.folder / f"try-{number:04d}.log"
+        from dcpcse.experiments.reproduction.run_unit import run_command  # this imports torch
+
+        folder = self.folder / f"try-{number:04d}"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "dcpcse", "train", *self.given, *words, "--output_dir", str(folder)]
-        with open_append(log) as file:
-            code = subprocess.run([*command, "--overwrite_output_dir"], stdout=file, stderr=file).returncode
-        if code:
-            last = read_bytes(log).decode(errors="replace").strip().splitlines()
-            raise TrialFailedError(last[-1] if last else f"exit code {code}")
+        words = ["train", *self.given, *words, "--output_dir", str(folder), "--overwrite_output_dir"]
+        try:
+            run_command(words, folder.with_suffix(".log"))
+        except UserError as error:
+            raise TrialFailedError(str(error)) from error
         history = (read_state(folder) or {}).get("log_history") or []
         scores = [entry[SELECTION_METRIC] for entry in history if is_number(entry.get(SELECTION_METRIC))]
         if not scores:

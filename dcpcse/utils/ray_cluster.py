@@ -61,8 +61,3 @@ def _last_cluster() -> str:
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray/ray_current_cluster"
     address = os.environ.get("RAY_ADDRESS", "")
     return address or (read_text(file).strip() if file.is_file() else "")
-
-
-def machines(ray: ModuleType) -> list[dict[str, float]]:
-    """Return the resources of each machine that offers CPUs."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]

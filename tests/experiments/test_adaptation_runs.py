@@ -229,8 +229,10 @@ def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, fe
     record = json.loads((tmp_path / "out/adapt.json").read_text())
     assert (record["state"], record["tried"], record["result"]) == ("interrupted", 2, None)
     assert sorted(path.name for path in (tmp_path / "out/trials").iterdir()) == ["000"]
-    for other in ({"seed": 1}, {"minutes": 9}, {"data": pairs(299)}, {"temp": 0.3}):
-        with pytest.raises(UserError, match="an interrupted adaptation with another"):
+    others = {"seed": {"seed": 1}, "minutes": {"minutes": 9}, "data": {"data": pairs(299)}}
+    others[r"option of train.py \(temp None, now 0.3\)"] = {"temp": 0.3}
+    for name, other in others.items():
+        with pytest.raises(UserError, match=f"an interrupted adaptation with a different {name};"):
             adapt(**{"data": pairs(300), **other})
     resumed = adapt(pairs(300))
     assert [event for event in planted.events if event[0] == "trial"] == [("trial", 0), ("trial", 1), ("trial", 2)]

@@ -31,7 +31,7 @@ from dcpcse.experiments.reproduction.results import (
     gain_over_baseline,
     read_figures,
 )
-from dcpcse.experiments.reproduction.run_unit import UnitFailedError, is_finished, run_unit
+from dcpcse.experiments.reproduction.run_unit import is_finished, run_unit
 from dcpcse.experiments.reproduction.units import (
     REPLACEABLE_FILES,
     ReproductionConfig,
@@ -426,7 +426,7 @@ def test_a_command_that_fails_names_its_log(unit, monkeypatch):
         return subprocess.CompletedProcess(command, 2, stdout="")
 
     monkeypatch.setattr(work.subprocess, "run", failing)
-    with pytest.raises(UnitFailedError, match=r"train ended with 2: .*error: no room .*log\.txt"):
+    with pytest.raises(UserError, match=r"train ended with 2: .*error: no room .*log\.txt"):
         run_unit(unit)
     assert not is_finished(unit)
 

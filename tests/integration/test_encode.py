@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,11 +29,10 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.file_encoding import shards
-from dcpcse.inference.file_encoding.encode_job import EncodeJob
-from dcpcse.inference.file_encoding.ray_workers import ray_workers
-from dcpcse.inference.file_encoding.workers import _serve
+from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.work_units import Processes, Workers, workers
 
 LINES = 60
 CHUNK = 2
@@ -331,7 +331,6 @@ OF_UNKNOWN_ORIGIN = {  # name → whether encode works with --overwrite
     "out.npy.parts/job.json": False,
     "out.npy.parts/00000001.npz": False,
     "out.npy.parts": False,  # a file that is in the way of the folder
-    "out.npy.journal": True,  # earlier versions kept their record there
 }
 
 
@@ -531,12 +530,16 @@ def mistaken(tiny) -> EncodeJob:
 MISTAKE = r"is a different model on one of the workers \(trained differ\)"
 
 
-def test_a_worker_returns_the_mistakes_of_the_user(mistaken, text, monkeypatch):
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its Ctrl-C
-    ours, theirs = multiprocessing.Pipe()
-    _serve(theirs, mistaken, TextFile.read(text, CHUNK), "cpu", 1, on_command_line=False)
-    with pytest.raises(UserError, match=MISTAKE):
-        raise ours.recv()
+def require_mistakes(team: Workers, job: EncodeJob) -> None:
+    """The workers return the mistake of the user for each of two chunks."""
+    outcomes = [outcome for _, outcome in team.run(job.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])]
+    assert [type(error) for error in outcomes] == [UserError] * 2
+    assert all(re.search(MISTAKE, str(error)) for error in outcomes)
+
+
+def test_a_worker_returns_the_mistakes_of_the_user(mistaken):
+    require_mistakes(Processes(2, "cpu"), mistaken)
+    assert not multiprocessing.active_children()
 
 
 def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypatch):
@@ -545,10 +548,10 @@ def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypa
     refused(tool, encode_command, argv, 'pip install -e ".[ray]"')
 
 
-def test_ray_of_this_machine_ends_with_the_work_and_returns_the_mistakes_of_the_user(mistaken, text):
+def test_ray_of_this_machine_ends_with_the_work_and_returns_the_mistakes_of_the_user(mistaken):
     pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    with pytest.raises(UserError, match=MISTAKE), ray_workers("local", 1, "cpu") as workers:
-        list(workers.encode(mistaken, TextFile.read(text, CHUNK), [0]))
+    with workers("local", 1, "cpu") as team:
+        require_mistakes(team, mistaken)
     assert not ray_processes("")
 
 

@@ -183,8 +183,8 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
     killed = []
 
     def kill_one_at_work() -> None:
-        wait_for(lambda: ray_processes("_outcome"))
-        killed.append(ray_processes("_outcome")[0])
+        wait_for(lambda: ray_processes("_Worker"))
+        killed.append(ray_processes("_Worker")[0])
         killed[0].kill()
 
     killer = threading.Thread(target=kill_one_at_work)

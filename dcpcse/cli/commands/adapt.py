@@ -50,5 +50,11 @@ def adapt_parser() -> CommandParser:
     add("--test", metavar="FILE", help="File to test on. Default: a part of DATA, or half of --dev if it is given.")
     add("--minutes", type=finite_number, default=10.0, help="Time that the command may take.")
     add("--seed", type=SEED, default=42, help="Seed of the parts, the trainings and the resamples.")
+    add(
+        "--ray",
+        metavar="ADDRESS",
+        help="Try several settings at a time on this Ray cluster: auto, local or host:port. A setting is then pruned "
+        "by what was known when it was started.",
+    )
     add("--keep", action="store_true", help="Keep the adapted encoder also if it is not a gain.")
     return parser

@@ -355,11 +355,11 @@ def plan_table(
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
     """Run the unfinished units. Returns row → why the row failed."""
-    from dcpcse.experiments.reproduction.run_unit import is_finished, run_on_ray, run_sequentially
+    from dcpcse.experiments.reproduction.run_unit import is_finished, run_units
 
     todo = [unit for unit in units if not is_finished(unit)]
     notify(f"{plural(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
-    return (run_on_ray(todo, ray) if ray else run_sequentially(todo)) if todo else {}
+    return run_units(todo, ray) if todo else {}
 
 
 def _write_results(

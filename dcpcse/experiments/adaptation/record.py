@@ -1,7 +1,7 @@
 """The record of an adaptation, adapt.json, from which an interrupted one is resumed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_json_atomic
+from dcpcse.utils.work_units import difference
 
 RECORD = "adapt.json"
 
@@ -21,6 +22,7 @@ RUNNING, INTERRUPTED, DONE = "running", "interrupted", "finished"
 @strict
 @dataclass(kw_only=True)
 class _TrialRecord(schema.Open):
+    number: int | None = schema.count(default=None)
     setting: dict
     outcome: str = schema.one_of((FINISHED, STOPPED, PRUNED, CUT, FAILED))
     scores: dict[str, int | float] = schema.finite()
@@ -51,14 +53,14 @@ class AdaptationRecord(schema.Open):
 class Record:
     """What is known of an adaptation so far, and the file that it is written to.
 
-    made_of: what identifies it. facts: what else is recorded. untouched: dev score × 100 of the untouched encoder.
-    seconds: of all calls.
+    made_of: what identifies it. facts: what else is recorded. trials: number of a setting → its trial. seconds: of
+    all calls.
     """
 
     folder: Path
     made_of: Mapping[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
-    trials: list[FinishedTrial] = field(default_factory=list)
+    trials: dict[int, FinishedTrial] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -66,10 +68,10 @@ class Record:
         return self.folder / RECORD
 
     @property
-    def best(self) -> FinishedTrial | None:
-        """The trial with the best dev score, the first one of equal scores; None if no trial has a score."""
-        scored = [trial for trial in self.trials if trial.score is not None]
-        return max(scored, key=lambda trial: trial.score, default=None)
+    def best(self) -> int | None:
+        """Number of the setting with the best dev score, the first of equal scores; None if there is no score."""
+        scored = [number for number in sorted(self.trials) if self.trials[number].score is not None]
+        return max(scored, key=lambda number: self.trials[number].score, default=None)
 
     def resume(self) -> bool:
         """Take over the trials of an interrupted call in this folder, if there are any, and return whether there are.
@@ -81,19 +83,17 @@ class Record:
         record = schema.read(AdaptationRecord, self.path)
         if record["state"] == DONE:
             raise UserError(f"{spell('output_dir', self.folder)} contains a finished adaptation; give another folder")
-        names = [*self.made_of, *record["made_of"]]
-        if changed := [name for name in names if self.made_of.get(name) != record["made_of"].get(name)]:
+        if different := difference(record["made_of"], self.made_of):
             raise UserError(
-                f"{spell('output_dir', self.folder)} contains an interrupted adaptation with another {changed[0]}; "
-                "give the same, or another folder"
+                f"{spell('output_dir', self.folder)} contains an interrupted adaptation with {different}; give the "
+                "same, or another folder"
             )
-        for trial in record["trials"]:
+        for position, trial in enumerate(record["trials"]):
+            # In earlier versions, all settings before that of a trial were tried too.
+            number = position if trial.get("number") is None else trial["number"]
+            values = {one.name: trial.get(one.name) for one in fields(FinishedTrial)}
             scores = {int(step): score for step, score in trial["scores"].items()}
-            self.trials.append(
-                FinishedTrial(
-                    trial["setting"], trial["outcome"], scores, trial["steps"], trial["seconds"], trial.get("reason")
-                )
-            )
+            self.trials[number] = FinishedTrial(**{**values, "scores": scores})
         self.seconds = record["seconds"]
         return True
 
@@ -106,16 +106,14 @@ class Record:
             **self.facts,
             "trials": [
                 {
-                    "setting": dict(trial.setting),
-                    "outcome": trial.outcome,
+                    "number": number,
+                    **asdict(trial),
+                    "scores": {str(step): score for step, score in trial.scores.items()},
                     "score": trial.score,
                     "step": trial.step,
-                    "scores": {str(step): score for step, score in trial.scores.items()},
-                    "steps": trial.steps,
                     "seconds": round(trial.seconds, 1),
-                    "reason": trial.reason,
                 }
-                for trial in self.trials
+                for number, trial in self.trials.items()
             ],
             "tried": len(self.trials),
             "seconds": round(self.seconds, 1),

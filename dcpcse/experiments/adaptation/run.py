@@ -5,10 +5,11 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
@@ -50,6 +51,7 @@ from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_yaml
 from dcpcse.utils.run_files import RUN_FILE, RunOptions
 from dcpcse.utils.signals import Interrupted
+from dcpcse.utils.work_units import workers
 
 TRIALS = "trials"
 """The folder with the model of the best trial so far, in the output folder; it is removed at the end."""
@@ -67,7 +69,8 @@ class Request:
 
     encoder: folder or hub id. data, dev, test: see `read_parts`. minutes: time that the whole call may take. seed: of
     the division of the data, of the trainings and of the resamples. keep: whether the model is kept without a gain.
-    given: options of train.py that are the same in all settings. started: when the time began, of `time.monotonic`.
+    given: options of train.py that are the same in all settings. ray: address of the Ray cluster on which the settings
+    are tried. started: when the time began, of `time.monotonic`.
     """
 
     encoder: str
@@ -79,6 +82,7 @@ class Request:
     seed: int = 42
     keep: bool = False
     given: Options = field(default_factory=dict)
+    ray: str | None = None
     show_progress: bool = True
     started: float = field(default_factory=time.monotonic)
 
@@ -148,14 +152,67 @@ def _facts(request: Request, parts: Parts) -> dict[str, Any]:
 
 
 def _require_model(record: Record) -> None:
-    if record.best is not None and not _place(record, record.best).is_dir():
+    if record.best is not None and not _place(record.folder, record.best).is_dir():
         raise UserError(
             f"{spell('output_dir', record.folder)} lacks the model of its best setting; give another folder"
         )
 
 
-def _place(record: Record, trial: FinishedTrial) -> Path:
-    return record.folder / TRIALS / f"{record.trials.index(trial):03d}"
+def _place(folder: Path, number: int) -> Path:
+    """Return the folder of the model that is trained with a setting."""
+    return folder / TRIALS / f"{number:03d}"
+
+
+class _Unit(NamedTuple):
+    """A setting to try: its number, the trials that are known when it is handed out, and the seconds that are left."""
+
+    number: int
+    setting: Options
+    known: tuple[FinishedTrial, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """What all trials share: options of train.py, the data, the output folder, and what is called after each step."""
+
+    shared: Options
+    parts: Parts
+    folder: Path
+    on_step: Callable[[int], None] | None
+
+    def start(self, device: str) -> Callable[[_Unit], FinishedTrial]:
+        """Return the function that tries a setting; its training finds the device itself."""
+        return self.run
+
+    def run(self, unit: _Unit) -> FinishedTrial:
+        """Try a setting, and write the model with the best dev score to its folder."""
+        folder, budget = _place(self.folder, unit.number), Budget(unit.seconds)
+        remove(folder)  # a worker that was lost may have left files
+        return run_trial(
+            unit.setting, self.shared, self.parts, folder, Watch(budget, _pruner(unit.known), self.on_step)
+        )
+
+
+def _pruner(known: Sequence[FinishedTrial]) -> Callable[[int, float], bool]:
+    """Return the function of a step and its score that says whether a trial is worse than the known ones."""
+    optuna = import_optuna("dcpcse adapt")
+    states = optuna.trial.TrialState
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    for trial in known:
+        state = states.FAIL if trial.score is None else states.COMPLETE
+        state = states.PRUNED if trial.outcome == PRUNED else state
+        value = trial.score if state == states.COMPLETE else None
+        scores = dict(trial.scores)
+        study.add_trial(optuna.trial.create_trial(state=state, value=value, intermediate_values=scores))
+    running = study.ask()
+
+    def is_worse(step: int, score: float) -> bool:
+        running.report(score, step)
+        return running.should_prune()
+
+    return is_worse
 
 
 class _Search:
@@ -204,7 +261,7 @@ class _Search:
         """Remove what a trial has written that is not recorded, and the folder of trials if it has no others."""
         trials, best = self.record.folder / TRIALS, self.record.best
         for path in trials.iterdir() if trials.is_dir() else ():
-            if best is None or path != _place(self.record, best):
+            if best is None or path != _place(self.record.folder, best):
                 remove(path)
         with contextlib.suppress(OSError):  # it is not empty, or missing
             trials.rmdir()
@@ -249,26 +306,34 @@ class _Search:
         return {uses[name]: size for name, size in self.parts.sizes.items()}
 
     def _try_settings(self) -> None:
-        optuna = import_optuna("dcpcse adapt")
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
-        study = optuna.create_study(direction="maximize", pruner=pruner)
-        states = optuna.trial.TrialState
+        request = self.request
+        on_cpu = request.ray is None or request.given.get("use_cpu")  # in this process, trainings find their device
+        with workers(request.ray, device="cpu" if on_cpu else None) as team, self._progress() as bar:
+            trials = _Trials(self.shared, self.parts, self.record.folder.resolve(), partial(self._show, bar))
+            if request.ray is not None:
+                trials = replace(trials, parts=self._parts_to_send(), on_step=None)
+            for unit, trial in team.run(trials.start, self._units(bar)):
+                if isinstance(trial, UserError):
+                    raise trial
+                self._keep(unit.number, trial)
+                bar.clear()
+                self._tell(trial)
 
-        def end_of(trial: FinishedTrial) -> tuple[float | None, Any]:
-            """Return the score and the state with which a trial is in the study."""
-            if trial.score is None or trial.outcome == PRUNED:
-                return None, states.PRUNED if trial.outcome == PRUNED else states.FAIL
-            return trial.score, states.COMPLETE
+    def _parts_to_send(self) -> Parts:
+        """Return the parts without what is read from the given data again, which other machines may not have."""
+        train = self.parts.train
+        breaks = train.breaks() if self.request.given.get("positive") == "next" else ()
+        return replace(self.parts, train=replace(train, places=lambda rows: {}, breaks=lambda: breaks))
 
-        for trial in self.record.trials:
-            score, state = end_of(trial)
-            scores = dict(trial.scores)
-            study.add_trial(optuna.trial.create_trial(state=state, value=score, intermediate_values=scores))
-        with self._progress() as bar:
-            while (number := len(self.record.trials)) < len(self.settings) and self._fits():
-                bar.set_description_str(f"setting {number + 1} of {len(self.settings)}", refresh=False)
-                of_study = study.ask()
-                study.tell(of_study, *end_of(self._try(self.settings[number], of_study, bar)))
+    def _units(self, bar: tqdm) -> Iterator[_Unit]:
+        """Yield the settings that are left, as long as there is time for one."""
+        for number, setting in enumerate(self.settings):
+            if number in self.record.trials:
+                continue
+            if not self._fits():
+                return
+            bar.set_description_str(f"setting {number + 1} of {len(self.settings)}", refresh=False)
+            yield _Unit(number, setting, tuple(self.record.trials.values()), self.budget.left)
 
     @contextlib.contextmanager
     def _progress(self) -> Iterator[tqdm]:
@@ -279,39 +344,32 @@ class _Search:
 
     def _fits(self) -> bool:
         """Return whether the time is enough for another trial of all steps; for the first one, any time is."""
-        paces = [trial.seconds / trial.steps for trial in self.record.trials if trial.steps]
+        paces = [trial.seconds / trial.steps for trial in self.record.trials.values() if trial.steps]
         return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"]
 
-    def _try(self, setting: Options, of_study: Any, bar: tqdm) -> FinishedTrial:
-        def is_worse(step: int, score: float) -> bool:
-            of_study.report(score, step)
-            return of_study.should_prune()
+    def _show(self, bar: tqdm, step: int) -> None:
+        bar.set_postfix_str(f"step {step} of {self.shared['max_steps']}, {self._time_left()}", refresh=False)
+        bar.update(min(self.budget.elapsed, bar.total or 0) - bar.n)
 
-        def show(step: int) -> None:
-            bar.set_postfix_str(f"step {step} of {self.shared['max_steps']}, {self._time_left()}", refresh=False)
-            bar.update(min(self.budget.elapsed, bar.total or 0) - bar.n)
-
+    def _keep(self, number: int, trial: FinishedTrial) -> None:
+        """Record a trial, and remove its model or that of the best trial before it, whichever is worse."""
         before = self.record.best
-        folder = self.record.folder / TRIALS / f"{len(self.record.trials):03d}"
-        watch = Watch(self.budget, is_worse, show)
-        trial = run_trial(setting, self.shared, self.parts, folder, watch)
-        self.record.trials.append(trial)
+        self.record.trials[number] = trial
         self._count_time()
         self.record.write(RUNNING)
-        if self.record.best is not trial:
-            remove(folder)
-        elif before is not None:
-            remove(_place(self.record, before))
-        bar.clear()
-        self._tell(trial)
-        return trial
+        for other in {number, before} - {None, self.record.best}:
+            remove(_place(self.record.folder, other))
 
     def _tell(self, trial: FinishedTrial) -> None:
-        number, best = f"setting {len(self.record.trials)} of {len(self.settings)}", self.record.best
+        number, best = f"setting {len(self.record.trials)} of {len(self.settings)}", self._best
         options = described(trial.setting, self.settings)
         result = trial.reason or (f"dev {trial.score:.2f}" if trial.score is not None else "no dev score")
         so_far = "" if best is None else f", best {best.score:.2f}"
         notify(f"{number} ({options}): {result} ({trial.outcome}, {trial.seconds:.0f} s){so_far}; {self._time_left()}")
+
+    @property
+    def _best(self) -> FinishedTrial | None:
+        return self.record.trials.get(self.record.best)
 
     def _time_left(self) -> str:
         left = max(0, round(self.budget.left))
@@ -319,17 +377,17 @@ class _Search:
 
     def _result(self, dev: Outcome) -> dict[str, Any]:
         """Measure the best trial and the untouched encoder on the test part, and keep the model if it is a gain."""
-        best, test = self.record.best, self.parts.test
+        best, test = self._best, self.parts.test
         known = {"measure": test.title, "items": f"{test.size} {test.items}"}
         if best is None:
-            reasons = [trial.reason for trial in self.record.trials if trial.reason]
+            reasons = [trial.reason for trial in self.record.trials.values() if trial.reason]
             reason = reasons[0] if reasons else f"{self.request.minutes:g} minutes are not enough for one evaluation"
             return {
                 **known,
                 **{"verdict": NOT_TRIED, "reason": reason, "dev": {"untouched": dev.points}, "test": {}},
                 "kept": False,
             }
-        folder = _place(self.record, best)
+        folder = _place(self.record.folder, self.record.best)
         with quiet():
             adapted = SentenceEncoder.load(folder, device=self.untouched.device)
         notify("measuring both encoders on the test part")

@@ -73,7 +73,7 @@ class Watch(TrainerCallback):
 
     budget: Budget
     is_worse: Callable[[int, float], bool]
-    on_step: Callable[[int], None] = lambda step: None
+    on_step: Callable[[int], None] | None = None
     scores: dict[int, float] = field(default_factory=dict)
     outcome: str | None = None
     _slowest: float = 0.0
@@ -87,7 +87,8 @@ class Watch(TrainerCallback):
     ) -> None:
         """Evaluate after the last step, which is this one if there is no time for another."""
         self._slowest = max(self._slowest, time.monotonic() - self._since)
-        self.on_step(state.global_step)
+        if self.on_step is not None:
+            self.on_step(state.global_step)
         if state.global_step == state.max_steps:
             control.should_evaluate = True  # the last steps are fewer than those between two evaluations
         elif self.budget.left < self._slowest:

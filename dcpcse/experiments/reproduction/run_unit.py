@@ -3,13 +3,12 @@
 Each training and each evaluation runs in its own process, so that finished work is kept if a later process crashes.
 """
 
-import json
 import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,15 @@ from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORE
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import open_append, remove, write_atomic
+from dcpcse.utils.files import open_append, remove, write_atomic, write_json_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import read_bytes
-from dcpcse.utils.ray_cluster import connected, machines
 from dcpcse.utils.run_files import Scores, checkpoints_in
+from dcpcse.utils.work_units import workers
 
 logger = logging.getLogger(__name__)
 
 RECORD, LOG = "unit.json", "log.txt"
-
-RETRIES = 3
-"""How often a unit is restarted from its last checkpoint on another worker, if its worker is lost."""
 
 
 @strict
@@ -43,10 +39,6 @@ class UnitRecord(schema.Open):
     """The record of a unit, with the options by which it is recognised."""
 
     digest: str
-
-
-class UnitFailedError(UserError):
-    """A command of a unit has failed. The message contains the last line of its log and the path of the log."""
 
 
 def is_finished(unit: RunUnit) -> bool:
@@ -66,15 +58,15 @@ def is_finished(unit: RunUnit) -> bool:
 def run_unit(unit: RunUnit) -> None:
     """Train and evaluate a unit. An interrupted unit is resumed; a finished one is left unchanged.
 
-    Raises UnitFailedError if a command fails, and UserError if another process is running this unit.
+    Raises UserError if a command fails, or if another process is running this unit.
     """
     if is_finished(unit):
         return
     unit.folder.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(unit.folder, f"{unit.name} in {unit.folder}"):
+    with exclusive_lock(unit.folder, str(unit.folder)):
         facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
         facts["environment"] = system_info()
-        _write(unit.folder / RECORD, facts)
+        write_json_atomic(unit.folder / RECORD, facts)
         started = time.monotonic()
         for step, words in unit.steps.items():
             if step in TRAININGS:
@@ -83,7 +75,7 @@ def run_unit(unit: RunUnit) -> None:
                 _keep_output(unit, step, words)
             else:
                 _call(unit, [step, *words, "--overwrite"])  # replaces the output of an interrupted evaluation
-        _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
+        write_json_atomic(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
 def _train(unit: RunUnit, step: str, words: Sequence[str]) -> None:
@@ -103,18 +95,24 @@ def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
 
 
 def _call(unit: RunUnit, words: Sequence[str], capture: bool = False) -> str:
+    """Run a command of a unit; see `run_command`."""
+    return run_command(words, unit.folder / LOG, capture)
+
+
+def run_command(words: Sequence[str], log: Path, capture: bool = False) -> str:
     """Run a command of this package in a child process that ends when this process does.
 
-    Its output is appended to the log of the unit; with `capture`, what it prints to stdout is returned instead.
+    Its output is appended to the log; with `capture`, what it prints to stdout is returned instead. Raises UserError
+    with the last line of the log if the command fails.
     """
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
-    with open_append(unit.folder / LOG) as log:
-        log.write(f"$ python -m dcpcse {' '.join(words)}\n")
-        log.flush()
-        stdout = subprocess.PIPE if capture else log
-        done = subprocess.run(command, stdout=stdout, stderr=log, check=False, encoding="utf-8")
+    with open_append(log) as file:
+        file.write(f"$ python -m dcpcse {' '.join(words)}\n")
+        file.flush()
+        stdout = subprocess.PIPE if capture else file
+        done = subprocess.run(command, stdout=stdout, stderr=file, check=False, encoding="utf-8")
     if done.returncode:
-        raise UnitFailedError(f"{unit.name}: {words[0]} ended with {done.returncode}: {last_line(unit.folder / LOG)}")
+        raise UserError(f"{words[0]} ended with {done.returncode}: {last_line(log)}")
     return done.stdout or ""
 
 
@@ -133,55 +131,29 @@ def _read(kind: type, path: Path) -> dict[str, Any] | None:
         raise UserError(f"{error}; delete it to run its unit again") from error
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+def run_units(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
+    """Run units in turn, or on a Ray cluster one at a time per GPU or machine; those that fail let the others go on.
 
-
-def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
-    """Run units in turn, even if some fail. Returns row → why one of its units failed."""
-    failures: dict[str, str] = {}
-    with logging_redirect_tqdm(), tqdm(units, unit="unit") as bar:
-        for unit in bar:
-            bar.set_description(unit.name)
-            logger.info("%s: see %s for its progress", unit.name, unit.folder / LOG)
-            try:
-                run_unit(unit)
-            except UserError as error:
-                logger.warning("%s", error)
-                failures[unit.row.name] = str(error)
-    return failures
-
-
-def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
-    """Run units on a Ray cluster, one at a time per GPU or machine. Returns row → why one of its units failed.
-
-    All machines must see the output folder at the same path.
+    All machines must see the output folder at the same path. Returns row → why one of its units failed.
     """
     failures: dict[str, str] = {}
-    with connected(address) as ray, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
-        nodes = machines(ray)
-        gpus = any(node.get("GPU") for node in nodes)
-        needs = {"num_gpus": 1} if gpus else {"num_cpus": int(min(node["CPU"] for node in nodes))}
-        task = ray.remote(max_retries=RETRIES, **needs)(_outcome)
-        waiting = {task.remote(unit): unit for unit in units}
-        while waiting:
-            (ready,), _ = ray.wait(list(waiting))
-            unit = waiting.pop(ready)
-            try:
-                problem = ray.get(ready)
-            except ray.exceptions.RayError as error:
-                problem = f"{unit.name}: its worker was lost {RETRIES + 1} times ({str(error).splitlines()[-1]:.120})"
-            if problem:
-                logger.warning("%s", problem)
-                failures[unit.row.name] = problem
+    # In this process the commands of the units choose their device.
+    team = workers(ray, device=None if ray else "cpu")
+    with team as running, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
+        for unit, outcome in running.run(_start, _announced(units, bar)):
+            if isinstance(outcome, UserError):
+                failures[unit.row.name] = f"{unit.name}: {outcome}"
+                logger.warning("%s", failures[unit.row.name])
             bar.update()
     return failures
 
 
-def _outcome(unit: RunUnit) -> str:
-    """Run a unit in a worker; return why it failed, or "". The reason is returned because Ray wraps raised errors."""
-    try:
-        run_unit(unit)
-    except UserError as error:
-        return str(error)
-    return ""
+def _start(device: str) -> Callable[[RunUnit], None]:
+    return run_unit
+
+
+def _announced(units: Sequence[RunUnit], bar: tqdm) -> Iterator[RunUnit]:
+    for unit in units:
+        bar.set_description(unit.name)
+        logger.info("%s: see %s for its progress", unit.name, unit.folder / LOG)
+        yield unit

@@ -3,8 +3,8 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,15 +15,14 @@ from dcpcse.data.checks import warn_of_format
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
-from dcpcse.inference.file_encoding.encode_job import EncodeJob
+from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.inference.file_encoding.formats import writer_for
-from dcpcse.inference.file_encoding.ray_workers import RayWorkers, ray_workers
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
-from dcpcse.inference.file_encoding.workers import InProcess, WorkerProcesses
 from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_file, require_writable
 from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.work_units import InProcess, Outcomes, workers
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,11 @@ def encode_file(
     text = TextFile.read(file, args.chunk_size)
     warn_of_format(text.path, as_text=True)
     job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, truncate_dim=args.truncate_dim)
-    with _workers(args, encoder) as workers:
-        job, dimension = workers.identify(job)
+    with workers(args.ray, args.num_processes, encoder.device) as team:
+        model = job.load(team.local)
+        job, dimension = job.identify(model, team.type)
+        if not isinstance(team, InProcess):
+            model = None  # each worker loads its own
         missing, started = [], time.perf_counter()
 
         def shape(number: int) -> tuple[int, int]:
@@ -101,23 +103,14 @@ def encode_file(
             record = shards.finished()
             if record is None:
                 missing = shards.start(args.overwrite)
-                _encode(workers, job, text, missing, shards, show_progress)
+                chunks = (Chunk(number, text.chunk(number)) for number in missing)
+                with contextlib.closing(team.run(partial(job.start, model=model), chunks)) as outcomes:
+                    _save(outcomes, text, missing, shards, show_progress)
                 record = shards.join(write_output)
         with contextlib.suppress(OSError):  # another process may already be using the folder
             shards.folder.rmdir()
         encoded = sum(map(text.size, missing))
         return EncodedFile(output, text.lines, dimension, record["truncated"], encoded, time.perf_counter() - started)
-
-
-Workers = InProcess | WorkerProcesses | RayWorkers
-
-
-def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractContextManager[Workers]:
-    if args.ray:
-        return ray_workers(args.ray, args.num_processes, encoder.device)
-    if (args.num_processes or 1) > 1:
-        return contextlib.nullcontext(WorkerProcesses(args.num_processes, encoder.device))
-    return contextlib.nullcontext(InProcess(encoder.device))
 
 
 ENCODER_OPTIONS = ("packing", "bf16")
@@ -140,22 +133,20 @@ def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[st
     }
 
 
-def _encode(
-    workers: Workers, job: EncodeJob, text: TextFile, missing: list[int], shards: Shards, show_progress: bool
-) -> None:
-    """Encode the missing chunks and save them as shards. Raises UserError if a vector is not finite."""
+def _save(outcomes: Outcomes, text: TextFile, missing: list[int], shards: Shards, show_progress: bool) -> None:
+    """Save the encoded chunks as shards. Raises UserError if a vector is not finite."""
     done = text.lines - sum(map(text.size, missing))
-    bar = tqdm(
+    with tqdm(
         total=text.lines, initial=done, desc="encode", unit=" sentences", mininterval=1, disable=not show_progress
-    )
-    with bar, contextlib.closing(workers.encode(job, text, missing)) as results:
-        for number, chunk in results:
+    ) as bar:
+        for (number, _), chunk in outcomes:
+            if isinstance(chunk, UserError):
+                raise chunk
             text.require_unchanged()  # lines of a changed file must not be saved
             if len(bad := np.flatnonzero(~np.isfinite(chunk.vectors).all(axis=1))):
                 line = text.first_line(number) + int(bad[0])
-                remedy = (
-                    f"use {spell('dtype', 'float32')}" if job.dtype == "float16" else "check the weights of the model"
-                )
-                raise UserError(f"{text.path}, line {line}: its vector is not finite in {job.dtype}; {remedy}")
+                is_half = shards.dtype == np.float16
+                remedy = f"use {spell('dtype', 'float32')}" if is_half else "check the weights of the model"
+                raise UserError(f"{text.path}, line {line}: its vector is not finite in {shards.dtype}; {remedy}")
             shards.save(number, chunk)
             bar.update(text.size(number))

@@ -2,9 +2,10 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,13 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.errors import UserError
+
+
+class Chunk(NamedTuple):
+    """A chunk of a text: its number, and its lines."""
+
+    number: int
+    sentences: list[str]
 
 
 class EncodedChunk(NamedTuple):
@@ -68,36 +76,37 @@ class EncodeJob:
         size = self.truncate_dim or model.dimension
         return replace(self, identity={**identity(model), "device": device_type}), size
 
-    def load_in_worker(self, device: str, threads: int) -> SentenceEncoder:
-        """Load the model in a worker.
+    def start(self, device: str, model: SentenceEncoder | None = None) -> Callable[[Chunk], EncodedChunk]:
+        """Return the function that encodes a chunk.
 
         Args:
             device: Device of the worker.
-            threads: Number of threads of torch.
+            model: The model, if it is loaded already.
 
         Raises:
-            UserError: If the identity of the model differs from the job's.
+            UserError: If the identity of the loaded model differs from the job's.
         """
-        torch.set_num_threads(threads)
-        model = self.load(device)
-        if different := [key for key, value in identity(model).items() if self.identity.get(key) != value]:
-            raise UserError(
-                f"{self.name} is a different model on one of the workers ({', '.join(different)} differ); "
-                "use the same model and the same versions everywhere"
-            )
-        return model
+        if model is None:
+            model = self.load(device)
+            facts = identity(model)
+            if different := [key for key, value in facts.items() if self.identity.get(key) != value]:
+                raise UserError(
+                    f"{self.name} is a different model on one of the workers ({', '.join(different)} differ); "
+                    "use the same model and the same versions everywhere"
+                )
+        return partial(self.encode, model)
 
-    def encode(self, model: SentenceEncoder, sentences: Sequence[str]) -> EncodedChunk:
+    def encode(self, model: SentenceEncoder, chunk: Chunk) -> EncodedChunk:
         """Encode the sentences of a chunk.
 
         Args:
             model: The model.
-            sentences: The sentences.
+            chunk: The chunk.
         """
         normalize = self.normalize or None  # without --normalize, as the model's setting says
         with _count_truncated() as counts:
             vectors = model.encode(
-                sentences,
+                chunk.sentences,
                 batch_size=self.encoder.batch_size,
                 normalize=normalize,
                 max_length=self.max_length,

@@ -28,6 +28,7 @@ from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomi
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.npy import BROKEN_HEADERS
 from dcpcse.utils.removed_options import without_removed_defaults
+from dcpcse.utils.work_units import difference
 
 
 @strict
@@ -50,19 +51,11 @@ class MadeOf(schema.Open):
 
 @strict
 @dataclass(kw_only=True)
-class JobRecord(schema.Open):
-    """OUT.parts/job.json"""
+class OutputRecord(schema.Open):
+    """OUT.json and OUT.parts/job.json"""
 
     made_of: MadeOf
     chunks: int | None = schema.count(default=None)
-
-
-@strict
-@dataclass(kw_only=True)
-class OutputRecord(schema.Open):
-    """OUT.json"""
-
-    made_of: MadeOf
     truncated: int | None = schema.count(default=None)
     bytes: int | None = schema.count(default=None)
 
@@ -99,21 +92,18 @@ class Shards:
         dtype: str,
     ) -> None:
         self.output, self.folder = output, parts_folder(output)
-        self._made_of, self._count, self._shape, self._dtype = dict(made_of), count, shape, np.dtype(dtype)
+        self._made_of, self._count, self._shape, self.dtype = dict(made_of), count, shape, np.dtype(dtype)
         self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
-        self._journal = output.with_name(f"{output.name}.journal")  # the record in earlier versions
 
     def finished(self) -> dict[str, Any] | None:
         """Return the record of the output, or None if the output is not finished.
 
         Also removes shards left behind by a run that was killed after it had joined them.
         """
-        record = _read(OutputRecord, self._record)
-        if record is None or record["made_of"] != self._made_of or record.get("truncated") is None:
+        record = _read(self._record)
+        if not self._is_ours(record) or record.get("truncated") is None or record.get("bytes") != _size(self.output):
             return None
-        if record.get("bytes") != _size(self.output):
-            return None
-        if self._is_started():
+        if self._is_ours(_read(self._job)):
             self._remove()
         return record
 
@@ -125,16 +115,8 @@ class Shards:
         """
         with self._disk_errors():
             remove_leftovers(self.folder)
-            if not self._is_started():
-                if not overwrite and (conflict := self._conflict()):
-                    raise UserError(
-                        f"{conflict}; choose a different {spell('output')}, or add {spell('overwrite', True)}"
-                    )
-                if unknown := self._unknown():
-                    raise UserError(
-                        f"{unknown} exists and was not written by dcpcse encode; move it, or choose another "
-                        f"{spell('output')}"
-                    )
+            if not self._is_ours(_read(self._job)):
+                self._require_room(overwrite)
                 self._clear()
                 write_json_atomic(self._job, {"made_of": self._made_of, "chunks": self._count})
             # Existence is not enough: after a power failure, a file system may keep a name without its content.
@@ -185,8 +167,8 @@ class Shards:
         try:
             with np.load(path) as shard:
                 vectors, truncated = shard["vectors"], shard["truncated"]
-            if vectors.dtype != self._dtype or vectors.shape != shape:
-                raise ValueError(f"its vectors are {vectors.dtype} {vectors.shape}, not {self._dtype} {shape}")
+            if vectors.dtype != self.dtype or vectors.shape != shape:
+                raise ValueError(f"its vectors are {vectors.dtype} {vectors.shape}, not {self.dtype} {shape}")
             if truncated.dtype.kind != "i" or truncated.shape != () or not 0 <= truncated <= len(vectors):
                 raise ValueError(f"its number of truncated texts is {truncated!r:.60}")
             return EncodedChunk(vectors, int(truncated))
@@ -196,28 +178,28 @@ class Shards:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}.npz"
 
-    def _is_started(self) -> bool:
-        job = _read(JobRecord, self._job)
-        return job is not None and job["made_of"] == self._made_of
+    def _is_ours(self, record: Mapping[str, Any] | None) -> bool:
+        return record is not None and record["made_of"] == self._made_of
 
-    def _conflict(self) -> str | None:
-        """Return why existing files do not belong to this job, or None if there is no conflict."""
-        job, record = _read(JobRecord, self._job), _read(OutputRecord, self._record)
-        for saved in (job, record):
-            if saved is not None and (difference := _difference(saved["made_of"], self._made_of)):
-                return f"{self.output} was started with {difference}"
-        unknown = [self.folder] if job is None and any(path.name != LOCK for path in self.folder.iterdir()) else []
-        places = (self._record, self.output, self._journal) if record is None else ()
-        unknown += [path for path in places if os.path.lexists(path)]
+    def _require_room(self, overwrite: bool) -> None:
+        """Raise UserError if files of another job or of unknown origin are in the way of this one."""
+        job, record = _read(self._job), _read(self._record)
+        known = {self._job: job, self._record: record, **dict.fromkeys(self._shards(), job)}
+        unknown = [path for path, of_encode in known.items() if of_encode is None and os.path.lexists(path)]
+        if not unknown and not overwrite:  # what --overwrite replaces, or leaves as it is
+            started = next((saved for saved in (job, record) if saved and not self._is_ours(saved)), None)
+            remedy = f"choose a different {spell('output')}, or add {spell('overwrite', True)}"
+            if started:
+                different = difference(started["made_of"], self._made_of)
+                raise UserError(f"{self.output} was started with {different}; {remedy}")
+            if record is not None and self.output.exists():
+                raise UserError(f"{self.output} is not the file that {self._record} describes; {remedy}")
+            others = any(path.name != LOCK for path in self.folder.iterdir())
+            unknown = [self.folder] if job is None and others else []
+            unknown += [self.output] if record is None and os.path.lexists(self.output) else []
         if unknown:
-            return f"{unknown[0]} exists and was not written by dcpcse encode"
-        return f"{self.output} is not the file that {self._record} describes" if self.output.exists() else None
-
-    def _unknown(self) -> Path | None:
-        """Return a file that would be replaced although dcpcse encode did not write it."""
-        files = [self._job, *self._shards()] if _read(JobRecord, self._job) is None else []
-        files += [self._record] if _read(OutputRecord, self._record) is None else []
-        return next((path for path in files if os.path.lexists(path)), None)
+            remedy = f"move it, or choose a different {spell('output')}"
+            raise UserError(f"{unknown[0]} exists and was not written by dcpcse encode; {remedy}")
 
     def _shards(self) -> list[Path]:
         return [path for path in self.folder.iterdir() if _SHARD.fullmatch(path.name)]
@@ -241,10 +223,10 @@ class Shards:
             ) from error
 
 
-def _read(kind: type, path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> dict[str, Any] | None:
     """Return a record, or None if there is no such file or dcpcse did not write it."""
     try:
-        record = schema.read(kind, path)
+        record = schema.read(OutputRecord, path)
     except UserError:
         return None
     if record is not None:
@@ -254,18 +236,3 @@ def _read(kind: type, path: Path) -> dict[str, Any] | None:
 
 def _size(path: Path) -> int | None:
     return path.stat().st_size if path.is_file() else None
-
-
-def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first difference between the `made_of` of two outputs; return None if they are equal."""
-    for part in sorted({*was, *now}):
-        name, before, after = f"a different {part.removesuffix('s')}", was.get(part), now.get(part)
-        for key in sorted({*before, *after}) if isinstance(before, dict) and isinstance(after, dict) else ():
-            if (old := before.get(key)) != (other := after.get(key)):
-                if isinstance(old, dict) and isinstance(other, dict):  # a configuration: name its first field
-                    field = min(inner for inner in {*old, *other} if old.get(inner) != other.get(inner))
-                    key, old, other = f"{key}.{field}", old.get(field, "default"), other.get(field, "default")
-                return f"{name} ({key} {old!s:.40}, now {other!s:.40})"
-        if before != after:
-            return name
-    return None
