@@ -25,7 +25,6 @@ from dcpcse.utils.text_lines import decode_line, numbered_lines
 BLOCK = 100
 """Lines that are held out together, since neighbouring lines of an article are similar."""
 
-
 LINES_AT_ONCE = 10_000
 """Number of lines that are tokenized at once."""
 
@@ -41,13 +40,9 @@ class Text:
 
     def facts(self) -> dict[str, Any]:
         """Return what the record says of the file."""
-        return {
-            "file": self.path.name,
-            "sha256": self.sha256,
-            "lines": len(self.lines),
-            "blank_lines": self.blank,
-            "characters": sum(map(len, self.lines)),
-        }
+        characters = sum(map(len, self.lines))
+        facts = {"file": self.path.name, "sha256": self.sha256, "lines": len(self.lines), "blank_lines": self.blank}
+        return facts | {"characters": characters}
 
 
 def read_lines(path: Path, what: str) -> Text:
@@ -133,31 +128,29 @@ class MaskedBatch(NamedTuple):
         return MaskedBatch(*(tensor.to(device) for tensor in self))
 
 
-class Stream:
-    """The tokens of a text as one ring (n,), and the windows cut from it.
+@dataclass(frozen=True, eq=False)
+class PackedCorpus:
+    """The tokens (n,) of the training text, which of them start words, the masked batches for measuring, and facts.
 
-    tokens: all lines, with [SEP] after each. words: whether each token starts a word, or None if words do not matter.
+    bits: the bits per character of a loss of one nat per token. facts: what the record says of the text.
     """
 
-    def __init__(
-        self, tokens: np.ndarray, words: np.ndarray | None, tokenizer: PreTrainedTokenizerFast, device: torch.device
-    ) -> None:
-        self.tokens, self.words = (None if x is None else torch.from_numpy(x).to(device) for x in (tokens, words))
-        self.cls, self.sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-
-    def windows(self, first: np.ndarray, length: int) -> dict[str, Tensor]:
-        """Return windows [CLS] tokens [SEP] of `length` tokens, `input_ids` (N, length), that begin at `first` (N,).
-
-        If words matter, `words` (N, length) says which tokens start a word.
-        """
-        places = torch.from_numpy(first).to(self.tokens.device)[:, None]
-        places = (places + torch.arange(length - 2, device=places.device)) % len(self.tokens)
-        batch = {"input_ids": _between(self.tokens[places].long(), self.cls, self.sep)}
-        return batch if self.words is None else batch | {"words": _between(self.words[places], True, True)}
+    tokens: np.ndarray
+    words: np.ndarray | None
+    batches: list[MaskedBatch]
+    bits: float
+    facts: Mapping[str, Any]
 
 
-def _between(rows: Tensor, first: Any, last: Any) -> Tensor:
-    return torch.cat([rows.new_full((len(rows), 1), first), rows, rows.new_full((len(rows), 1), last)], dim=1)
+def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int]) -> Tensor:
+    """Cut windows (N, length) from an array (n,) that is read as a ring.
+
+    Each consists of `ends[0]`, the values from `first` (N,) on, and `ends[1]`.
+    """
+    places = torch.from_numpy(first).to(ring.device)[:, None]
+    rows = ring[(places + torch.arange(length - 2, device=ring.device)) % len(ring)]
+    before, after = (rows.new_full((len(rows), 1), end) for end in ends)
+    return torch.cat([before, rows, after], dim=1)
 
 
 def grid(tokens: int, length: int) -> np.ndarray:
@@ -173,9 +166,20 @@ class Batches(Dataset):
     through the text in a random order; a pass leaves out the last windows that do not fill a batch.
     """
 
-    def __init__(self, stream: Stream, sentences: np.ndarray, args: PretrainingArguments, count: int) -> None:
-        self.stream, self.sentences, self.args, self.count = stream, sentences, args, count
-        self.grid = grid(len(stream.tokens), args.max_seq_length)
+    def __init__(
+        self,
+        corpus: PackedCorpus,
+        tokenizer: PreTrainedTokenizerFast,
+        args: PretrainingArguments,
+        device: torch.device,
+        count: int,
+    ) -> None:
+        self.args, self.count = args, count
+        self.ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.tokens = torch.from_numpy(corpus.tokens).to(device)
+        self.words = None if corpus.words is None else torch.from_numpy(corpus.words).to(device)
+        self.sentences = sentence_starts(corpus.tokens, tokenizer)
+        self.grid = grid(len(corpus.tokens), args.max_seq_length)
         self._pass, self._order = -1, self.grid
 
     def __len__(self) -> int:
@@ -185,12 +189,16 @@ class Batches(Dataset):
         args, draw = self.args, np.random.default_rng((self.args.seed, 0, number))
         if draw.random() < args.short_seq_prob and len(self.sentences):
             count = max(1, args.per_device_train_batch_size * args.max_seq_length // args.short_seq_length)
-            return self.stream.windows(draw.choice(self.sentences, count), args.short_seq_length)
+            return self._batch(draw.choice(self.sentences, count), args.short_seq_length)
         size = min(args.per_device_train_batch_size, len(self.grid))
         times, place = divmod(number, len(self.grid) // size)
         if times != self._pass:
             self._pass, self._order = times, np.random.default_rng((args.seed, 1, times)).permutation(self.grid)
-        return self.stream.windows(self._order[place * size : (place + 1) * size], args.max_seq_length)
+        return self._batch(self._order[place * size : (place + 1) * size], args.max_seq_length)
+
+    def _batch(self, first: np.ndarray, length: int) -> dict[str, Tensor]:
+        batch = {"input_ids": windows(self.tokens, first, length, self.ends).long()}
+        return batch if self.words is None else batch | {"words": windows(self.words, first, length, (1, 1))}
 
 
 def sentence_starts(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
@@ -256,11 +264,12 @@ def held_out_batches(
 ) -> list[MaskedBatch]:
     """Return the batches of a measurement: the same tokens are masked each time, all of them by the mask token."""
     cpu = torch.device("cpu")  # whose random numbers are the same on every machine
-    stream, generator = Stream(tokens, None, tokenizer, cpu), torch.Generator().manual_seed(0)
+    ring, generator = torch.from_numpy(tokens).long(), torch.Generator().manual_seed(0)
     mask = Masking(tokenizer, MEASURED_SHARE, cpu, mask_share=1.0, random_share=0.0)
     first = grid(len(tokens), length)
     parts = (first[i : i + MEASURED_AT_ONCE] for i in range(0, len(first), MEASURED_AT_ONCE))
-    return [mask(**stream.windows(part, length), generator=generator).to(device) for part in parts]
+    ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return [mask(windows(ring, part, length, ends), generator=generator).to(device) for part in parts]
 
 
 def unigram_figures(tokens: np.ndarray, special: np.ndarray, masked: np.ndarray) -> dict[str, float]:
@@ -275,20 +284,6 @@ def unigram_figures(tokens: np.ndarray, special: np.ndarray, masked: np.ndarray)
         "loss": float(-np.log(counts[masked] / counts.sum()).mean()),
         "masked_accuracy": 100 * float((masked == counts.argmax()).mean()),
     }
-
-
-@dataclass(frozen=True, eq=False)
-class PackedCorpus:
-    """The tokens (n,) of the training text, which of them start words, the masked batches for measuring, and facts.
-
-    bits: the bits per character of a loss of one nat per token. facts: what the record says of the text.
-    """
-
-    tokens: np.ndarray
-    words: np.ndarray | None
-    batches: list[MaskedBatch]
-    bits: float
-    facts: Mapping[str, Any]
 
 
 def build_corpus(

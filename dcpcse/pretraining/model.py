@@ -15,8 +15,6 @@ from dcpcse.pretraining.arguments import HEAD_SIZE, PretrainingArguments
 from dcpcse.pretraining.vocabulary import prepared, require_masking
 from dcpcse.utils.errors import UserError, spell
 
-_MODELS = {"bert": transformers.BertForMaskedLM, "roberta": transformers.RobertaForMaskedLM}
-
 WORD_DEVIATION = 0.02
 """Standard deviation of the initial word embeddings, as in BERT.
 
@@ -49,7 +47,7 @@ def load_base(args: PretrainingArguments) -> tuple[PreTrainedModel, PreTrainedTo
     """
     name = args.model_name_or_path
     model, tokenizer = load_masked_lm(name, LoadOptions())
-    if not isinstance(model, tuple(_MODELS.values())):
+    if model.config.model_type not in ("bert", "roberta"):
         raise UserError(
             f"{spell('model_name_or_path', name)} is a {model.config.model_type} model; give a BERT or RoBERTa model"
         )
@@ -90,7 +88,7 @@ def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, 
     """
     transformers.set_seed(args.seed)
     with quiet():
-        model = _MODELS[args.model_type](_config(args, tokenizer))
+        model = transformers.AutoModelForMaskedLM.from_config(_config(args, tokenizer))
     initialize(model, counts)
     return model
 

@@ -1,5 +1,6 @@
 """The steps of `dcpcse pretrain`: read the text, make the tokenizer, train, and write the encoder."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,17 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from dcpcse.encoders.backbones import quiet
 from dcpcse.pretraining.arguments import PretrainingArguments
-from dcpcse.pretraining.data import (
-    Batches,
-    Masking,
-    PackedCorpus,
-    Stream,
-    Text,
-    build_corpus,
-    hold_out,
-    read_lines,
-    sentence_starts,
-)
+from dcpcse.pretraining.data import Batches, Masking, PackedCorpus, Text, build_corpus, hold_out, read_lines
 from dcpcse.pretraining.model import architecture, build_model, load_base
 from dcpcse.pretraining.record import FORMAT, RECORD, Picture, logged, read_record, write_encoder
 from dcpcse.pretraining.trainer import MaskedLMTrainer, Progress, trainer_arguments
@@ -30,7 +21,14 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import launched
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import OptionError, UserError, same_call, spell
-from dcpcse.utils.files import file_sha256, remove, remove_leftovers, require_writable, write_json_atomic
+from dcpcse.utils.files import (
+    file_sha256,
+    remove,
+    remove_leftovers,
+    require_writable,
+    staging_folder,
+    write_json_atomic,
+)
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.run_files import checkpoints_in, read_state
@@ -67,6 +65,7 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
         model, base = None, None
         if checkpoint:
             read_state(checkpoint)  # raises UserError if it is damaged
+            require_tokenizer(output, before)
             with quiet():
                 model = AutoModelForMaskedLM.from_pretrained(checkpoint, dtype=torch.float32)
                 tokenizer = AutoTokenizer.from_pretrained(output)
@@ -81,28 +80,27 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
         if checkpoint:
             record = before
         else:
-            save_tokenizer(tokenizer, output)
             record = {
                 "format": FORMAT,
                 "finished": False,
                 "command": shlex.join(["dcpcse", "pretrain", source.path.name, *args.words()]),
                 "options": args.recorded(),
                 **{name: text and text.facts() for name, text in texts.items()},
-                "tokenizer": _digest(output),
                 "base": base,
                 "architecture": architecture(model),
                 "parameters": sum(weight.numel() for weight in model.parameters()),
                 "vocabulary_size": len(tokenizer),
                 **corpus.facts,
             }
-            write_json_atomic(output / RECORD, record)
+            _write_start(output, record, tokenizer)
         trained = _train(model, tokenizer, corpus, args, training_args, checkpoint)
         record = {**record, "finished": True, **trained, "environment": system_info()}
         with doing(f"while the encoder was written to {output}"):
             write_encoder(output, model, tokenizer, record, picture)
         for old in checkpoints_in(output).values():
             remove(old)
-    _report(record, output)
+    unigram = "masked accuracy {masked_accuracy:.2f} %, {bits_per_character:.3f} bits per character"
+    notify(f"the encoder is in {output}; a unigram model has {unigram.format(**record['unigram'])}")
     return record
 
 
@@ -121,7 +119,7 @@ def require_output(folder: Path, resume: bool) -> None:
 
 
 def require_same(folder: Path, args: PretrainingArguments, texts: Mapping[str, Text | None]) -> dict[str, Any]:
-    """Return the record of a pretraining; raise UserError unless it has the same options, texts and tokenizer.
+    """Return the record of a pretraining; raise UserError unless it has the same options and texts.
 
     texts: entry of the record → text.
     """
@@ -141,9 +139,27 @@ def require_same(folder: Path, args: PretrainingArguments, texts: Mapping[str, T
     for name, text in texts.items():
         if text and record.get(name) and record[name]["sha256"] != text.sha256:
             refuse(f"{text.path} differs from the text of {folder}", "give the same text")
-    if not record["finished"] and _digest(folder) != record["tokenizer"]:
-        refuse(f"{folder / 'tokenizer.json'} has changed since the start", "start again in a new folder")
     return record
+
+
+def require_tokenizer(folder: Path, record: Mapping[str, Any]) -> None:
+    """Raise UserError unless the folder contains the tokenizer of its record."""
+    if _digest(folder) != record["tokenizer"]:
+        reason = f"{folder / 'tokenizer.json'} has changed since the start"
+        raise OptionError("resume", True, reason, "start again in a new folder")
+
+
+def _write_start(folder: Path, record: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write the record, to which the digest of the tokenizer is added, and the tokenizer.
+
+    The record comes first: a folder without it could not be resumed, and not be used again.
+    """
+    with staging_folder(folder / "tokenizer") as part:
+        save_tokenizer(tokenizer, part)
+        record["tokenizer"] = _digest(part)
+        write_json_atomic(folder / RECORD, record)
+        for path in part.iterdir():
+            os.replace(path, folder / path.name)
 
 
 def _digest(folder: Path) -> dict[str, str]:
@@ -162,16 +178,11 @@ def _train(
     """Train the model to the end, and return the entries of the record about it."""
     device, stop = training_args.device, DeferredSignal()
     progress = Progress(args, stop)
-    sentences = sentence_starts(corpus.tokens, tokenizer)
+    count = training_args.max_steps * args.gradient_accumulation_steps
     trainer = MaskedLMTrainer(
         model,
         training_args,
-        Batches(
-            Stream(corpus.tokens, corpus.words, tokenizer, device),
-            sentences,
-            args,
-            training_args.max_steps * args.gradient_accumulation_steps,
-        ),
+        Batches(corpus, tokenizer, args, device, count),
         progress=progress,
         masking=Masking(tokenizer, args.mlm_probability, device),
         batches=corpus.batches,
@@ -207,18 +218,11 @@ def _train(
 
 def _summary(corpus: PackedCorpus, model: PreTrainedModel, args: PretrainingArguments) -> str:
     training, held = corpus.facts["training"], corpus.facts["held_out"]
-    causal = f"; next tokens in the first {100 * args.causal_share:g} %, then masked tokens" * (args.causal_share > 0)
+    causal = f"; next tokens in the first {100 * args.causal_share:.3g} %, then masked tokens" * (
+        args.causal_share > 0
+    )
     length = f"{args.minutes:g} minutes" if args.max_steps is None else f"{args.max_steps:,} steps"
     return (
         f"{training['lines']:,} lines for training ({training['tokens']:,} tokens), {held['lines']:,} held out; "
         f"{sum(p.numel() for p in model.parameters()):,} parameters; {length}{causal}"
-    )
-
-
-def _report(record: Mapping[str, Any], folder: Path) -> None:
-    figures, unigram = record["figures"], record["unigram"]
-    notify(
-        f"the encoder is in {folder}: masked accuracy {figures['masked_accuracy']:.2f} % (unigram model "
-        f"{unigram['masked_accuracy']:.2f} %), {figures['bits_per_character']:.3f} bits per character (unigram model "
-        f"{unigram['bits_per_character']:.3f})"
     )

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -33,7 +34,7 @@ KEPT = 2
 
 def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> transformers.TrainingArguments:
     """Return the arguments of transformers' Trainer. measures_first: whether the model is measured before training."""
-    same = {name: getattr(args, name) for name in TrainerOptions.__dataclass_fields__}
+    same = {field.name: getattr(args, field.name) for field in fields(TrainerOptions)}
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
     try:
         return OneGpuArguments(

@@ -335,6 +335,21 @@ def test_a_pretraining_is_continued_from_a_model_with_its_tokenizer(
     assert (config.hidden_dropout_prob, config.num_attention_heads) == (0.1, 1)
 
 
+def test_a_kill_before_the_first_checkpoint_leaves_a_folder_that_resumes(whole, text, tmp_path, monkeypatch):
+    """The record is written first: a folder without it could not be resumed, and not be used again."""
+    for name in ("_train", "save_tokenizer"):
+        folder = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setattr(f"dcpcse.pretraining.run.{name}", lambda *args: killed())
+            assert command(text, folder, tokenizer=whole) == 2
+        left = {path.name for path in folder.glob("*")} - {".dcpcse.lock"}
+        assert "pretraining.json" in left or not left
+        (folder / "tokenizer.json").unlink(missing_ok=True)  # as if the kill came between the two
+        resume = (folder / "pretraining.json").is_file() or None
+        assert command(text, folder, tokenizer=whole, resume=resume) == 0
+        assert read_record(folder)["steps"] == 9
+
+
 def test_a_finished_pretraining_remains_unchanged(whole, text):
     before = (whole / "model.safetensors").stat().st_mtime_ns
     assert command(text, whole, resume=True, vocab_size=45) == 0

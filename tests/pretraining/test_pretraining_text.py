@@ -13,15 +13,15 @@ from dcpcse.pretraining.arguments import SIZES, PretrainingArguments
 from dcpcse.pretraining.data import (
     Batches,
     Masking,
-    Stream,
+    PackedCorpus,
     Text,
     build_corpus,
     held_out_batches,
     hold_out,
     read_lines,
-    sentence_starts,
     tokenize,
     unigram_figures,
+    windows,
 )
 from dcpcse.pretraining.model import POSITION_DEVIATION, WORD_DEVIATION, build_model
 from dcpcse.pretraining.trainer import masked_logits, measure, next_token_logits
@@ -54,14 +54,15 @@ def new_model(tokenizer, counts=None, **options):
     return build_model(args, tokenizer, torch.zeros(len(tokenizer)) if counts is None else counts)
 
 
-def stream_of(lines, tokenizer, words=False) -> Stream:
-    return Stream(*tokenize(lines, tokenizer, words=words), tokenizer, CPU)
+def windows_of(lines, tokenizer, first, length) -> torch.Tensor:
+    ring = torch.from_numpy(tokenize(lines, tokenizer)[0]).long()
+    return windows(ring, first, length, (tokenizer.cls_token_id, tokenizer.sep_token_id))
 
 
 def batches_of(lines, tokenizer, count, **options) -> Batches:
     args = PretrainingArguments(output_dir="x", **options)
-    stream = stream_of(lines, tokenizer)
-    return Batches(stream, sentence_starts(stream.tokens.numpy(), tokenizer), args, count)
+    tokens, words = tokenize(lines, tokenizer, words=args.whole_word_mask)
+    return Batches(PackedCorpus(tokens, words, [], 1.0, {}), tokenizer, args, CPU, count)
 
 
 def tokens_by_line(lines, tokenizer) -> list[list[int]]:
@@ -72,13 +73,13 @@ def test_a_pass_shows_every_token_once_in_windows_without_padding(lines, word_pi
     """The windows of a pass, in the order of the text, are the text; each pass has another order."""
     text = [token for line in tokens_by_line(lines, word_piece) for token in line]
     size = 1  # so that no window is left out at the end of a pass
-    windows = -(-len(text) // 18)
+    count = -(-len(text) // 18)
     data = batches_of(
-        lines, word_piece, 2 * windows, max_seq_length=20, per_device_train_batch_size=size, short_seq_prob=0
+        lines, word_piece, 2 * count, max_seq_length=20, per_device_train_batch_size=size, short_seq_prob=0
     )
     passes = []
-    for start in (0, windows):
-        rows = [data[number]["input_ids"][0].tolist() for number in range(start, start + windows)]
+    for start in (0, count):
+        rows = [data[number]["input_ids"][0].tolist() for number in range(start, start + count)]
         assert all(
             (row[0], row[-1], len(row)) == (word_piece.cls_token_id, word_piece.sep_token_id, 20) for row in rows
         )
@@ -125,11 +126,11 @@ def test_short_windows_begin_with_a_sentence(kind, lines, request):
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.9])
 def test_tokens_are_masked_as_in_bert(share, lines, word_piece):
     """Compared with a loop over all tokens: the rate of each window, special tokens, and the shares of 80/10/10."""
-    windows = stream_of(lines, word_piece).windows(np.arange(0, 3000, 3), 24)["input_ids"]
+    rows = windows_of(lines, word_piece, np.arange(0, 3000, 3), 24)
     torch.manual_seed(0)
-    batch = Masking(word_piece, share, CPU)(windows)
+    batch = Masking(word_piece, share, CPU)(rows)
     became, places = Counter(), Counter()
-    for row, ids in enumerate(windows.tolist()):
+    for row, ids in enumerate(rows.tolist()):
         chosen = {
             place: label
             for place, label in zip(batch.places[row].tolist(), batch.labels[row].tolist(), strict=True)
@@ -155,8 +156,8 @@ def test_tokens_are_masked_as_in_bert(share, lines, word_piece):
 
 
 def test_whole_words_are_masked_together(lines, word_piece):
-    stream = stream_of(lines, word_piece, words=True)
-    batch = stream.windows(np.arange(0, 3000, 5), 24)
+    options = {"max_seq_length": 24, "per_device_train_batch_size": 100, "short_seq_prob": 0}
+    batch = batches_of(lines, word_piece, 1, **options, whole_word_mask=True)[0]
     torch.manual_seed(0)
     masked = Masking(word_piece, 0.3, CPU)(**batch)
     chosen = torch.zeros_like(batch["input_ids"], dtype=torch.bool).scatter(1, masked.places, masked.labels != -100)
@@ -225,7 +226,7 @@ def test_figures_of_a_model_equal_those_of_its_full_logits(kind, lines, word_pie
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_next_tokens_are_predicted_from_the_tokens_before_them(kind, lines, word_piece, byte_level):
     tokenizer = word_piece if kind == "bert" else byte_level
-    rows = stream_of(lines[:20], tokenizer).windows(np.arange(0, 84, 14), 16)["input_ids"]
+    rows = windows_of(lines[:20], tokenizer, np.arange(0, 84, 14), 16)
     sizes = {"model_type": kind, "max_seq_length": 16, "hidden_size": 64}
     with torch.no_grad():
         # In a model of one layer, a position whose attention is causal has the states of the last one of a prefix.
