@@ -39,32 +39,11 @@ UNUSED_WITH_MODEL = (
 
 
 @dataclass
-class TrainerOptions(Options):
-    """The options that are passed to transformers' TrainingArguments unchanged."""
+class PretrainingArguments(Options):
+    """Options of a pretraining: the data, the model, the masks, the schedule and the output.
 
-    learning_rate: float = option(1e-3, "Highest learning rate of AdamW.", above=0, at_most=10)
-    warmup_steps: float = option(
-        0.05,
-        "Steps in which the learning rate rises; below 1, their share of all steps or of --minutes.",
-        at_least=0,
-    )
-    weight_decay: float = option(0.01, "Weight decay of AdamW.", at_least=0, at_most=10)
-    adam_beta2: float = option(0.98, "Second beta of AdamW.", at_least=0, at_most=0.999999)
-    adam_epsilon: float = option(1e-8, "Epsilon of AdamW.", above=0)
-    max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm.", above=0)
-    gradient_accumulation_steps: int = option(1, "Batches per optimiser step.", **COUNT)
-    seed: int = option(0, "Seed of the weights, the order of the windows and the masks.", **SEEDS)
-    fp16: bool = option(False, "Mixed precision with float16; needs a GPU.")
-    bf16: bool = option(False, "Mixed precision with bfloat16.")
-    use_cpu: bool = option(False, "Compute on the CPU even if there is a GPU.")
-    logging_steps: int = option(50, "Steps between two lines of progress.", **COUNT)
-    eval_steps: int = option(500, "Steps between two measurements on the held-out text.", **COUNT)
-    save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.", **COUNT)
-
-
-@dataclass
-class PretrainingArguments(TrainerOptions):
-    """Options of a pretraining: the data, the model, the masks, the schedule and the output."""
+    Those with the name of an argument of transformers' Trainer are passed to it.
+    """
 
     _argument_group_name = "pretraining"
 
@@ -140,12 +119,30 @@ class PretrainingArguments(TrainerOptions):
     per_device_train_batch_size: int = option(
         32, "Windows of --max_seq_length per batch; a batch of short windows has as many tokens.", **COUNT
     )
+    gradient_accumulation_steps: int = option(1, "Batches per optimiser step.", **COUNT)
+    learning_rate: float = option(1e-3, "Highest learning rate of AdamW.", above=0, at_most=10)
     lr_scheduler_type: str = option(
         "linear",
         "Learning rate after the warm-up: falls to 0 (linear, cosine) or constant.",
         choices=["linear", "cosine", "constant"],
     )
-    torch_compile: bool = option(False, "Compile the layers, which takes a minute and makes steps on a GPU faster.")
+    warmup_steps: float = option(
+        0.05,
+        "Steps in which the learning rate rises; below 1, their share of all steps or of --minutes.",
+        at_least=0,
+    )
+    weight_decay: float = option(0.01, "Weight decay of AdamW.", at_least=0, at_most=10)
+    adam_beta2: float = option(0.98, "Second beta of AdamW.", at_least=0, at_most=0.999999)
+    adam_epsilon: float = option(1e-8, "Epsilon of AdamW.", above=0)
+    max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm.", above=0)
+    seed: int = option(0, "Seed of the weights, the order of the windows and the masks.", **SEEDS)
+    fp16: bool = option(False, "Mixed precision with float16; needs a GPU.")
+    bf16: bool = option(False, "Mixed precision with bfloat16.")
+    torch_compile: bool = option(False, "Compile the layers (torch.compile), which takes a minute at the start.")
+    use_cpu: bool = option(False, "Compute on the CPU even if there is a GPU.")
+    logging_steps: int = option(50, "Steps between two lines of progress.", **COUNT)
+    eval_steps: int = option(500, "Steps between two measurements on the held-out text.", **COUNT)
+    save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.", **COUNT)
 
     def check(self) -> None:
         """Raise OptionError for options that exclude each other, and settle those that are left out."""

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.utils.console import warn
+from dcpcse.utils.devices import send
 from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
@@ -147,7 +148,7 @@ def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int])
 
     Each consists of `ends[0]`, the values from `first` (N,) on, and `ends[1]`.
     """
-    places = torch.from_numpy(first).to(ring.device)[:, None]
+    places = send(torch.from_numpy(first), ring.device)[:, None]
     rows = ring[(places + torch.arange(length - 2, device=ring.device)) % len(ring)]
     before, after = (rows.new_full((len(rows), 1), end) for end in ends)
     return torch.cat([before, rows, after], dim=1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
-from dcpcse.pretraining.arguments import PretrainingArguments, TrainerOptions
+from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.data import IGNORED, MaskedBatch, Masking
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
@@ -34,26 +34,27 @@ KEPT = 2
 
 def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> transformers.TrainingArguments:
     """Return the arguments of transformers' Trainer. measures_first: whether the model is measured before training."""
-    same = {field.name: getattr(args, field.name) for field in fields(TrainerOptions)}
+    same = {field.name: getattr(args, field.name) for field in fields(args)}
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
+    own = {
+        "max_steps": args.max_steps or STEPS_OF_TIME,
+        "lr_scheduler_type": schedule,
+        "per_device_train_batch_size": 1,  # an item of the data is a batch
+        "torch_compile": False,  # the layers alone are compiled
+        "train_sampling_strategy": "sequential",
+        "eval_strategy": "steps",
+        "eval_on_start": measures_first,
+        "save_strategy": "steps",
+        "optim": "adamw_torch_fused",
+        "report_to": [],
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": False,  # batches are made on the device
+        "logging_nan_inf_filter": False,  # which waits for the device in every step
+    }
+    known = {field.name for field in fields(OneGpuArguments)}
     try:
-        return OneGpuArguments(
-            **same,
-            output_dir=args.output_dir,
-            max_steps=args.max_steps or STEPS_OF_TIME,
-            lr_scheduler_type=schedule,
-            per_device_train_batch_size=1,  # an item of the data is a batch
-            train_sampling_strategy="sequential",
-            eval_strategy="steps",
-            eval_on_start=measures_first,
-            save_strategy="steps",
-            optim="adamw_torch_fused",
-            report_to=[],
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=False,  # batches are made on the device
-            logging_nan_inf_filter=False,  # which waits for the device in every step
-        )
+        return OneGpuArguments(**{name: value for name, value in {**same, **own}.items() if name in known})
     except ValueError as error:  # mixed precision that the device lacks
         raise UserError(" ".join(str(error).split())) from error
 
