@@ -34,8 +34,8 @@ from dcpcse.inference.public_checkpoints.read import read_checkpoint
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.interop.onnx_encoder import OnnxEncoder
 from dcpcse.pretraining.arguments import PretrainingArguments
+from dcpcse.pretraining.record import FORMAT
 from dcpcse.pretraining.run import run_pretraining
-from dcpcse.pretraining.trainer import COMPLETE, seconds_before
 from dcpcse.training import atomic_save, model_card
 from dcpcse.training.run_recorder import write_environment
 from dcpcse.utils import locks, schema
@@ -274,7 +274,14 @@ def make_records(root: Path) -> dict[str, Record]:
     facts = {"file": text.name, **made_of["text"]}
     other_facts = {**facts, "file": held_out.name, "sha256": file_sha256(held_out)}
     pretrained = {
-        **{"finished": True, "options": how.recorded(), "text": facts, "validation_text": other_facts, "base": None},
+        **{
+            "format": FORMAT,
+            "finished": True,
+            "options": how.recorded(),
+            "text": facts,
+            "validation_text": other_facts,
+            "base": None,
+        },
         **{"tokenizer": {"tokenizer.json": SHA}, "unigram": ACCURACY, "figures": ACCURACY, "steps": 4, "seconds": 1.5},
         **{"curve": [{"step": 4, "tokens_seen": 9, "loss": 2.5, **ACCURACY}], "training_log": [{"step": 1}]},
     }
@@ -284,7 +291,6 @@ def make_records(root: Path) -> dict[str, Record]:
     adapted = {"format": 1, "state": "interrupted", "made_of": made_of, "trials": [trial], "seconds": 9.5}
     adapted |= {"result": None}
     add("adaptation", adaptation.RECORD, adapted, lambda folder: adaptation.Record(folder, made_of).resume())
-    add("pretraining checkpoint", COMPLETE, {"seconds": 1.5}, seconds_before)
     return found
 
 

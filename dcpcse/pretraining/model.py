@@ -1,8 +1,6 @@
 """Build and initialise a masked language model, or load one whose pretraining is continued."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,11 +11,9 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from dcpcse.encoders.backbones import fingerprints, load_masked_lm, quiet
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.pretraining.arguments import PretrainingArguments
+from dcpcse.pretraining.arguments import HEAD_SIZE, PretrainingArguments
 from dcpcse.pretraining.vocabulary import prepared, require_masking
 from dcpcse.utils.errors import UserError, spell
-
-_MODELS = {"bert": transformers.BertForMaskedLM, "roberta": transformers.RobertaForMaskedLM}
 
 WORD_DEVIATION = 0.02
 """Standard deviation of the initial word embeddings, as in BERT.
@@ -32,28 +28,26 @@ POSITION_DEVIATION = 0.03
 It is larger than that of the words, so that attention can tell from the first step which tokens are near.
 """
 
+INITIALIZER_RANGE = 0.04
+"""Standard deviation of the initial weights other than embeddings.
+
+The outputs of a linear layer grow with this number times the square root of the number of units: 0.04 gives a layer of
+256 units (0.64) about the outputs that 0.02 gives one of BERT's 768 units (0.55).
+"""
+
 LONGEST_WAVE = 10_000
 """The wavelengths of the sinusoids rise from 2 pi to this number times 2 pi (Vaswani et al., 2017, section 3.5)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Base:
-    """A masked language model whose pretraining is continued, its tokenizer, and what the record says of it."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    facts: Mapping[str, str]
-
-
-def load_base(args: PretrainingArguments) -> Base:
+def load_base(args: PretrainingArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, dict[str, str]]:
     """Load the model that --model_name_or_path names, in float32, with the dropout of the pretraining.
 
-    Raises UserError if it is no BERT or RoBERTa, lacks its masked-LM head or a special token, or has fewer positions
-    than --max_seq_length.
+    Returns it with its tokenizer and what the record says of it. Raises UserError if it is no BERT or RoBERTa, lacks
+    its masked-LM head or a special token, or has fewer positions than --max_seq_length.
     """
     name = args.model_name_or_path
     model, tokenizer = load_masked_lm(name, LoadOptions())
-    if not isinstance(model, tuple(_MODELS.values())):
+    if model.config.model_type not in ("bert", "roberta"):
         raise UserError(
             f"{spell('model_name_or_path', name)} is a {model.config.model_type} model; give a BERT or RoBERTa model"
         )
@@ -69,7 +63,7 @@ def load_base(args: PretrainingArguments) -> Base:
         if isinstance(module, nn.Dropout):
             module.p = args.pretraining_dropout
     facts = {"name_or_path": name, "weights": fingerprints(model)[1]}
-    return Base(model, prepared(tokenizer, positions), facts)
+    return model, prepared(tokenizer, positions), facts
 
 
 def position_count(model: PreTrainedModel) -> int:
@@ -94,7 +88,7 @@ def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, 
     """
     transformers.set_seed(args.seed)
     with quiet():
-        model = _MODELS[args.model_type](_config(args, tokenizer))
+        model = transformers.AutoModelForMaskedLM.from_config(_config(args, tokenizer))
     initialize(model, counts)
     return model
 
@@ -127,12 +121,14 @@ def sinusoids(count: int, size: int) -> Tensor:
 
 
 def _config(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
-    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "initializer_range")
     common = {
-        **{name: getattr(args, name) for name in (*sizes, "tie_word_embeddings")},
+        **{name: getattr(args, name) for name in ("num_hidden_layers", "hidden_size", "tie_word_embeddings")},
+        "num_attention_heads": max(1, args.hidden_size // HEAD_SIZE),
+        "intermediate_size": 4 * args.hidden_size,
+        "initializer_range": INITIALIZER_RANGE,
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
-        "max_position_embeddings": args.max_position_embeddings,
+        "max_position_embeddings": args.max_seq_length,
         "hidden_dropout_prob": args.pretraining_dropout,
         "attention_probs_dropout_prob": args.pretraining_dropout,
     }
@@ -140,7 +136,7 @@ def _config(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> P
         return transformers.BertConfig(**common)
     # As in the published models: positions are counted from the id of the padding token + 1.
     return transformers.RobertaConfig(
-        **{**common, "max_position_embeddings": args.max_position_embeddings + tokenizer.pad_token_id + 1},
+        **{**common, "max_position_embeddings": args.max_seq_length + tokenizer.pad_token_id + 1},
         type_vocab_size=1,
         layer_norm_eps=1e-5,
         bos_token_id=tokenizer.cls_token_id,

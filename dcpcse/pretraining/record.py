@@ -1,20 +1,39 @@
-"""The record and the card of a pretrained encoder."""
+"""The folder of a pretrained encoder: its record, its card, its weights and its tokenizer."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+import copy
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from dcpcse.pretraining.arguments import PretrainingArguments
+from dcpcse.encoders.backbones import quiet
+from dcpcse.pretraining.vocabulary import save_tokenizer
 from dcpcse.utils import schema
+from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.files import fsync, json_text, staging_folder
 
 RECORD = "pretraining.json"
 """The file with the record of a pretraining; it is written at the start, and with the figures at the end."""
+
+DROPOUT = 0.1
+"""Dropout in config.json: contrastive training needs it as noise, even if pretraining uses none."""
+
+LOADED_FIRST = "config.json"
+"""The file without which nothing loads the folder."""
+
+FORMAT = 2
+"""The entry `format` of records, which those of earlier versions lack; their trainings cannot be resumed."""
+
+Picture = Callable[[Mapping[str, Any]], bytes | None]
+"""A function that draws the curve of a record as PNG, or returns None if it cannot."""
 
 CARD = "README.md"
 CURVE = "curve.png"
@@ -29,34 +48,9 @@ CURVE_ROWS = 12
 
 @strict
 @dataclass(kw_only=True)
-class _Point(schema.Open):
-    step: int = schema.count()
-    tokens_seen: int = schema.count()
-    loss: int | float = schema.finite()
-    masked_accuracy: int | float = schema.finite()
-    bits_per_character: int | float = schema.finite()
-
-
-@strict
-@dataclass(kw_only=True)
 class _File(schema.Open):
     file: str = schema.text()
     sha256: str = schema.sha256()
-    lines: int = schema.count()
-
-
-@strict
-@dataclass(kw_only=True)
-class _Base(schema.Open):
-    name_or_path: str = schema.text()
-    weights: str = schema.sha256()
-
-
-@strict
-@dataclass(kw_only=True)
-class _Unigram(schema.Open):
-    masked_accuracy: int | float = schema.finite()
-    bits_per_character: int | float = schema.finite()
 
 
 @strict
@@ -64,18 +58,15 @@ class _Unigram(schema.Open):
 class PretrainingRecord(schema.Open):
     """The content of `pretraining.json`; docs/pretraining.md describes its keys."""
 
+    format: int = schema.count(default=1)
     finished: bool
     options: dict
     text: _File
     validation_text: _File | None = None
     tokenizer: dict[str, str] = schema.sha256()
-    base: _Base | None = None
-    curve: list[_Point] = field(default_factory=list)
-    training_log: list[dict] = field(default_factory=list)
-    unigram: _Unigram
+    base: dict | None = None
+    curve: list[dict] = field(default_factory=list)
     figures: dict[str, int | float] = schema.finite(default_factory=dict)
-    steps: int | None = schema.count(default=None)
-    tokens_seen: int | None = schema.count(default=None)
     seconds: int | float | None = schema.finite(default=None)
 
     def validate_figures(self) -> None:
@@ -92,53 +83,29 @@ def read_record(folder: Path) -> dict[str, Any]:
 def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str, list[dict[str, Any]]]:
     """Return `curve` and `training_log` of the record from the log of transformers' Trainer.
 
-    A resumed run measures the model again at the step that it resumes from; the last entry of a step counts. Each
-    loss is the mean over the steps since the entry before. causal_steps: number of steps of next-token prediction.
+    Each loss is the mean over the steps since the entry before. causal_steps: number of steps of next-token
+    prediction.
     """
-    curve = {line["step"]: _point(line) for line in history if "eval_loss" in line}
-    training = {line["step"]: _training_line(line) for line in history if "loss" in line}
-    before = 0
-    for step, line in training.items():
-        line["predicts"] = NEXT if step <= causal_steps else BOTH if before < causal_steps else MASKED
-        before = step
-    return {"curve": list(curve.values()), "training_log": list(training.values())}
+    names = ("tokens_seen", "loss", "masked_accuracy", "bits_per_character")
+    curve = [
+        {"step": line["step"], **{name: line[f"eval_{name}"] for name in names}}
+        for line in history
+        if "eval_loss" in line
+    ]
+    training, before = [], 0
+    for line in (line for line in history if "loss" in line):
+        predicts = NEXT if line["step"] <= causal_steps else BOTH if before < causal_steps else MASKED
+        facts = {name: line[name] for name in ("step", "loss", "learning_rate", "grad_norm") if name in line}
+        training.append({**facts, "predicts": predicts})
+        before = line["step"]
+    return {"curve": curve, "training_log": training}
 
 
-def _command(record: Mapping[str, Any]) -> str:
-    args = PretrainingArguments(output_dir="FOLDER", **record["options"])
-    return shlex.join(["dcpcse", "pretrain", record["text"]["file"], *args.words()])
-
-
-def _point(line: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("loss", "masked_accuracy", "bits_per_character")
-    figures = {name: line[f"eval_{name}"] for name in names}
-    return {"step": line["step"], "tokens_seen": line["num_input_tokens_seen"], **figures}
-
-
-def _training_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: line[name] for name in ("step", "loss", "learning_rate", "grad_norm") if name in line}
-
-
-def write_card(
-    record: Mapping[str, Any],
-    name: str,
-    *,
-    picture: bool,
-    about_text: str | None = None,
-    license: str | None = None,
-    license_text: str | None = None,
-) -> str:
-    """Return the text of the card of a pretrained encoder.
-
-    picture: whether the folder contains the picture of the curve. about_text: the origin of the text, in Markdown.
-    license: the identifier of the licence on the Hub. license_text: the section about the licence.
-    """
+def write_card(record: Mapping[str, Any], name: str, *, picture: bool) -> str:
+    """Return the text of the card of a pretrained encoder. picture: whether the folder contains `CURVE`."""
     options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(
-        license=license,
-        library_name="transformers",
-        pipeline_tag="fill-mask",
-        tags=[kind, "masked-language-model"],
+        library_name="transformers", pipeline_tag="fill-mask", tags=[kind, "masked-language-model"]
     )
     curve = record["curve"]
     every = -(-len(curve) // CURVE_ROWS)
@@ -148,12 +115,59 @@ def write_card(
         name=name,
         record=record,
         options=options,
-        rows=[point for i, point in enumerate(curve) if i % every == 0 or i == len(curve) - 1] if curve else [],
-        command=_command(record),
+        rows=[point for i, point in enumerate(curve) if i % every == 0 or i == len(curve) - 1],
         all_options=yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True),
         picture=CURVE if picture else None,
-        about_text=about_text,
-        license_text=license_text,
+        dropout=DROPOUT,
         mask="[MASK]" if kind == "bert" else "<mask>",
     )
     return f"{card}\n"
+
+
+def write_encoder(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    record: Mapping[str, Any],
+    picture: Picture,
+) -> None:
+    """Write all files of a pretrained encoder to a folder, which may contain others.
+
+    The options of the record set the data type of the weights. The files are written
+    elsewhere first and then moved, config.json and the record last: whoever finds them finds a complete encoder.
+    picture: draws the curve. Raises UserError if a weight is not finite in the data type.
+    """
+    with staging_folder(folder / "encoder") as part:
+        _save_model(part, model, record["options"])
+        save_tokenizer(tokenizer, part)
+        drawn = picture(record)
+        if drawn is not None:
+            (part / CURVE).write_bytes(drawn)
+        text = write_card(record, folder.resolve().name, picture=drawn is not None)
+        (part / CARD).write_text(text, encoding="utf-8")
+        (part / RECORD).write_text(json_text(record), encoding="utf-8")
+        last = [LOADED_FIRST, RECORD]
+        names = sorted((path.name for path in part.iterdir()), key=lambda name: (name in last, name))
+        for name in names:
+            fsync(part / name)
+            shutil.copymode(part / CARD, part / name)  # transformers writes weights for their owner only
+        for name in names:
+            os.replace(part / name, folder / name)
+    fsync(folder)
+
+
+def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]) -> None:
+    """Save the weights in the data type of the options, and a config.json by which they are computed in float32."""
+    config = copy.deepcopy(model.config)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = DROPOUT
+    stored = copy.deepcopy(model).to("cpu", getattr(torch, options["export_dtype"]))
+    if odd := [name for name, weight in stored.named_parameters() if not weight.isfinite().all()]:
+        raise UserError(
+            f"{odd[0]} has values that are not finite in {options['export_dtype']}; give "
+            f"{spell('export_dtype', 'float32')}, or if the loss is not finite, a lower {spell('learning_rate')}"
+        )
+    stored.config = config
+    with quiet():
+        stored.save_pretrained(folder)
+    config.dtype = torch.float32  # save_pretrained has set the type of the file, in which transformers would compute
+    config.save_pretrained(folder)

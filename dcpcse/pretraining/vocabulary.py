@@ -4,14 +4,13 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from dcpcse.encoders.backbones import load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.pretraining.arguments import PretrainingArguments
-from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.errors import UserError, spell
 
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -23,27 +22,16 @@ MIN_FREQUENCY = 2
 def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrainedTokenizerFast:
     """Load the tokenizer of `args`, or train it on the lines.
 
-    Raises UserError if a tokenizer lacks a special token, or if the text has too few words for the vocabulary.
+    Raises UserError if a tokenizer lacks a special token.
     """
     if args.tokenizer is not None:
         loaded = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), spell("tokenizer", args.tokenizer))
-        return prepared(loaded, args.max_position_embeddings)
+        return prepared(loaded, args.max_seq_length)
     if args.model_type == "bert":
         tokenizer = train_word_piece(lines, args.vocab_size, args.lowercase)
     else:
         tokenizer = train_byte_level_bpe(lines, args.vocab_size)
-    if len(tokenizer) < args.vocab_size:
-        raise OptionError(
-            "vocab_size",
-            args.vocab_size,
-            f"the text gives only {len(tokenizer):,} tokens that occur at least {MIN_FREQUENCY} times",
-            f"lower {spell('vocab_size')} to at most {len(tokenizer)}, or give more text",
-        )
-    if len(tokenizer) > args.vocab_size:
-        raise OptionError(
-            "vocab_size", args.vocab_size, f"the letters and special tokens alone are {len(tokenizer)}", "raise it"
-        )
-    return prepared(tokenizer, args.max_position_embeddings)
+    return prepared(tokenizer, args.max_seq_length)
 
 
 def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTokenizerFast:
@@ -100,35 +88,6 @@ def train_byte_level_bpe(lines: Iterable[str], size: int) -> PreTrainedTokenizer
     # The library has no other access to the merges.
     model = json.loads(tokenizer.to_str())["model"]
     return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
-
-
-def token_characters(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """Return the number of characters (vocabulary,) of each token, 0 for special tokens.
-
-    The sign of a continued word (##) and the blank before a word are not counted. A token of a byte-level tokenizer
-    may end within a character; such a character counts for the token with its first byte.
-    """
-    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    of_bytes = isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel)
-    counts = np.array([_first_bytes(token) if of_bytes else len(_without_sign(token)) for token in tokens])
-    counts[tokenizer.all_special_ids] = 0
-    return counts
-
-
-def _without_sign(token: str) -> str:
-    return token.removeprefix("##").removeprefix("▁")
-
-
-def _first_bytes(token: str) -> int:
-    """Return how many characters begin in a token of byte-level BPE: UTF-8 continues a character by 10xxxxxx."""
-    return sum(_BYTES.get(letter, 0) & 0xC0 != 0x80 for letter in token.removeprefix("Ġ"))
-
-
-_PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""The bytes that byte-level BPE, as in GPT-2, writes as the characters of these numbers; the others follow 255."""
-
-_OTHERS = sorted({*range(256)} - {*_PRINTED})
-_BYTES = {chr(byte): byte for byte in _PRINTED} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -7,7 +7,12 @@ from dcpcse.utils.errors import OptionError
 
 REMOVED: Mapping[str, tuple[str, str]] = {
     "compile_layers": ("0.2.0", "training was slower with it on a CPU and on an H100"),
+    "final_dropout": ("0.2.0", "the config.json of an encoder sets a dropout of 0.1"),
     "flex_attention": ("0.2.0", "on a GPU, the Triton kernels compute attention over packed sentences"),
+    "initializer_range": ("0.2.0", "the weights of a new encoder are drawn with standard deviation 0.04"),
+    "intermediate_size": ("0.2.0", "the inner layers of a new encoder are four times as wide as its hidden states"),
+    "max_position_embeddings": ("0.2.0", "a new encoder has the positions that it is trained on (max_seq_length)"),
+    "num_attention_heads": ("0.2.0", "a head of a new encoder has 64 units"),
     "shard_encoder": ("0.2.0", "frozen encoders larger than one GPU are not supported"),
     "url": ("0.2.0", "dcpcse encode loads the model itself, so give the folder of the model as MODEL"),
 }

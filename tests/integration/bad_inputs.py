@@ -1256,17 +1256,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "pretrain corpus.txt --output_dir out --size tiny --max_steps 1 --use_cpu --validation_file corpus.txt",
             "--validation_file corpus.txt has the same content",
         ),
-        Case("fewer words than tokens", f"pretrain corpus.txt {PRETRAINED} --vocab_size 1000", "--vocab_size 1000"),
-        Case(
-            "fewer tokens than bytes",
-            f"pretrain corpus.txt {PRETRAINED} --vocab_size 200 --model_type roberta",
-            "--vocab_size 200",
-        ),
         Case(
             "nothing to measure a model on",
-            "pretrain corpus.txt --output_dir out --use_cpu --tokenizer bert --validation_file short.txt",
+            "pretrain corpus.txt --output_dir out --max_steps 1 --tokenizer bert --validation_file short.txt",
             "none was masked",
-            files={"short.txt": "a\n"},
+            files={"short.txt": "日本\n"},
         ),
         Case(
             "no words that the tokenizer knows",
@@ -1284,14 +1278,25 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "--validation_share",
         ),
         Case(
-            "more tokens than positions",
-            f"pretrain corpus.txt {PRETRAINED} --max_seq_length 64 --max_position_embeddings 32",
-            "--max_seq_length 64",
+            "a hidden size of no whole heads",
+            f"pretrain corpus.txt {PRETRAINED} --hidden_size 100",
+            "--hidden_size 100",
         ),
         Case(
-            "heads that do not divide the hidden size",
-            f"pretrain corpus.txt {PRETRAINED} --num_attention_heads 3",
-            "--num_attention_heads 3",
+            "short windows that are longer",
+            f"pretrain corpus.txt {PRETRAINED} --max_seq_length 16 --short_seq_length 32",
+            "--short_seq_length 32",
+        ),
+        Case(
+            "minutes and steps",
+            "pretrain corpus.txt --output_dir out --minutes 1 --max_steps 5",
+            "--max_steps has no effect",
+        ),
+        Case(
+            "steps of minutes", "pretrain corpus.txt --output_dir out --minutes 1 --causal_steps 5", "--causal_steps 5"
+        ),
+        Case(
+            "an option of an earlier version", f"pretrain corpus.txt {PRETRAINED} --final_dropout 0", "--final_dropout"
         ),
         Case("a size that there is not", f"pretrain corpus.txt {PRETRAINED} --size huge", "--size huge"),
         Case("a word for true or false", f"pretrain corpus.txt {PRETRAINED} --whole_word_mask maybe", "maybe"),

@@ -72,7 +72,7 @@ KINDS = [
     *RUN_FILES,
     *("scores", "answer", "unit", "cosines", "tokens", "verification", "template scores", "index", "encoded file"),
     *("encode job", "vectors", "corpus", "seal", "holder", "summary of the data cache", "onnx", "adapter"),
-    *("encoder config", "weight index", "pooling", "adaptation", "pretraining", "pretraining checkpoint"),
+    *("encoder config", "weight index", "pooling", "adaptation", "pretraining"),
 ]
 
 

@@ -1,9 +1,8 @@
-"""Tokenizers, packed sequences, masks and figures of a pretraining, compared with independent calculations."""
+"""Tokenizers, windows, masks and figures of a pretraining, compared with independent calculations."""
 
 import math
 from collections import Counter
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,19 +10,25 @@ import torch
 from transformers import AutoTokenizer
 
 from dcpcse.pretraining.arguments import SIZES, PretrainingArguments
-from dcpcse.pretraining.model import POSITION_DEVIATION, WORD_DEVIATION, build_model
-from dcpcse.pretraining.sequences import (
-    PackedSequences,
-    masked_batches,
-    masked_tokens,
-    masking_collator,
+from dcpcse.pretraining.data import (
+    Batches,
+    Masking,
+    PackedCorpus,
+    Text,
+    build_corpus,
+    held_out_batches,
+    hold_out,
+    read_lines,
+    tokenize,
     unigram_figures,
+    windows,
 )
-from dcpcse.pretraining.text import Text, hold_out, read_lines
+from dcpcse.pretraining.model import POSITION_DEVIATION, WORD_DEVIATION, build_model
 from dcpcse.pretraining.trainer import masked_logits, measure, next_token_logits
-from dcpcse.pretraining.vocabulary import token_characters, train_byte_level_bpe, train_word_piece
+from dcpcse.pretraining.vocabulary import train_byte_level_bpe, train_word_piece
 from dcpcse.utils.errors import UserError
 
+CPU = torch.device("cpu")
 WORDS = ["river", "stone", "bridge", "market", "tower", "garden", "winter", "letter", "engine", "harbour"]
 WORDS += ["Käse", "日本"]
 
@@ -49,121 +54,194 @@ def new_model(tokenizer, counts=None, **options):
     return build_model(args, tokenizer, torch.zeros(len(tokenizer)) if counts is None else counts)
 
 
-def test_packing_keeps_every_token_in_order_and_no_sequence_is_too_long(lines, word_piece):
-    data = PackedSequences(lines, word_piece, 20, 0.3, seed=1)
-    cls, sep = word_piece.cls_token_id, word_piece.sep_token_id
-    expected = [i for line in lines for i in [*word_piece(line, add_special_tokens=False)["input_ids"], sep]]
-    joined, lengths = [], []
+def windows_of(lines, tokenizer, first, length) -> torch.Tensor:
+    ring = torch.from_numpy(tokenize(lines, tokenizer)[0]).long()
+    return windows(ring, first, length, (tokenizer.cls_token_id, tokenizer.sep_token_id))
+
+
+def batches_of(lines, tokenizer, count, **options) -> Batches:
+    args = PretrainingArguments(output_dir="x", **options)
+    tokens, words = tokenize(lines, tokenizer, words=args.whole_word_mask)
+    return Batches(PackedCorpus(tokens, words, [], 1.0, {}), tokenizer, args, CPU, count)
+
+
+def tokens_by_line(lines, tokenizer) -> list[list[int]]:
+    return [[*tokenizer(line, add_special_tokens=False)["input_ids"], tokenizer.sep_token_id] for line in lines]
+
+
+def test_a_pass_shows_every_token_once_in_windows_without_padding(lines, word_piece):
+    """The windows of a pass, in the order of the text, are the text; each pass has another order."""
+    text = [token for line in tokens_by_line(lines, word_piece) for token in line]
+    size = 1  # so that no window is left out at the end of a pass
+    count = -(-len(text) // 18)
+    data = batches_of(
+        lines, word_piece, 2 * count, max_seq_length=20, per_device_train_batch_size=size, short_seq_prob=0
+    )
+    passes = []
+    for start in (0, count):
+        rows = [data[number]["input_ids"][0].tolist() for number in range(start, start + count)]
+        assert all(
+            (row[0], row[-1], len(row)) == (word_piece.cls_token_id, word_piece.sep_token_id, 20) for row in rows
+        )
+        passes.append([tuple(row[1:-1]) for row in rows])
+    ring = text + text[:18]
+    expected = [tuple(ring[place : place + 18]) for place in range(0, len(text), 18)]
+    assert sorted(passes[0]) == sorted(passes[1]) == sorted(expected)
+    assert passes[0] != passes[1] and passes[0] != expected
+
+
+def test_a_batch_depends_on_its_number_only(lines, word_piece):
+    first, again = (
+        batches_of(lines, word_piece, 99, max_seq_length=16, per_device_train_batch_size=4) for _ in range(2)
+    )
+    numbers = [70, 3, 98, 3]
+    assert all(first[i]["input_ids"].equal(again[i]["input_ids"]) for i in (*range(99), *numbers))
+
+
+@pytest.mark.parametrize("kind", ["word_piece", "byte_level"])
+def test_short_windows_begin_with_a_sentence(kind, lines, request):
+    tokenizer = request.getfixturevalue(kind)
+    sentences = [f"{line} {' '.join(WORDS[:3])}. {WORDS[4]}" for line in lines]
+    options = {"max_seq_length": 32, "short_seq_prob": 0.25, "per_device_train_batch_size": 4}
+    data = batches_of(sentences, tokenizer, 400, **options)
+    text = [token for line in tokens_by_line(sentences, tokenizer) for token in line]
+    ends = {tokenizer.sep_token_id, *tokenizer.convert_tokens_to_ids(["."])}
+    assert tokenizer.unk_token_id not in ends
+    starts = [i for i in range(len(text)) if text[i - 1] in ends and text[i] not in ends]
+    allowed = {tuple((text + text)[i : i + 6]) for i in starts}
+    assert len({text[i - 1] for i in starts}) == 2  # after a full stop, and after the end of a line
+    seen, short = set(), 0
     for number in range(len(data)):
         ids = data[number]["input_ids"]
-        assert (ids[0], ids[-1]) == (cls, sep)
-        lengths.append(len(ids))
-        joined += ids[1:-1]
-        if data.bounds[number + 1] - data.bounds[number] == len(ids) - 1:  # cut between two lines
-            joined.append(sep)
-    assert joined == expected
-    assert max(lengths) == 20
-    assert 0.2 < np.mean(np.array(lengths[:-1]) < 19) < 0.4
+        assert ids.shape in ((16, 8), (4, 32))
+        if ids.shape[1] == 8:
+            short += 1
+            rows = {tuple(row[1:-1]) for row in ids.tolist()}
+            assert rows <= allowed
+            seen |= rows
+    assert 0.18 < short / len(data) < 0.32
+    assert len(seen) > 0.6 * len(allowed)
 
 
-def test_whole_words_are_masked_together_and_by_the_mask_token(lines, word_piece):
-    data = PackedSequences(lines, word_piece, 24, 0.5, seed=1, words=True)
-    assert (~data.starts).mean() > 0.3  # many words consist of several tokens
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.9])
+def test_tokens_are_masked_as_in_bert(share, lines, word_piece):
+    """Compared with a loop over all tokens: the rate of each window, special tokens, and the shares of 80/10/10."""
+    rows = windows_of(lines, word_piece, np.arange(0, 3000, 3), 24)
     torch.manual_seed(0)
-    rows = range(40)
-    batch = masking_collator(word_piece, 0.3, words=True)([data[i] for i in rows])
-    masked = batch["labels"] != -100
-    words, chosen = 0, 0
-    for row in rows:
-        part = slice(data.bounds[row], data.bounds[row + 1])
-        starts = data.starts[part].copy()
-        starts[0] = True  # what is left of a word that was cut
-        tokens, of_row = data.tokens[part], masked[row, 1:].numpy()
-        for first, end in pairwise([*np.flatnonzero(starts), len(tokens)]):
-            if word_piece.sep_token_id not in tokens[first:end] and word_piece.unk_token_id not in tokens[first:end]:
-                assert len(set(of_row[first:end])) == 1
-                words, chosen = words + 1, chosen + of_row[first]
-    assert 0.2 < chosen / words < 0.4
-    assert (batch["input_ids"][masked] == word_piece.mask_token_id).all()
+    batch = Masking(word_piece, share, CPU)(rows)
+    became, places = Counter(), Counter()
+    for row, ids in enumerate(rows.tolist()):
+        chosen = {
+            place: label
+            for place, label in zip(batch.places[row].tolist(), batch.labels[row].tolist(), strict=True)
+            if label != -100
+        }
+        ordinary = [place for place, token in enumerate(ids) if token not in word_piece.all_special_ids]
+        assert abs(len(chosen) - max(1, share * len(ordinary))) <= 0.5 + 1e-6
+        assert set(chosen) <= set(ordinary)
+        places.update(chosen)
+        for place, token in enumerate(ids):
+            new = batch.ids[row, place].item()
+            if place not in chosen:
+                assert new == token
+                continue
+            assert chosen[place] == token
+            assert new == word_piece.mask_token_id or new not in word_piece.all_special_ids
+            became["mask" if new == word_piece.mask_token_id else "same" if new == token else "other"] += 1
+    total = sum(became.values())
+    assert became["mask"] / total == pytest.approx(0.8, abs=0.02)
+    assert became["other"] / total == pytest.approx(0.1, abs=0.02)  # a random token is seldom the same
+    assert became["same"] / total == pytest.approx(0.1, abs=0.02)
+    assert set(places) == set(range(1, 23))  # any place but the first and the last one
 
 
-def test_tokens_are_masked_as_in_bert(lines, word_piece):
-    data = PackedSequences(lines, word_piece, 32, 0.1, seed=1)
+def test_whole_words_are_masked_together(lines, word_piece):
+    options = {"max_seq_length": 24, "per_device_train_batch_size": 100, "short_seq_prob": 0}
+    batch = batches_of(lines, word_piece, 1, **options, whole_word_mask=True)[0]
     torch.manual_seed(0)
-    batch = masking_collator(word_piece, 0.2, words=False)([data[i] for i in range(len(data))])
-    masked = batch["labels"] != -100
-    special = torch.tensor(word_piece.all_special_ids)
-    assert not torch.isin(batch["labels"][masked], special).any()
-    assert 0.15 < masked.sum() / batch["attention_mask"].sum() < 0.22
-    assert 0.75 < (batch["input_ids"][masked] == word_piece.mask_token_id).float().mean() < 0.85
+    masked = Masking(word_piece, 0.3, CPU)(**batch)
+    chosen = torch.zeros_like(batch["input_ids"], dtype=torch.bool).scatter(1, masked.places, masked.labels != -100)
+    words = several = picked = 0
+    for ids, flags in zip(batch["input_ids"].tolist(), chosen.tolist(), strict=True):
+        groups: list[list[int]] = []
+        for place, token in enumerate(word_piece.convert_ids_to_tokens(ids)):
+            groups.append([place]) if not token.startswith("##") or place == 1 else groups[-1].append(place)
+        for group in groups:
+            assert len({flags[place] for place in group}) == 1
+            special = ids[group[0]] in word_piece.all_special_ids
+            assert not (special and flags[group[0]])
+            words, several, picked = words + (not special), several + (len(group) > 1), picked + flags[group[0]]
+    assert several > 0.3 * words
+    assert 0.2 < picked / words < 0.35
 
 
-def test_characters_of_tokens_sum_up_to_those_of_the_text(lines, word_piece, byte_level):
-    text = " ".join(lines)
-    of_bytes = byte_level(text, add_special_tokens=False)["input_ids"]
-    assert token_characters(byte_level)[of_bytes].sum() == len(text.replace(" ", ""))
-    pieces = word_piece(text, add_special_tokens=False)["input_ids"]
-    assert word_piece.unk_token_id not in pieces
-    assert token_characters(word_piece)[pieces].sum() == len(text.replace(" ", ""))  # ä loses its accent only
+def test_a_window_of_special_tokens_has_no_mask_and_no_loss(word_piece):
+    ids = torch.full((2, 8), word_piece.sep_token_id)
+    batch = Masking(word_piece, 0.3, CPU)(ids)
+    assert batch.ids.equal(ids) and (batch.labels == -100).all()
 
 
 def test_figures_of_a_unigram_model_by_hand():
     tokens, special = np.array([3, 3, 3, 4, 0]), np.array([True, False, False, False, False])
-    figures = unigram_figures(tokens, special, np.array([3, 4, 1]), np.array([0, 1, 1, 2, 5]))
+    figures = unigram_figures(tokens, special, np.array([3, 4, 1]))
     counts = Counter({1: 1, 2: 1, 3: 4, 4: 2})
-    bits = -sum(math.log2(counts[token] / 8) for token in (3, 4, 1))
-    assert figures == pytest.approx({"masked_accuracy": 100 / 3, "bits_per_character": bits / 8})
+    loss = -sum(math.log(counts[token] / 8) for token in (3, 4, 1)) / 3
+    assert figures == pytest.approx({"masked_accuracy": 100 / 3, "loss": loss})
+
+
+def test_bits_per_character_by_hand(lines, word_piece):
+    args = PretrainingArguments(output_dir="x", max_seq_length=24)
+    corpus = build_corpus(lines[:200], lines[200:], word_piece, args, CPU)
+    tokens = sum(len(line) - 1 for line in tokens_by_line(lines[200:], word_piece))
+    characters = sum(len(line.replace(" ", "")) for line in lines[200:])
+    assert corpus.bits == pytest.approx(tokens / characters / math.log(2))
+    unigram = corpus.facts["unigram"]
+    assert unigram["bits_per_character"] == pytest.approx(unigram["loss"] * corpus.bits)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_figures_of_a_model_equal_those_of_its_full_logits(kind, lines, word_piece, byte_level):
     tokenizer = word_piece if kind == "bert" else byte_level
-    model = new_model(tokenizer, model_type=kind, max_seq_length=24, hidden_size=32).eval()
-    batches = masked_batches(PackedSequences(lines[:40], tokenizer, 24, 0.2, 0), tokenizer, 0.15, 8)
-    characters = torch.from_numpy(token_characters(tokenizer))
-    losses, right, letters = [], [], 0
+    model = new_model(tokenizer, model_type=kind, max_seq_length=24, hidden_size=64).eval()
+    batches = held_out_batches(tokenize(lines[:40], tokenizer)[0], tokenizer, 24, CPU)
+    losses, right = [], []
     with torch.no_grad():
         for batch in batches:
-            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-            chosen = batch["labels"] != -100
+            logits = model(input_ids=batch.ids).logits.gather(
+                1, batch.places[..., None].expand(-1, -1, len(tokenizer))
+            )
             few, labels = masked_logits(model, batch)
-            torch.testing.assert_close(few, logits[chosen])
-            assert labels.equal(batch["labels"][chosen])
-            probabilities = logits[chosen].double().softmax(-1)
-            losses += (-probabilities[range(len(labels)), labels].log()).tolist()
-            right += (logits[chosen].argmax(-1) == labels).tolist()
-            letters += int(characters[labels].sum())
-    figures = measure(model, batches, characters)
-    assert len(masked_tokens(batches)) == len(losses)
-    expected = (np.mean(losses), 100 * np.mean(right), sum(losses) / math.log(2) / letters)
-    assert tuple(figures.values()) == pytest.approx(expected, rel=1e-5)
+            torch.testing.assert_close(few, logits.flatten(0, 1))
+            chosen = labels != -100
+            assert (batch.ids.gather(1, batch.places)[batch.labels != -100] == tokenizer.mask_token_id).all()
+            probabilities = few[chosen].double().softmax(-1)
+            losses += (-probabilities[range(int(chosen.sum())), labels[chosen]].log()).tolist()
+            right += (few[chosen].argmax(-1) == labels[chosen]).tolist()
+    figures = measure(model, batches)
+    assert tuple(figures.values()) == pytest.approx((np.mean(losses), 100 * np.mean(right)), rel=1e-5)
+    again = held_out_batches(tokenize(lines[:40], tokenizer)[0], tokenizer, 24, CPU)
+    assert all(one.ids.equal(other.ids) for one, other in zip(batches, again, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_next_tokens_are_predicted_from_the_tokens_before_them(kind, lines, word_piece, byte_level):
     tokenizer = word_piece if kind == "bert" else byte_level
-    data = PackedSequences(lines[:20], tokenizer, 16, 0.5, 0)
-    torch.manual_seed(0)
-    batch = masking_collator(tokenizer, 0.3, words=False)([data[i] for i in range(6)])
-    lengths = batch["attention_mask"].sum(1).tolist()
-    assert len(set(lengths)) > 1  # some rows are padded
-    rows = [torch.tensor(data[i]["input_ids"]) for i in range(6)]
-    sizes = {"model_type": kind, "max_seq_length": 16, "hidden_size": 32}
+    rows = windows_of(lines[:20], tokenizer, np.arange(0, 84, 14), 16)
+    sizes = {"model_type": kind, "max_seq_length": 16, "hidden_size": 64}
     with torch.no_grad():
         # In a model of one layer, a position whose attention is causal has the states of the last one of a prefix.
         model = new_model(tokenizer, num_hidden_layers=1, **sizes).eval()
-        logits, labels = next_token_logits(model, batch)
+        logits, labels = next_token_logits(model, rows)
         expected = [model(row[None, : i + 1]).logits[0, -1] for row in rows for i in range(len(row) - 1)]
         torch.testing.assert_close(logits, torch.stack(expected))
         assert labels.equal(torch.cat([row[1:] for row in rows]))
         model = new_model(tokenizer, **sizes).eval()  # two layers
-        row = rows[lengths.index(max(lengths))][None]
-        given = {"attention_mask": torch.ones_like(row), "labels": torch.full_like(row, -100)}
-        before, _ = next_token_logits(model, {"input_ids": row, **given})
+        row = rows[:1]
+        before, _ = next_token_logits(model, row)
         for i in range(row.shape[1] - 1):
             changed = row.clone()
             changed[:, i + 1 :] = torch.randint(5, len(tokenizer), changed[:, i + 1 :].shape)
-            after, _ = next_token_logits(model, {"input_ids": changed, **given})
+            after, _ = next_token_logits(model, changed)
             torch.testing.assert_close(after[: i + 1], before[: i + 1])
             assert i == row.shape[1] - 2 or not torch.allclose(after[i + 1 :], before[i + 1 :])
 
@@ -171,9 +249,9 @@ def test_next_tokens_are_predicted_from_the_tokens_before_them(kind, lines, word
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_new_model_begins_at_the_level_of_the_unigram_model(kind, lines, word_piece, byte_level):
     tokenizer = word_piece if kind == "bert" else byte_level
-    data = PackedSequences(lines, tokenizer, 24, 0.2, 0)
-    assert data.counts().tolist() == [Counter(data.tokens.tolist())[i] for i in range(len(tokenizer))]
-    model = new_model(tokenizer, data.counts(), model_type=kind, max_seq_length=24)
+    corpus = build_corpus(lines, lines, tokenizer, PretrainingArguments(output_dir="x", max_seq_length=24), CPU)
+    counts = torch.from_numpy(np.bincount(corpus.tokens, minlength=len(tokenizer)))
+    model = new_model(tokenizer, counts, model_type=kind, max_seq_length=24)
     embeddings = model.base_model.embeddings
     assert embeddings.word_embeddings.weight.std().item() == pytest.approx(WORD_DEVIATION, rel=0.05)
     first = 0 if kind == "bert" else tokenizer.pad_token_id + 1
@@ -183,10 +261,8 @@ def test_a_new_model_begins_at_the_level_of_the_unigram_model(kind, lines, word_
         wave = math.cos(angle) if unit % 2 else math.sin(angle)
         assert positions[place, unit].item() == pytest.approx(POSITION_DEVIATION * math.sqrt(2) * wave, abs=1e-6)
     assert positions.requires_grad
-    batches, characters = masked_batches(data, tokenizer, 0.15, 64), token_characters(tokenizer)
-    unigram = unigram_figures(data.tokens, data.special, masked_tokens(batches).numpy(), characters)
-    bits = measure(model, batches, torch.from_numpy(characters))["bits_per_character"]
-    assert bits == pytest.approx(unigram["bits_per_character"], rel=0.06)  # it gives [SEP] a probability, too
+    loss = measure(model, corpus.batches)["loss"]
+    assert loss == pytest.approx(corpus.facts["unigram"]["loss"], rel=0.06)  # it gives [SEP] a probability, too
 
 
 def test_roberta_takes_inputs_of_the_full_length(byte_level):
@@ -195,11 +271,13 @@ def test_roberta_takes_inputs_of_the_full_length(byte_level):
     assert model(torch.full((1, 16), 20)).logits.shape == (1, 16, len(byte_level))
 
 
-def test_the_named_sizes_and_ties():
+def test_the_named_sizes(word_piece):
     for name, size in SIZES.items():
         args = PretrainingArguments(output_dir="x", size=name)
         assert (args.num_hidden_layers, args.hidden_size) == size
-        assert (args.num_attention_heads * 64, args.intermediate_size) == (size.hidden, 4 * size.hidden)
+        config = build_model(args, word_piece, torch.zeros(len(word_piece))).config if name != "base" else None
+        heads_and_inner = (size.hidden // 64, 4 * size.hidden)
+        assert config is None or (config.num_attention_heads, config.intermediate_size) == heads_and_inner
 
 
 @pytest.mark.parametrize("tied", [True, False])
