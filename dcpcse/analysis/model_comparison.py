@@ -80,9 +80,15 @@ class ModelDifference:
 class Comparison:
     """Scores and differences of models. Its text is two kinds of tables, which a notebook shows as HTML.
 
-    mode: test, fasttest or dev; None if the results files do not say it. level: coverage of the intervals. samples,
-    seed: number and seed of the resamples. runs: model → number of its runs. scores: of each task and model.
-    differences: of each task and pair of models. notes: what the intervals cover, and what was left out.
+    Args:
+        mode: test, fasttest or dev; None if the results files do not say it.
+        level: Coverage of the intervals.
+        samples: Number of resamples.
+        seed: Seed of the resamples.
+        runs: Model → number of its runs.
+        scores: Of each task and model.
+        differences: Of each task and pair of models.
+        notes: What the intervals cover, and what was left out.
     """
 
     mode: str | None

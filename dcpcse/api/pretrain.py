@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 class PretrainingResult:
     """The result of `dcpcse.pretrain`.
 
-    folder: the Hugging Face folder of the encoder. figures: loss (nats per token), masked accuracy (in percent) and
-    bits per character on the held-out text at the end. curve: these figures over the steps, one dict per measurement,
-    with its `step` and the `tokens_seen` until then. record: the content of pretraining.json.
+    Args:
+        folder: The Hugging Face folder of the encoder.
+        figures: Loss (nats per token), masked accuracy (in percent) and bits per character on the held-out text at the
+            end.
+        curve: These figures over the steps, one dict per measurement, with its `step` and `tokens_seen` until then.
+        record: The content of pretraining.json.
     """
 
     folder: Path
@@ -36,13 +39,19 @@ class PretrainingResult:
 def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> PretrainingResult:
     """Pretrain a BERT or RoBERTa masked language model on a text file, as `dcpcse pretrain` does.
 
-    text: a UTF-8 file with a sentence or paragraph per line. output_dir: a new or empty folder for the encoder, or
-    with `resume=True` that of an interrupted pretraining. options: the options of `dcpcse pretrain` by their names,
-    with the same defaults, such as `size="mini"`, `vocab_size=8000` or `max_steps=10_000`.
-
     The weights are the same bit for bit as those of the command with the same tokenizer. After the call, random states
     and signal handlers are as before. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
-    `KeyboardInterrupt`. Raises UserError for a mistake in the arguments or the text.
+    `KeyboardInterrupt`.
+
+    Args:
+        text: A UTF-8 file with a sentence or paragraph per line.
+        output_dir: A new or empty folder for the encoder, or with `resume=True` that of an interrupted pretraining.
+        options: The options of `dcpcse pretrain` by their names, with the same defaults, such as `size="mini"`,
+            `vocab_size=8000` or `max_steps=10_000`.
+
+    Raises:
+        UserError: If an argument or the text is not valid.
+        TypeError: If there is no such option.
     """
     known = [field.name for field in fields(PretrainingArguments)]
     if unknown := next((name for name in options if name not in known), None):

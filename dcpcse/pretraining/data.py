@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from dcpcse.data.unknown_tokens import MOST_UNKNOWN, REMEDY, describe_unknown
+from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.utils.console import warn
 from dcpcse.utils.devices import send
