@@ -56,7 +56,6 @@ setup(
         "dcpcse": ["py.typed", "presets/*/*.yaml"],
         "dcpcse.analysis": ["*.j2", "*.css"],
         "dcpcse.doctor": ["supported.txt"],
-        "dcpcse.experiments.miniature": ["page.md.j2"],
         "dcpcse.experiments.reproduction": ["tables/*.yaml"],
         "dcpcse.serving": ["*.j2"],
         "dcpcse.pretraining": ["encoder_card.md.j2"],

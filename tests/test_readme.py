@@ -37,7 +37,6 @@ from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.commands.verify import verify_parser
 from dcpcse.cli.legacy_options import TRAINING_NAMES
 from dcpcse.cli.main import COMMANDS, FORMER
-from dcpcse.cli.miniature import miniature_parser
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.reproduction.published_rows import find_rows
@@ -145,11 +144,8 @@ def test_every_command_of_reproduction_parses_and_finds_rows():
     calls = calls_of("reproduce")
     assert len(calls) >= 4
     for argv in calls:
-        if "--miniature" in argv:
-            assert miniature_parser().parse_args(argv)
-        else:
-            args = reproduce_parser().parse_args(argv)
-            assert args.list or find_rows(args.rows)
+        args = reproduce_parser().parse_args(argv)
+        assert args.list or find_rows(args.rows)
 
 
 def test_the_table_names_every_option_of_reproduction():
@@ -247,7 +243,6 @@ def test_no_option_is_named_that_does_not_exist():
     parsers = [
         evaluation_parser(),
         reproduce_parser(),
-        miniature_parser(),
         pretrain_parser(),
         runs_parser(),
         report_parser(),
@@ -264,6 +259,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("requeue", "signal", "wrap", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task"),  # of sbatch
         *("tokenizer", "text", "sides", "hidden", "heads", "times_only"),  # of benchmarks/step_speed.py
         "toy",  # of benchmarks/gpu.py
+        *("only", "jobs", "page", "keep_models"),  # of benchmarks/miniature
         "layers",  # of tests/pretended_cuda/steps.py
         *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy
         "kind",  # of benchmarks/data_memory.py

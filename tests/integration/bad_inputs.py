@@ -276,7 +276,6 @@ LABELLED = {
 CORRUPT = "pretrain corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "reproduce search --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
-MINIATURE = "reproduce --miniature --base bert --unsup_file train.txt --output_dir out"
 PRETRAINED = "--output_dir out --size tiny --max_steps 1 --use_cpu --validation_share 0.2"
 CONTINUED = "--output_dir out --max_steps 1 --use_cpu --validation_share 0.2 --max_seq_length 16 --model_name_or_path"
 NO_MASK = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "pad_token": "[PAD]"})
@@ -1719,11 +1718,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "nowhere",
         ),
         Case("reproduce: an option of the command", "reproduce dcpcse --set seed 1", "--seeds"),
-        Case("miniature: no such variant", f"{MINIATURE} --only dcpce", "--only dcpce"),
-        Case("miniature: rows as well", f"{MINIATURE} dcpcse/table1", "dcpcse/table1"),
-        Case("miniature: no such encoder", f"{MINIATURE} --base ./nowhere", "--base ./nowhere"),
-        Case("miniature: no such text", f"{MINIATURE} --unsup_file nowhere.txt", "--unsup_file nowhere.txt"),
-        Case("miniature: no evaluation data", f"{MINIATURE} --only untouched-cls --data_dir nowhere", "nowhere"),
+        Case("reproduce: the papers in miniature", "reproduce --miniature --only all", "--miniature"),
     ),
     "In a process of its own": (
         Case("train.py: temperature", "train ... --temp -1", "--temp -1", program="train.py"),

@@ -1,7 +1,4 @@
-"""`dcpcse reproduce ROW ...`: run published rows with several seeds and compare the results with published figures.
-
-With `--miniature`, `dcpcse.cli.miniature` takes over, which has other options.
-"""
+"""`dcpcse reproduce ROW ...`: run published rows with several seeds and compare the results with published figures."""
 
 import argparse
 import json
@@ -14,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcpcse.cli import miniature
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.evaluation.advice import as_user_error
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
@@ -53,9 +49,8 @@ OPTIONS_OF_MTEB = ("mteb_data_dir", "mteb_languages")
 
 def reproduce_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes of the user."""
-    if miniature.FLAG in argv:
-        miniature.miniature_command(argv)
-        return
+    if "--miniature" in argv:
+        raise UserError("--miniature is a program of a clone now: python -m benchmarks.miniature --help")
     args = reproduce_parser().parse_args(list(argv))
     config = _config(args)
     if args.list or not args.rows:
@@ -122,11 +117,6 @@ def reproduce_parser() -> CommandParser:
         nargs="*",
         metavar="ROW",
         help="row to reproduce: paper/table/row, paper/table, paper, or a pattern with *",
-    )
-    parser.add_argument(
-        miniature.FLAG,
-        action="store_true",
-        help="test the papers' claims on a small encoder instead; --miniature --help shows the options",
     )
     parser.add_argument("--list", action="store_true", help="list the rows and what each one still needs")
     parser.add_argument(

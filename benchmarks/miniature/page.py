@@ -1,0 +1,243 @@
+"""The page of the miniature: every claim with its verdict, all scores, the search of learning rates, and the cost.
+
+The page is written from the files of finished units alone, so it can be written at any time, and again.
+"""
+
+import re
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+from prettytable import PrettyTable, TableStyle
+
+from benchmarks.miniature import pictures, units, verdicts
+from benchmarks.miniature.unit import STS_TASKS, write
+from benchmarks.miniature.units import BASE, VARIANTS, Variant, read_json
+from benchmarks.miniature.verdicts import Answer, Run, Runs
+
+# Scores of the tables → number of decimals.
+SCORES = dict.fromkeys((*STS_TASKS, "avg", "stsb_dev"), 2)
+
+# Score → head of its column, where it has another name in the papers.
+HEADS = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R", "stsb_dev": "dev"}
+
+# Variant → published average of PromptBERT's Table 12.
+MATRICES = {"untied-lm-head": 43.33, "untied-static": 49.41, "tied-static": 45.68}
+
+
+def search_record(folder: Path) -> dict[str, Any]:
+    """Return the record of all searches: the trials, the chosen rate and the cost of each, and the whole cost.
+
+    A chosen rate at an end of the whole range is marked, since a better one may lie beyond it.
+    """
+    searches = {}
+    for path in sorted(folder.glob("search/*")):
+        trials = dict(sorted(units.read_trials(path).items()))
+        scores = {rate: score for rate, (score, _) in trials.items()}
+        chosen = None if units.next_rates(scores) else units.chosen_rate(scores)
+        searches[path.name] = {
+            "stsb_dev": {f"{rate:g}": None if score == -inf else score for rate, score in scores.items()},
+            "chosen": chosen,
+            "at_end_of_range": chosen in (units.RATES[0], units.RATES[-1]),
+            "trainings": len(trials),
+            "failed": sum(score == -inf for score in scores.values()),
+            "seconds": sum(seconds for _, seconds in trials.values()),
+        }
+    totals = {name: sum(search[name] for search in searches.values()) for name in ("trainings", "seconds")}
+    return {"searches": searches, **totals}
+
+
+def write_page(
+    folder: Path, target: Path, data_dir: str | Path, *, custom_data: bool = False, base: str | None = None
+) -> list[Answer]:
+    """Write the page and its pictures from the finished units in a folder, also if there are none; return the answers.
+
+    target: the Markdown file. Its pictures and `miniature.json`, with the same figures, are written to a folder of its
+    name beside it. base: the encoder, if it is not the embedded one.
+    """
+    measured = verdicts.read_runs(folder)
+    runs = [run for run in measured if run.variant in VARIANTS]
+    for name in dict.fromkeys(run.variant for run in measured if run.variant not in VARIANTS):
+        print(f"{folder} contains {name}, which is no variant of this version; it is left out")
+    answers = verdicts.answer_claims(runs, verdicts.gold_scores(data_dir, custom_data) if runs else {})
+    figures = _figures(folder, runs, answers, base)
+    beside = target.with_suffix("")
+    write(beside / "miniature.json", figures)
+    target.write_text(_page(figures, runs, _draw(folder, beside, runs, answers)), encoding="utf-8")
+    return answers
+
+
+def _figures(folder: Path, runs: Sequence[Run], answers: Sequence[Answer], base: str | None) -> dict[str, Any]:
+    """Return all figures of the page as a JSON-serialisable dictionary."""
+    records = {name: read_json(folder / "encoders" / name / units.PRETRAINED) for name in units.SMALL_ENCODERS}
+    failures = {path.parent: read_json(path)["reason"] for path in sorted(folder.glob(f"units/*/*/{units.FAILURE}"))}
+    return {
+        "base": base,
+        "level": verdicts.LEVEL,
+        "claims": answers,
+        "variants": {
+            name: {
+                "seeds": [run.seed for run in of_variant],
+                "learning_rates": [run.learning_rate for run in of_variant],
+                "scores": {score: [run.scores.get(score) for run in of_variant] for score in of_variant[0].scores},
+                "seconds": [run.seconds for run in of_variant],
+            }
+            for name, of_variant in verdicts.by_variant(runs).items()
+        },
+        "search": search_record(folder),
+        "pretraining_seconds": {name: record["seconds"] for name, record in records.items() if record},
+        "lengths": pictures.length_points(runs),
+        "failures": {f"{path.parent.name}, {path.name}": reason for path, reason in failures.items()},
+    }
+
+
+def _draw(folder: Path, beside: Path, runs: Sequence[Run], answers: Sequence[Answer]) -> dict[str, str]:
+    """Draw all pictures that the units allow. Returns picture → its path from the page."""
+    if any(answer["value"] is not None for answer in answers):
+        pictures.draw_claims(answers, beside / "claims.png")
+    if any(run.seed is not None for run in runs):
+        pictures.draw_scores(runs, beside / "scores.png")
+    if len(points := pictures.length_points(runs)) > 1:
+        pictures.draw_lengths(points, beside / "lengths.png")
+    if (folder / "tokens.png").is_file():
+        shutil.copyfile(folder / "tokens.png", beside / "tokens.png")
+    return {path.stem: f"{beside.name}/{path.name}" for path in beside.glob("*.png")}
+
+
+def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[str, str]) -> str:
+    """Return the page as Markdown. shown: picture → its path."""
+    runs, searches = verdicts.by_variant(measured), figures["search"]["searches"]
+    means = {name: float(np.mean([run.scores["avg"] for run in of_variant])) for name, of_variant in runs.items()}
+    ordered = [VARIANTS[name] for name in sorted(runs, key=lambda name: (-means[name], name))]
+    trained = [variant for variant in ordered if variant.method is not None]
+    untouched = [variant for variant in ordered if variant.method is None and variant.base == BASE]
+    small = [variant for variant in ordered if variant.base != BASE]
+    tied = [
+        [f"`{name}`", f"{figure:.2f}", _mean(runs[name], "avg", 2)]
+        for name, figure in MATRICES.items()
+        if name in runs
+    ]
+    lengths = [
+        [str(length), str(len(each)), f"{np.mean(each):.2f}", ", ".join(f"{score:.2f}" for score in each)]
+        for length, each in figures["lengths"].items()
+    ]
+    geometry = {"alignment": 4, "uniformity": 4, "recall@1": 2, "recall@3": 2, "recall@5": 2}
+    values = {
+        **figures,
+        "sizes": units.SIZES,
+        "steps": " or ".join(map(str, sorted({run.steps for run in measured if run.steps}) or [units.SIZES["steps"]])),
+        "trained": sum(run.seed is not None for run in measured),
+        "untouched": sum(run.seed is None for run in measured),
+        "pictures": shown,
+        "claims_table": claims_table(figures["claims"]),
+        "trained_table": _scores_table(runs, trained, SCORES, training=True),
+        "margin": units.MARGIN,
+        "search_table": _search_table(searches),
+        "ends": ", ".join(f"`{name}`" for name, search in searches.items() if search["at_end_of_range"]),
+        "best": pictures.best_untouched(measured),
+        "untouched_table": _scores_table(runs, untouched, SCORES),
+        "lengths_table": _table(["length", "seeds", "mean", "each seed"], lengths),
+        "geometry_table": _scores_table(runs, [*trained, *(one for one in untouched if one.starred)], geometry),
+        "tied_table": _table(["matrix", "published avg", "measured avg"], tied),
+        "small_table": _scores_table(runs, small, SCORES),
+        "seconds": sum(run.seconds for run in measured),
+        "time_table": _time_table(measured),
+        "missing": ", ".join(
+            f"`{name}`" + (f" ({lacking} of {len(one.seeds)} seeds)" if len(one.seeds) > 1 else "")
+            for name, one in VARIANTS.items()
+            if (lacking := len(one.seeds) - len(runs.get(name, [])))
+        ),
+    }
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["fill"] = _fill
+    template = environment.from_string(Path(__file__).with_name("page.md.j2").read_text(encoding="utf-8"))
+    return re.sub("\n{3,}", "\n\n", template.render(values)).strip() + "\n"
+
+
+def _fill(text: str, indent: str = "") -> str:
+    """Break a paragraph into lines; indent: what all lines but the first begin with."""
+    return textwrap.fill(text, 125, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _table(heads: Sequence[str], rows: list[list[str]], left: Sequence[str] = ()) -> str:
+    """Return a Markdown table, empty without rows. left: columns aligned to the left, besides the first one."""
+    view = PrettyTable(list(heads), align="r")
+    view.set_style(TableStyle.MARKDOWN)
+    for head in (heads[0], *left):
+        view.align[head] = "l"
+    view.add_rows(rows)
+    return view.get_string() if rows else ""
+
+
+def claims_table(answers: Sequence[Answer]) -> str:
+    """Return the answers as a table."""
+    rows = []
+    for answer in answers:
+        digits, cells = verdicts.METRICS[answer["metric"]].digits, ["–"] * 4
+        if answer["value"] is not None:
+            sides = zip((answer["first"], answer["second"]), answer["runs"], strict=True)
+            seeds = ", ".join("–" if VARIANTS[name].method is None else str(count) for name, count in sides)
+            ends = [f"{answer[name]:+.{digits}f}" for name in ("low", "high", "step_low", "step_high")]
+            value = f"{answer['value']:+.{digits}f} [{ends[0]}, {ends[1]}]"
+            cells = [_arrow(answer["scores"], digits), value, f"[{ends[2]}, {ends[3]}]", seeds]
+        title, published = f"{'★ ' if answer['starred'] else ''}{answer['title']}", _arrow(answer["figures"], digits)
+        rows.append([title, answer["paper"], published, *cells, answer["verdict"]])
+    heads = ("claim", "paper", "published", "measured", "difference [95 %]", "after Holm", "seeds", "verdict")
+    return _table(heads, rows, left=["paper", "verdict"])
+
+
+def _arrow(figures: Sequence[float | None], digits: int) -> str:
+    """Return the figures of both variants; a dash stands for a figure that is not published."""
+    shown = ["–" if figure is None else f"{figure:.{digits}f}" for figure in figures]
+    return "–" if set(shown) == {"–"} else " → ".join(shown)
+
+
+def _mean(runs: Sequence[Run], score: str, digits: int) -> str:
+    """Return the mean of a score over seeds, ± its standard deviation if there are several."""
+    values = [run.scores[score] for run in runs if score in run.scores]
+    if not values:
+        return "–"
+    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{deviation}"
+
+
+def _scores_table(runs: Runs, variants: Sequence[Variant], scores: Mapping[str, int], training: bool = False) -> str:
+    """Return the means of some scores. scores: score → number of decimals. training: with seeds and learning rates."""
+    rows = []
+    for variant in variants:
+        of_variant = runs[variant.name]
+        rates = sorted({run.learning_rate for run in of_variant if run.learning_rate is not None})
+        facts = [str(len(of_variant)), ", ".join(f"{rate:g}" for rate in rates)] if training else []
+        means = [_mean(of_variant, score, digits) for score, digits in scores.items()]
+        rows.append([f"`{variant.name}`{' ★' if variant.starred and training else ''}", *facts, *means])
+    heads = [HEADS.get(score, score) for score in scores]
+    return _table(["variant", *(["seeds", "learning rate"] if training else []), *heads], rows)
+
+
+def _search_table(searches: Mapping[str, Any]) -> str:
+    rates = sorted({rate for search in searches.values() for rate in search["stsb_dev"]}, key=float)
+    rows = []
+    for name, search in searches.items():
+        cells = []
+        for rate in rates:
+            score = search["stsb_dev"].get(rate)
+            text = f"{score:.2f}" if score is not None else "failed" if rate in search["stsb_dev"] else ""
+            cells.append(f"**{text}**" if float(rate) == search["chosen"] else text)
+        also = ", ".join(f"`{one.name}`" for one in VARIANTS.values() if one.rate_of == name) or "–"
+        rows.append([f"`{name}`", *cells, f"{search['seconds'] / 60:.1f}", also])
+    return _table(["searched for", *rates, "minutes", "also used by"], rows, left=["also used by"])
+
+
+def _time_table(runs: Sequence[Run]) -> str:
+    """Return the cost of each trained variant, and of all untouched ones in one row."""
+    costs: dict[str, list[float]] = {}
+    for run in runs:
+        costs.setdefault("all untouched" if run.seed is None else f"`{run.variant}`", []).append(run.seconds)
+    ordered = sorted(costs.items(), key=lambda item: (-sum(item[1]), item[0]))
+    rows = [[name, str(len(each)), f"{np.mean(each):.0f}", f"{sum(each) / 60:.1f}"] for name, each in ordered]
+    return _table(["variant", "units", "seconds each", "minutes"], rows)
