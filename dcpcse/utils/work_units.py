@@ -55,7 +55,7 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
     """
     if ray:
         return _on_ray(ray, count, device)
-    return contextlib.nullcontext(InProcess(device) if (count or 1) == 1 else Processes(count, device))
+    return contextlib.nullcontext(InProcess(device) if (count or 1) == 1 else WorkerProcesses(count, device))
 
 
 class InProcess:
@@ -79,7 +79,7 @@ class InProcess:
             yield unit, result
 
 
-class Processes:
+class WorkerProcesses:
     """Several processes on this machine. On CUDA they are spread over the devices; on a CPU they share the cores.
 
     They are started with the spawn method, so the calling script needs `if __name__ == "__main__":`.
@@ -234,7 +234,7 @@ class RayActors:
             yield unit, result
 
 
-Workers = InProcess | Processes | RayActors
+Workers = InProcess | WorkerProcesses | RayActors
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

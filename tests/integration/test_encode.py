@@ -32,7 +32,7 @@ from dcpcse.inference.file_encoding import shards
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.locks import exclusive_lock
-from dcpcse.utils.work_units import Processes, Workers, workers
+from dcpcse.utils.work_units import WorkerProcesses, Workers, workers
 
 LINES = 60
 CHUNK = 2
@@ -538,7 +538,7 @@ def require_mistakes(team: Workers, job: EncodeJob) -> None:
 
 
 def test_a_worker_returns_the_mistakes_of_the_user(mistaken):
-    require_mistakes(Processes(2, "cpu"), mistaken)
+    require_mistakes(WorkerProcesses(2, "cpu"), mistaken)
     assert not multiprocessing.active_children()
 
 
