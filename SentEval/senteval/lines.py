@@ -6,11 +6,13 @@ inside sentences, and all later texts would get the label of a different line.
 
 import codecs
 import errno
+import gzip
 import hashlib
 import math
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -85,9 +87,18 @@ def record(path: Path, content: Content) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the contents of a file. Raises OSError for anything else: to open a pipe could wait forever."""
+    """Return the contents of a file, unpacked if its name ends in .gz.
+
+    Raises OSError for a damaged .gz file, and for anything that is not a file: to open a pipe could wait forever.
+    """
     with open(path, "rb", opener=_open_regular) as file:
-        return file.read()
+        raw = file.read()
+    if path.suffix.lower() != ".gz":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise OSError(errno.EINVAL, f"it is not a complete gzip file: {error}", path) from error
 
 
 def _open_regular(path: str, flags: int) -> int:

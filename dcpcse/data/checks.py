@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.columns import BINARY, CLASS, LABEL, ROLES, SCORE, Header, are_labels, kind_of_role
-from dcpcse.data.readers import delimiter_of
+from dcpcse.data.readers import delimiter_of, format_of, open_rows
 from dcpcse.encoders.truncation import tokenize
 from dcpcse.utils.console import warn
-from dcpcse.utils.parsing import open_input
+from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:  # imported lazily, since the imports take over a second
     from datasets import Dataset
@@ -161,7 +161,7 @@ def _form(cell: str) -> str | None:
 
 def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
     """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else None."""
-    if Path(path).suffix.lower() not in (".csv", ".tsv"):
+    if format_of(Path(path)) not in (".csv", ".tsv"):
         return None
     said = next((name for name in names if _is_said(name)), None)
     if said is None:
@@ -214,7 +214,7 @@ def format_problem(path: Path, *, as_text: bool = False) -> list[str]:
     as_text: whether each line is read as a sentence whatever the name is. Returns [] if there is no such problem, or
     if the file cannot be read, which its reader reports.
     """
-    suffix = ".txt" if as_text else path.suffix.lower()
+    suffix = ".txt" if as_text else format_of(path)
     lines = _first_lines(path) if suffix in (".txt", ".csv", ".tsv") else []
     if not lines:
         return []
@@ -251,9 +251,9 @@ def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[
 
 def _first_lines(path: Path) -> list[str]:
     try:
-        with open_input(path) as file:
+        with open_rows(path) as file:
             raw = list(islice(iter(lambda: file.readline(MOST_LINE_CHARACTERS), b""), MOST_LINES))
-    except OSError:
+    except (OSError, UserError):
         return []
     lines = [line.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n") for line in raw]
     return [line for line in lines if line.strip()]

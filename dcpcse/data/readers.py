@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import gzip
 import hashlib
 import io
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dcpcse.data.columns import (
     BINARY,
@@ -26,13 +29,17 @@ from dcpcse.data.columns import (
     normalize_label,
     target_of,
 )
-from dcpcse.utils.errors import UserError
+from dcpcse.data.tables import BATCH_ROWS, describe, is_missing, open_table
+from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.files import atomic_file
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line, numbered_lines
 
 DROPPED_SHOWN = 5
+
+PACKED = ".gz"
+"""Extension of files that are unpacked while they are read."""
 
 MAX_CELL = 2**20
 """Maximum number of characters of a csv cell; without it, a quote that is not closed would read the whole file."""
@@ -115,6 +122,34 @@ class DataSource(RowSource):
 Reader = Callable[[DataSource], Iterator[FileRow]]
 
 
+def format_of(path: Path) -> str:
+    """Return the extension that names the format of a file, in lower case: without the .gz of a packed file."""
+    return (path.with_suffix("") if path.suffix.lower() == PACKED else path).suffix.lower()
+
+
+@contextlib.contextmanager
+def open_rows(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read the bytes of its rows; those of a .gz file are unpacked while they are read.
+
+    Raises OSError if the file cannot be opened, and UserError while a damaged .gz file is read.
+    """
+    with open_input(path) as file:
+        if path.suffix.lower() != PACKED:
+            yield file
+            return
+        try:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield unpacked
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(f"{path} is not a complete gzip file ({first_line(error)}); copy it again") from error
+
+
+def rows_sha256(path: Path) -> str:
+    """Return the sha256 of the bytes of `open_rows`, so that packing a file does not change it."""
+    with open_rows(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def reader_of(path: Path) -> Reader:
     """Return the reader for the file's extension; raise UserError if it is unsupported or the file does not exist."""
     # os.path.exists, since Path.exists raises errors for names that are too long and for unreadable folders
@@ -122,10 +157,10 @@ def reader_of(path: Path) -> Reader:
         raise UserError(f"training file {path} does not exist; check the path")
     if not os.path.isfile(path):
         raise UserError(f"training file {path} is a folder or a device, not a file; give the path of a file")
-    if path.suffix.lower() not in READERS:
+    if format_of(path) not in READERS:
         problem = f"the extension {path.suffix!r} is not supported" if path.suffix else "the name has no extension"
         raise UserError(f"training file {path}: {problem}; use one of {', '.join(READERS)}")
-    return READERS[path.suffix.lower()]
+    return READERS[format_of(path)]
 
 
 def read_table(source: DataSource) -> tuple[Header, Iterator[FileRow]]:
@@ -230,7 +265,7 @@ def _numbered_lines(source: DataSource) -> NumberedLines:
     digest = hashlib.sha256()
     try:
         # As bytes: text mode would also end lines at a lone \r, and str.splitlines at U+2028 and others.
-        with doing(f"while {source.path} was read"), open_input(source.path) as file:
+        with doing(f"while {source.path} was read"), open_rows(source.path) as file:
             for number, line in numbered_lines(source.path, file):
                 digest.update(line)
                 try:
@@ -246,7 +281,7 @@ def _numbered_lines(source: DataSource) -> NumberedLines:
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """Return the error for a training file that the system does not let us read."""
-    return UserError(f"cannot read training file {path}: {error.strerror}")
+    return UserError(f"cannot read training file {path}: {error.strerror or first_line(error)}")
 
 
 def _read_text(source: DataSource) -> Iterator[FileRow]:
@@ -367,6 +402,27 @@ def _read_json_lines(source: DataSource, lines: NumberedLines | None = None) -> 
     return _object_rows(source, values())
 
 
+def _read_parquet(source: DataSource) -> Iterator[FileRow]:
+    """Yield the rows of a Parquet file, numbered by row, by the rules of JSON objects."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    source.unit = "row"
+    try:
+        with doing(f"while {source.path} was read"), open_rows(source.path) as file:
+            content = parquet.ParquetFile(file)
+            reader = pa.RecordBatchReader.from_batches(content.schema_arrow, content.iter_batches(BATCH_ROWS))
+            table = open_table(reader, source.name)  # with words in place of the numbers of class labels
+            rows = ([None if is_missing(cell) else cell for cell in row] for row in table.rows)
+            objects = (tuple(zip(table.columns, row, strict=True)) for row in rows)
+            yield from _object_rows(source, enumerate(objects, start=1))
+    except pa.ArrowException as error:
+        raise UserError(f"{source.path} is not a Parquet file ({first_line(error)}); copy it again") from error
+    except OSError as error:
+        raise unreadable(source.path, error) from error
+    source.sha256 = rows_sha256(source.path)
+
+
 class _RowError(ValueError):
     """An error in the row with the given number."""
 
@@ -460,7 +516,7 @@ _JSON_KINDS = {bool: "the boolean", int: "the number", float: "the number", str:
 def _describe(value: Any) -> str:
     if type(value) in _JSON_KINDS:
         return f"{_JSON_KINDS[type(value)]} {json.dumps(value)[:40]}"
-    return "an object" if isinstance(value, tuple) else "a list"
+    return {tuple: "an object", list: "a list"}.get(type(value)) or describe(value)
 
 
 READERS: dict[str, Reader] = {
@@ -469,6 +525,7 @@ READERS: dict[str, Reader] = {
     ".tsv": _read_delimited,
     ".json": _read_json,
     ".jsonl": _read_json_lines,
+    ".parquet": _read_parquet,
 }
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from dcpcse.data.readers import open_rows
 from dcpcse.utils import arguments
 from dcpcse.utils.errors import UserError, same_call, spell
-from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
@@ -41,7 +41,7 @@ class TextFile:
         try:
             state = _state(path)
             # As bytes: text mode would also end lines at a lone \r.
-            with doing(f"while {path} was read"), open_input(path) as file:
+            with doing(f"while {path} was read"), open_rows(path) as file:
                 for number, line in numbered_lines(path, file):
                     if not decode_line(path, number, line).strip():
                         raise line_error(path, number, "is blank; remove it, since every line must have a vector")
@@ -74,7 +74,7 @@ class TextFile:
         """Return the lines of a chunk without line ends; raise UserError if they are not those that were checked."""
         self.require_unchanged()
         try:
-            with open_input(self.path) as file:
+            with open_rows(self.path) as file:
                 file.seek(self.starts[number])
                 lines = list(islice(file, self.chunk_size))
         except OSError as error:
@@ -119,7 +119,7 @@ def read_sentences(path: Path, option: str) -> list[str]:
     from senteval.lines import single_blanks
 
     try:
-        with doing(f"while {path} was read"), open_input(path) as file:
+        with doing(f"while {path} was read"), open_rows(path) as file:
             lines = file.read().split(b"\n")
     except OSError as error:
         raise UserError(f"{spell(option, path)}: cannot read the file: {error.strerror}") from error

@@ -47,16 +47,18 @@ from dcpcse.data.readers import (
     RowSource,
     complete_rows,
     delimiter_of,
+    format_of,
     is_decided,
     read_table,
     reader_of,
+    rows_sha256,
     unreadable,
 )
 from dcpcse.data.tables import Row, Table, describe, is_missing, open_table
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, plural, spell
-from dcpcse.utils.files import atomic_file, file_sha256, staging_folder
+from dcpcse.utils.files import atomic_file, staging_folder
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.schema import parse
 
@@ -114,7 +116,7 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 
 def cache_key(path: Path, sha256: str) -> str:
     """Return the cache key of a file with this digest. Of its name, only the format and the delimiter count."""
-    identity = [sha256, path.suffix.lower(), delimiter_of(path), READER_VERSION]
+    identity = [sha256, format_of(path), delimiter_of(path), READER_VERSION]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
@@ -314,8 +316,8 @@ class TrainingData:
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return the row number, the location and the sentences of each of the given rows of the dataset.
 
-        The location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a Python object.
-        A file is read again; if that fails, or if the file has changed since, the location is left out.
+        The location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a Parquet file
+        or a Python object. A file is read again; if that fails, or if it has changed since, the location is left out.
         """
         texts, places = self.dataset.select(list(rows)).to_list(), self.places(set(rows))
         return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
@@ -336,7 +338,7 @@ def load_training_file(
     reader_of(path)  # checks first that the file exists and has a supported extension
     warn_of_format(path)
     try:
-        sha256 = file_sha256(path)
+        sha256 = rows_sha256(path)
     except OSError as error:
         raise unreadable(path, error) from error
     cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
@@ -349,8 +351,9 @@ def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Map
     with contextlib.suppress(UserError):
         source = DataSource(path)
         _, complete = read_table(source)
-        locations = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in rows}
-        return locations if source.sha256 == sha256 else {}
+        locations = [(row, number) for row, (number, _) in enumerate(complete) if row in rows]
+        unit = "given_row" if source.unit == "row" else source.unit  # `row` is the row of the dataset
+        return {row: {unit: number} for row, number in locations} if source.sha256 == sha256 else {}
     return {}
 
 

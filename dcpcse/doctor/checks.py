@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dcpcse.data.readers import READERS
+from dcpcse.data.readers import READERS, format_of
 from dcpcse.doctor import environment, evaluation_data, model_folder, training_file
 from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings, fault, note
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
@@ -33,6 +33,7 @@ _BY_FILE = {
     PEFT_CONFIG: "adapter of peft",
     CONFIG: "encoder folder",
     "corpus.jsonl": "retrieval data",
+    "corpus.jsonl.gz": "retrieval data",
 }
 """File → kind of the folder that contains it; the first match counts."""
 
@@ -40,7 +41,7 @@ _BY_FILE = {
 def kind_of_path(path: Path) -> str | None:
     """Return the kind of a file or folder, or None if it is unknown."""
     if os.path.isfile(path):
-        return "training file" if path.suffix.lower() in READERS else None
+        return "training file" if format_of(path) in READERS else None
     if not os.path.isdir(path):
         return None
     for name, kind in _BY_FILE.items():

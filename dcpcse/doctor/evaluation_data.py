@@ -75,9 +75,9 @@ def _known(path: Path, name: str, loaded: list) -> Finding:
 
 def check_retrieval(path: Path, settings: CheckSettings) -> Findings:
     """Check that the documents, the queries and the judgements of each split can be read and fit together."""
-    from dcpcse.evaluation.retrieval_data import QRELS, own_retrieval  # imported here because it is slow
+    from dcpcse.evaluation.retrieval_data import QRELS, own_retrieval, splits_in  # imported here because it is slow
 
-    splits = sorted(file.stem for file in (path / QRELS).glob("*.tsv"))
+    splits = splits_in(path)
     if not splits:
         yield fault("judgements", f"{QRELS} contains no SPLIT.tsv; add the judgements, such as {QRELS}/test.tsv")
     for split in settings.progress(splits, len(splits), "splits"):

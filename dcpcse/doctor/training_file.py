@@ -20,11 +20,10 @@ from dcpcse.data.checks import (
 )
 from dcpcse.data.columns import CLASS, Header, LabelCounter, describe_labels, positives_in
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
-from dcpcse.data.readers import DataSource, read_table
+from dcpcse.data.readers import DataSource, format_of, open_rows, read_table
 from dcpcse.doctor.evaluation_data import key
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.parsing import open_input
 from dcpcse.utils.text_lines import MOST_LINE_BYTES
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
@@ -87,7 +86,7 @@ class _FaultCollector(DataSource):
 
 
 def _without_path(text: str, path: Path) -> str:
-    return re.sub(rf"^{re.escape(str(path))}(, (line|item) \d+)?: ", "", text)
+    return re.sub(rf"^{re.escape(str(path))}(, (line|item|row) \d+)?: ", "", text)
 
 
 def _faults(source: _FaultCollector) -> Findings:
@@ -123,7 +122,10 @@ def _found(counter: LineCounter) -> Occurrences | None:
 def _bytes(path: Path) -> Findings:
     """Check the byte-order mark and the line endings."""
     marks, crlf, lf, lone, last, since = b"", 0, 0, 0, b"", 0
-    with open_input(path) as file:
+    if format_of(path) == ".parquet":
+        yield ok("format", f"parquet, {os.path.getsize(path):,} bytes")
+        return
+    with open_rows(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             if not marks:
                 marks = chunk[:3]
@@ -136,7 +138,7 @@ def _bytes(path: Path) -> Findings:
             if since > MOST_LINE_BYTES:  # the reader of the rows reports it
                 return
     size = f"{os.path.getsize(path):,} bytes"
-    yield ok("format", f"{path.suffix.lower()[1:]}, {size}")
+    yield ok("format", f"{format_of(path)[1:]}, {size}")
     if marks == b"\xef\xbb\xbf":
         yield note("BOM", "the file begins with a byte-order mark, which is ignored")
     if crlf == lf and crlf:
@@ -145,7 +147,7 @@ def _bytes(path: Path) -> Findings:
         yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF and {lf - crlf:,} in LF; were files joined?")
     if lone - crlf:
         yield warning("line ends", f"{lone - crlf:,} CR within lines are read as blanks")
-    if last and last != b"\n" and path.suffix.lower() != ".json":
+    if last and last != b"\n" and format_of(path) != ".json":
         yield note("last line", "the last line has no line ending; is the file truncated?")
 
 

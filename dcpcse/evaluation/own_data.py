@@ -20,7 +20,7 @@ from senteval.pairs import PairsTask
 
 from dcpcse.data.checks import ColumnContents
 from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, label_text, words_of
-from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of
+from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of, format_of
 from dcpcse.data.tables import Table, open_table
 from dcpcse.utils.arguments import path
 from dcpcse.utils.console import warn
@@ -170,9 +170,10 @@ def _open_file(path: Path, kind: _Kind) -> _Table:
     if not os.path.exists(path):  # Path.exists raises errors for names that are too long
         raise UserError(f"{path} does not exist; check the path")
     source = _OwnFile(path, kind)
-    if path.suffix.lower() in (".csv", ".json", ".jsonl"):
-        rows, tabs = READERS[path.suffix.lower()](source), delimiter_of(path) == "\t"
-        separated = {".csv": "tab-separated " if tabs else "comma-separated "}.get(path.suffix.lower(), "")
+    has_names = format_of(path) in (".json", ".jsonl", ".parquet")
+    if has_names or format_of(path) == ".csv":
+        rows = READERS[format_of(path)](source)
+        separated = "" if has_names else "tab-separated " if delimiter_of(path) == "\t" else "comma-separated "
     else:
         # Quotation marks are plain text, as in the files of the STS tasks.
         rows = ((number, text.split("\t") if text else []) for number, text in source.lines())
@@ -181,7 +182,7 @@ def _open_file(path: Path, kind: _Kind) -> _Table:
     if first is None:
         raise UserError(f"{path}: the file is empty; {kind.file_remedy}")
     second = next(rows, None)
-    is_header = path.suffix.lower() in (".json", ".jsonl") or _is_header(first[1], second[1] if second else [], kind)
+    is_header = has_names or _is_header(first[1], second[1] if second else [], kind)
     below = [] if second is None else [second]
     located = ((source.line(number), cells) for number, cells in chain(below if is_header else [first, *below], rows))
     if is_header and len(first[1]) != kind.width:

@@ -133,16 +133,25 @@ def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
     name = _task_name(folder, split, is_chosen)
     if (folder / "corpus").is_dir():
         return _read_parquet(folder, name, split, is_chosen)
-    if packed := sorted(path.name for path in folder.glob("*.jsonl.gz")):
-        raise UserError(f"{folder} contains {', '.join(packed)}; unpack with gunzip, since packed files are not read")
-    corpus, queries = require_files(name, folder, [CORPUS, QUERIES], LAYOUT)
-    qrels = folder / QRELS / f"{split}.tsv"
+    corpus, queries = require_files(name, folder, [_packed(folder / part).name for part in (CORPUS, QUERIES)], LAYOUT)
+    qrels = _packed(folder / QRELS / f"{split}.tsv")
     if not qrels.is_file():
-        raise _no_split(folder, split, sorted(path.stem for path in qrels.parent.glob("*.tsv")))
+        raise _no_split(folder, split, splits_in(folder))
     with recorded() as contents:
         documents = _identified("documents", corpus, _documents(_objects(corpus)))
         texts = _identified("queries", queries, _queries(_objects(queries)))
         return _task(name, split, documents, texts, qrels, _judgements(qrels), contents)
+
+
+def splits_in(folder: Path) -> list[str]:
+    """Return the splits of the judgements in a folder in the layout of BEIR, whose files may be packed."""
+    return sorted({path.name.split(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*")})
+
+
+def _packed(path: Path) -> Path:
+    """Return a file, or the same with .gz after its name if only this one exists."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() and not path.exists() else path
 
 
 def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirTask:

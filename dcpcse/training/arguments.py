@@ -54,10 +54,10 @@ class DataArguments(Options):
 
     train_file: str | None = option(
         None,
-        "Training file (required): txt (one sentence per line), csv, tsv, json or jsonl with 1 column (sentence), 2 "
-        "(pair), 3 (pair and hard negative, or a third column named label or score) or more. Several positives are "
-        "named positive_1, positive_2, ... (one of them is drawn in each epoch), several hard negatives negative_1, "
-        "negative_2, ...",
+        "Training file (required): txt (one sentence per line), csv, tsv, json, jsonl (each also with .gz) or parquet "
+        "with 1 column (sentence), 2 (pair), 3 (pair and hard negative, or a third column named label or score) or "
+        "more. Several positives are named positive_1, positive_2, ... (one of them is drawn in each epoch), several "
+        "hard negatives negative_1, negative_2, ...",
     )
     max_seq_length: int = option(
         32,

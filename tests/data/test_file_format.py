@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import gzip
 import io
 import json
 import logging
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dcpcse.data.checks import format_problem
+from dcpcse.data.text_file import TextFile
 from dcpcse.data.training_data import load_training_file
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.doctor.training_file import check as doctor
@@ -122,3 +124,23 @@ def test_spaces_before_a_quotation_mark_do_not_make_it_text(file, tmp_path, line
     path = file("a.csv", ["anchor, positive", *(line.format(i=i) for i in range(3))])
     rows = load_training_file(path, tmp_path / "cache").dataset.to_list()
     assert rows == [{"anchor": f"{i} good, days", "positive": f"{i} fine, days"} for i in range(3)]
+
+
+def test_a_packed_file_is_looked_at_unpacked(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"a\tb\n" * 6))
+    assert "columns separated by tabs" in format_problem(path)[0]
+    path.write_bytes(b"no gzip file")
+    assert format_problem(path) == []  # its reader reports it
+
+
+def test_a_packed_text_file_is_read_in_chunks(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("".join(f"sentence {i}\n" for i in range(10)).encode()))
+    file = TextFile.read(path, 4)
+    assert (file.lines, file.chunks) == (10, 3)
+    assert file.chunk(2) == ["sentence 8", "sentence 9"]
+    assert file.chunk(0) == [f"sentence {i}" for i in range(4)]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UserError, match="is not a complete gzip file"):
+        TextFile.read(path, 4)

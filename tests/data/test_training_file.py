@@ -1,6 +1,7 @@
 """Training files: their rows, their errors, and the cache."""
 
 import csv
+import gzip
 import hashlib
 import json
 import logging
@@ -10,6 +11,9 @@ import random
 import tracemalloc
 from pathlib import Path
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dcpcse.data import readers, training_data
@@ -400,7 +404,7 @@ def test_a_folder_is_an_error(tmp_path, cache):
         load_training_file(tmp_path, cache)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.txt.gz", "README.md", "noextension"])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.zip.gz", "README.md", "noextension"])
 def test_an_unknown_extension_says_what_is_allowed(error_of, name):
     message = error_of(name, "one\n")
     assert ("is not supported; use one of" if "." in name else "has no extension; use one of") in message
@@ -657,14 +661,14 @@ def test_a_copy_in_another_folder_with_another_name_and_time_is_not_read_again(w
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json", "a.jsonl"])
 def test_a_file_that_changes_while_it_is_read_is_refused(name, write, cache, monkeypatch):
-    path, digest_of = write(name, '{"text": "one"}\n' * 2), training_data.file_sha256
+    path, digest_of = write(name, '{"text": "one"}\n' * 2), training_data.rows_sha256
 
     def then_change(path):
         digest = digest_of(path)
         path.write_text('{"text": "two"}\n' * 2)
         return digest
 
-    monkeypatch.setattr(training_data, "file_sha256", then_change)
+    monkeypatch.setattr(training_data, "rows_sha256", then_change)
     with pytest.raises(UserError, match=f"{name} has changed while it was read"):
         load_training_file(path, cache)
     assert files_in(cache) == []
@@ -821,3 +825,76 @@ def test_reading_holds_a_batch_and_not_the_file(write, cache, monkeypatch, name)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < path.stat().st_size / 4
+
+
+# Packed files and Parquet
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.txt", "one\n\ntwo\n"),
+        ("t.csv", 'a,b\n"one, 1",two\n,\nthree,four\n'),
+        ("t.tsv", "s1\ts2\tscore\na\tb\t0.5\nc\td\t2\n"),
+        ("t.json", '[{"text": "one"}, {"text": "two"}]'),
+        ("t.jsonl", '{"anchor": "one", "positive": "two"}\n'),
+    ],
+)
+def test_a_packed_file_has_the_rows_and_the_digest_of_the_file_itself(write, cache, name, content):
+    plain = load_training_file(write(name, content), cache)
+    packed = load_training_file(write(f"{name}.gz", gzip.compress(content.encode())), cache, refresh=True)
+    assert list(packed.rows()) == list(plain.rows())
+    assert (packed.sha256, packed.dropped_lines) == (plain.sha256, plain.dropped_lines)
+    assert len(list(cache.glob("*.arrow"))) == 1
+    assert packed.locate([0]) == plain.locate([0])
+
+
+def test_an_error_in_a_packed_file_names_its_line(error_of):
+    assert "t.csv.gz, line 3: expected 2 cells" in error_of("t.csv.gz", gzip.compress(b"a,b\none,two\nthree\n"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "changed"])
+def test_a_damaged_packed_file_is_refused(error_of, damage):
+    raw = gzip.compress("".join(f"sentence {i}\n" for i in range(1_000)).encode())
+    damaged = {"cut": raw[:-9], "text": b"text\n", "changed": raw[:200] + bytes([raw[200] ^ 255]) + raw[201:]}
+    assert "is not a complete gzip file" in error_of("t.txt.gz", damaged[damage])
+
+
+def test_a_parquet_file_has_the_rows_of_its_table(write, cache):
+    columns = {"s1": ["NA", "", "a\nb"], "s2": ["1.5", "x", "null"], "score": [0.5, 1.0, 2.0]}
+    path = cache.parent / "t.parquet"
+    pq.write_table(pa.table(columns), path)
+    data = load_training_file(path, cache)
+    assert list(data.rows()) == [("NA", "1.5", 0.5), ("a b", "null", 2.0)]
+    assert (data.dropped_lines, data.unit) == ((2,), "row")
+    assert data.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert data.locate([1])[0]["given_row"] == 3
+
+
+def test_class_labels_of_a_parquet_file_are_words(cache):
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    table = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features=features)
+    path = cache.parent / "t.parquet"
+    table.to_parquet(path)
+    assert list(load_training_file(path, cache).rows()) == [("a", "yes"), ("b", "no")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": ["a", 3]}, None),
+        ({"text": [1, 2]}, r"row 1: key 'text': expected a string but found the number 1"),
+        ({"a": ["x", "y"], "b": [["p"], ["q"]]}, r"row 1: key 'b': expected a string but found a list"),
+        ({"a": ["x"], "label": ["y\0"]}, r"row 1: key 'label': found \\u0000"),
+    ],
+)
+def test_a_parquet_file_that_is_no_training_data_is_refused(cache, columns, message):
+    path = cache.parent / "t.parquet"
+    if message is None:
+        path.write_bytes(b"PAR1 but not Parquet")
+        message = "is not a Parquet file"
+    else:
+        pq.write_table(pa.table(columns), path)
+    with pytest.raises(UserError, match=message):
+        load_training_file(path, cache)
+    assert files_in(cache) == []

@@ -385,3 +385,17 @@ def test_embeddings_that_cannot_be_scored_are_refused_with_the_row(task):
         measured(task, encode=with_nan)
     with pytest.raises(DataError, match="same embedding for all"):
         measured(task, encode=lambda sentences: np.ones((len(sentences), 2)))
+
+
+@pytest.mark.parametrize("name", ["pairs.csv.gz", "pairs.tsv.gz", "pairs.jsonl.gz", "pairs.parquet"])
+def test_packed_files_and_parquet_give_the_same_pairs(tmp_path, name):
+    frame, path = pd.DataFrame(PAIRS, columns=["one", "two", "score"]), tmp_path / name
+    if name == "pairs.parquet":
+        frame.to_parquet(path)
+    elif name == "pairs.jsonl.gz":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if "tsv" in name else ",")
+    task = own_pairs(path)
+    assert task.pairs.first == [first for first, _, _ in PAIRS]
+    assert task.pairs.gold.tolist() == pytest.approx([score for _, _, score in PAIRS])

@@ -1,5 +1,6 @@
 """Retrieval data in the layout of BEIR and NanoBEIR sets: what is read, the scores, outcomes and comparisons."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -340,9 +341,20 @@ def test_places_that_cannot_be_read_are_named(folder, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             retrieval_tasks(list(map(str, given)), "test")
-    (copy / "corpus.jsonl").rename(copy / "corpus.jsonl.gz")
-    with pytest.raises(UserError, match=r"contains corpus\.jsonl\.gz; unpack with gunzip"):
+    (copy / "corpus.jsonl").rename(copy / "corpus.jsonl.gz")  # which is not packed
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz: cannot be read \(it is not a complete gzip file"):
         own_retrieval(copy)
+
+
+def test_packed_files_are_read_as_the_files_in_them(folder, tmp_path):
+    shutil.copytree(folder, copy := tmp_path / "copy")
+    for path in [*copy.glob("*.jsonl"), *copy.glob("qrels/*.tsv")]:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    plain, packed = own_retrieval(folder), own_retrieval(copy)
+    assert (packed.documents.texts, packed.queries.texts) == (plain.documents.texts, plain.queries.texts)
+    assert packed.relevant == plain.relevant
+    assert sorted(packed.contents.values()) == sorted(plain.contents.values())
 
 
 @pytest.mark.parametrize(
