@@ -120,12 +120,9 @@ def read_sentences(path: Path, option: str) -> list[str]:
 
     try:
         with doing(f"while {path} was read"), open_rows(path) as file:
-            lines = file.read().split(b"\n")
+            texts = [single_blanks(decode_line(path, number, line)) for number, line in numbered_lines(path, file)]
     except OSError as error:
         raise UserError(f"{spell(option, path)}: cannot read the file: {error.strerror}") from error
-    texts = [single_blanks(decode_line(path, number, line)) for number, line in enumerate(lines, start=1)]
-    if not texts[-1]:  # the text after the last line end
-        texts.pop()
     for number, text in enumerate(texts, start=1):
         if not text:
             raise line_error(path, number, f"is blank; remove it, since {spell(option)} takes one sentence per line")

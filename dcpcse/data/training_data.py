@@ -162,27 +162,38 @@ def _explained(folder: Path) -> Iterator[None]:
 def _write_stream(file: BinaryIO, source: RowSource, header: Header, complete: Iterator[FileRow]) -> dict[str, Any]:
     import pyarrow as pa
 
-    repeats, tally = Duplicates(header.roles), LabelCounter(header.target)
-    contents = ColumnContents(header)
+    counts = RowCounts(header)
     schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
-            repeats.add(batch)
-            tally.add(batch)
-            contents.add(batch)
+            counts.add(batch)
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, list(header.names))
-        column_problems = contents.problems(source.leave_out)
+        column_problems = counts.contents.problems(source.leave_out)
         if fatal := next((problem.text for problem in column_problems if problem.is_fatal), None):
             raise UserError(f"{source.described}: {fatal}")
         problems = [*(problem.text for problem in column_problems), *filter(None, [score_problem(header)])]
         # The summary is not in the schema's metadata, which is written before the number of dropped rows is known.
-        labels = {"classes": tally.classes, "scores": tally.scores}
-        summary = {**source.summary(header), **labels, "problems": problems, "repeats": repeats.found().as_dict()}
+        labels = {"classes": counts.labels.classes, "scores": counts.labels.scores}
+        repeats = counts.repeats.found().as_dict()
+        summary = {**source.summary(header), **labels, "problems": problems, "repeats": repeats}
         end = _record_batch([[] for _ in header.names], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary
+
+
+class RowCounts:
+    """What is counted while rows are read: repeated rows, labels, and what the columns of sentences contain."""
+
+    def __init__(self, header: Header) -> None:
+        self.repeats, self.labels = Duplicates(header.roles), LabelCounter(header.target)
+        self.contents = ColumnContents(header)
+
+    def add(self, rows: Sequence[FileRow]) -> None:
+        """Add complete rows."""
+        for counter in (self.repeats, self.labels, self.contents):
+            counter.add(rows)
 
 
 def _record_batch(columns: Iterable[Sequence[str]], schema: "pa.Schema") -> "pa.RecordBatch":

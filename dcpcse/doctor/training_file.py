@@ -12,15 +12,15 @@ from pathlib import Path
 from dcpcse.data.checks import (
     MOST_UNKNOWN,
     REMEDY,
-    ColumnContents,
     describe_unknown,
     format_problem,
     header_problem,
     score_problem,
 )
-from dcpcse.data.columns import CLASS, Header, LabelCounter, describe_labels, positives_in
-from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
-from dcpcse.data.readers import DataSource, format_of, open_rows, read_table
+from dcpcse.data.columns import CLASS, Header, describe_labels, positives_in
+from dcpcse.data.duplicates import LineCounter, Occurrences
+from dcpcse.data.readers import DataSource, FileRow, format_of, open_rows, read_table
+from dcpcse.data.training_data import RowCounts
 from dcpcse.doctor.evaluation_data import key
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 from dcpcse.utils.errors import UserError
@@ -48,13 +48,14 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
-    rows, path = _RowCounts(settings), source.path
+    path = source.path
     try:
         header, complete = read_table(source)
+        rows = _SentenceCounts(settings, header)
         megabytes = os.path.getsize(path) / 1e6
         batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])
         for batch in settings.progress(batches, None, f"{path.name} ({megabytes:.0f} MB)"):
-            rows.add(batch, header)
+            rows.add(batch)
     except UserError as error:  # the rest of the file cannot be read
         yield from _faults(source)
         text = _without_path(str(error), path)
@@ -95,8 +96,8 @@ def _faults(source: _FaultCollector) -> Findings:
         yield fault("row refused", text, occurrences.lines, occurrences.count)
 
 
-def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollector) -> Findings:
-    if not rows.repeats or not (number := rows.count):
+def _table(path: Path, header: Header, rows: "_SentenceCounts", source: _FaultCollector) -> Findings:
+    if not (number := rows.count):
         yield fault("no rows", f"the file has no complete row (columns {', '.join(header.names)}); add some")
         return
     named = zip((name[:40] for name in header.names), header.roles, strict=True)
@@ -108,7 +109,7 @@ def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollect
         yield warning("blank", "rows with a blank cell are skipped in training", occurrences.lines, occurrences.count)
     if text := header_problem(path, header.names):
         yield warning("header", text)
-    for problem in rows.contents.problems(source.leave_out):
+    for problem in rows.table.contents.problems(source.leave_out):
         yield (fault if problem.is_fatal else warning)("column", problem.text)
     if text := score_problem(header):
         yield warning("scores", text)
@@ -151,30 +152,22 @@ def _bytes(path: Path) -> Findings:
         yield note("last line", "the last line has no line ending; is the file truncated?")
 
 
-class _RowCounts:
+class _SentenceCounts:
     """Statistics of all rows of a file."""
 
-    def __init__(self, settings: CheckSettings) -> None:
+    def __init__(self, settings: CheckSettings, header: Header) -> None:
         self.settings = settings
-        self.repeats: Duplicates | None = None
-        self.labels = LabelCounter(None)
-        self.contents: ColumnContents | None = None
-        self.count = 0
+        self.table, self.count = RowCounts(header), 0
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
         self.evaluated: Histogram[str] = Histogram()
         self.unknown, self._unknown_rows = 0, LineCounter()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
-    def add(self, batch: Sequence[tuple[int, list[str]]], header: Header) -> None:
-        if self.repeats is None:
-            self.labels, self.contents = LabelCounter(header.target), ColumnContents(header)
-            self.repeats = Duplicates(header.roles)
-        self.repeats.add(batch)
-        self.labels.add(batch)
-        self.contents.add(batch)
+    def add(self, batch: Sequence[FileRow]) -> None:
+        self.table.add(batch)
         self.count += len(batch)
-        if self.labels.kind:
+        if self.table.labels.kind:
             batch = [(number, cells[:-1]) for number, cells in batch]  # without the label column
         for number, cells in batch:
             for cell in cells:
@@ -220,7 +213,7 @@ class _RowCounts:
 
     def findings(self, header: Header) -> Findings:
         """Yield the findings; yield nothing if there are no rows."""
-        if not self.repeats or not self.count:
+        if not self.count:
             return
         yield from self._labels()
         yield from self._repeats(header)
@@ -246,20 +239,22 @@ class _RowCounts:
         return note("unknown", text, rows.lines, rows.count)
 
     def _labels(self) -> Findings:
-        classes, scores = self.labels.classes, self.labels.scores
+        classes, scores = self.table.labels.classes, self.table.labels.scores
         if len(classes) == 1 or (scores and scores[0] == scores[1]):
             same = next(iter(classes or scores))
-            yield fault("labels", f"all rows have the {self.labels.kind} {same}, from which nothing can be learned")
-        elif self.labels.kind:
+            yield fault(
+                "labels", f"all rows have the {self.table.labels.kind} {same}, from which nothing can be learned"
+            )
+        elif self.table.labels.kind:
             yield ok("labels", describe_labels(classes, scores))
-        if self.labels.kind == CLASS and (single := sum(count == 1 for count in classes.values())):
+        if self.table.labels.kind == CLASS and (single := sum(count == 1 for count in classes.values())):
             level = fault if single == len(classes) else warning
             yield level(
                 "single", f"{single:,} of {len(classes):,} classes have one sentence, which is its own positive"
             )
 
     def _repeats(self, header: Header) -> Findings:
-        repeats, kind = self.repeats.found(), self.labels.kind
+        repeats, kind = self.table.repeats.found(), self.table.labels.kind
         unit = "sentence" if kind == CLASS else "pair"
         kinds = {
             "duplicate": (repeats.duplicates, "rows that repeat an earlier row"),
@@ -314,18 +309,18 @@ def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
     return tuple(quantiles)
 
 
-def _tasks(rows: _RowCounts) -> str:
+def _tasks(rows: _SentenceCounts) -> str:
     return ", ".join(f"{task}: {count:,}" for task, count in rows.evaluated.most_common())
 
 
-def _truncated(rows: _RowCounts) -> str:
+def _truncated(rows: _SentenceCounts) -> str:
     limit = rows.settings.max_seq_length
     if rows.settings.tokenizer:
         return f"rows with a sentence of more than {limit} tokens, which training truncates (--max_seq_length)"
     return f"rows with a sentence of more than {limit - 2} words; training truncates it (--max_seq_length {limit})"
 
 
-Words = Callable[[_RowCounts], str]
+Words = Callable[[_SentenceCounts], str]
 _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     "evaluation": (
         warning,
