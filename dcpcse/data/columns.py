@@ -116,7 +116,7 @@ _SEVERAL_POSITIVES = re.compile("OP{2,}N*")
 class Columns(tuple[str, ...]):
     """The roles of the columns of training data, with a summary of the labels.
 
-    classes: the classes that occur, of pairs in the order of `labels.CLASSES`. scores: the smallest and the largest
+    classes: the classes that occur, of pairs in the order of `CLASSES`. scores: the smallest and the largest
     score. Either is empty if the data have no labels of this kind, or if only the roles of the columns are known.
     """
 

@@ -246,7 +246,7 @@ class TrainingData:
     """The sentences of one training file, or of one Python object.
 
     dataset: a table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
-    negatives, all strings; or with labels, `label` (a string of `labels.CLASSES`), `score` (a number) or `class` (a
+    negatives, all strings; or with labels, `label` (a string of `columns.CLASSES`), `score` (a number) or `class` (a
     string) as the last column.
     name: the path, or the name and the kind of the object, for messages and for the record of a run.
     columns: the names of the columns in the file (`text` for a txt file).
