@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # By this, tqdm says in a notebook without ipywidgets that it draws bars as text.
 warnings.filterwarnings("ignore", "IProgress not found")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Adaptation",
     "Adapters",
