@@ -226,7 +226,7 @@ def complete_rows(source: RowSource, header: Header, rows: Iterable[FileRow]) ->
             problem = (
                 f"expected {len(header.names)} cells, one for each of {list(header.names)}, but found "
                 f"{len(sentences)}; "
-                'add the missing cells, or put cells that contain the delimiter in double quotes ("...")'
+                'give each row as many, with cells that contain the delimiter in double quotes ("...")'
             )
             source.refuse(number, source.error(number, problem))
         elif not sentences or not all(sentences):

@@ -61,7 +61,7 @@ class EvaluationArguments(EncoderArguments):
         "of --tasks. In dev mode, the tasks that have a dev set.",
         choices=[*TASK_SETS, MULTILINGUAL, "na"],
     )
-    tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(FAMILY_OF)}.")
+    tasks: list[str] | None = option(None, f"Tasks in place of a set: {', '.join(FAMILY_OF)}.")
     pairs: str | None = option(
         None,
         "File of your own with two sentences and a score per row: csv, json, jsonl, or tab-separated under any other "
@@ -207,7 +207,7 @@ class EvaluationArguments(EncoderArguments):
         There are none if only own data or tasks of MTEB are given. Raises UserError if options contradict each
         other, and DataError if no task of the set supports the mode.
         """
-        if self.task_set == "na":
+        if self.task_set == "na" or (self.tasks and not self.task_set):
             if not (self.tasks or self._others):
                 raise UserError(
                     f"{spell('task_set', 'na')} needs {spell('tasks')}, {spell('pairs')}, {spell('labels')}, "
@@ -215,7 +215,7 @@ class EvaluationArguments(EncoderArguments):
                 )
             return tuple(self.tasks or ())
         if self.tasks:
-            raise UserError(f"{spell('tasks', self.tasks)} needs {spell('task_set', 'na')}; add it")
+            raise UserError(f"{spell('tasks')} and {spell('task_set', self.task_set)} exclude each other; give one")
         if self.task_set == MULTILINGUAL or (self._others and not self.task_set):
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")

@@ -44,7 +44,7 @@ from dcpcse.utils.distributed import (
     local_device,
     require_same_in_all_processes,
 )
-from dcpcse.utils.errors import UserError, is_command_line, spell
+from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_output, require_writable
 from dcpcse.utils.run_files import read_scores
 
@@ -139,9 +139,7 @@ def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
-    with advice(
-        OF_EVALUATION, "--task_set na --tasks STSBenchmark" if is_command_line() else 'tasks=["STSBenchmark"]'
-    ):
+    with advice(OF_EVALUATION, spell("tasks", ["STSBenchmark"])):
         suite = (
             load_suite(chosen, args.data_dir, settings, extra=extra) if chosen or extra else Suite({}, settings, {})
         )

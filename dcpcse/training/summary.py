@@ -37,7 +37,7 @@ def summary(trainer: Trainer) -> str:
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: encoder {backbone:,}, {_state(encoder)}; trained: "
             f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps) - guides:,}{of_guides}",
-            f"text starts at position {encoder.position_offset}; at most {encoder.max_tokens} tokens",
+            f"text starts at position {encoder.position_offset}; the encoder takes {encoder.max_tokens} tokens",
             _batch(trainer),
             *_sizes(trainer),
             f"batches {_batches(encoder)}",

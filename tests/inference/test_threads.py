@@ -22,7 +22,7 @@ from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.inference import simcse
 from dcpcse.inference.adapters import Adapters
-from dcpcse.inference.file_encoding.encode_job import EncodeJob
+from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.simcse import SimCSE
 
@@ -180,6 +180,6 @@ def test_threads_that_add_to_an_index_lose_nothing(backend):
 def test_threads_that_encode_files_count_their_own_truncated_texts(tiny, sentences, caplog):
     model, text = plain_encoder(load_backbone(tiny("bert")), "avg"), " ".join(sentences)
     job = EncodeJob("tiny", SimpleNamespace(batch_size=8), "float32", False, None, False)
-    calls = [lambda n=n: job.encode(model, ["short", *[text * 2] * n]).truncated for n in range(4)]
+    calls = [lambda n=n: job.encode(model, Chunk(n, ["short", *[text * 2] * n])).truncated for n in range(4)]
     require_same_as_alone(calls, np.testing.assert_equal, rounds=10)
     assert not caplog.records

@@ -257,7 +257,7 @@ def _link(desk: Path) -> None:
     (desk / "link.txt").symlink_to("moved-away.txt")
 
 
-STSB = "--task_set na --tasks STSBenchmark"
+STSB = "--tasks STSBenchmark"
 GUIDED = "train ... --train_file pairs.csv --guide bert"
 ADAPT = "adapt bert --output_dir out"
 MINE = {"mine.csv": _pairs_of(0, 60)}
@@ -984,7 +984,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("no data", "evaluate ... --data_dir nowhere", "nowhere"),
         Case("a file for the folder", "evaluate ... --data_dir train.txt", "train.txt"),
-        Case("a year is missing", "evaluate ... --mode test", "--task_set na --tasks STSBenchmark"),
+        Case("a year is missing", "evaluate ... --mode test", "--tasks STSBenchmark"),
         Case(
             "not all of it", f"evaluate --model_name_or_path bert --data_dir sts --mode dev --pooler avg {STSB}", "12 "
         ),

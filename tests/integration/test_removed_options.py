@@ -25,6 +25,10 @@ COMMANDS = {
     "flex_attention": ("train", *WITH_ENCODERS),
     "shard_encoder": ("train",),
     "url": ("encode",),
+    **dict.fromkeys(
+        ("final_dropout", "initializer_range", "intermediate_size", "max_position_embeddings", "num_attention_heads"),
+        ("pretrain",),
+    ),
 }
 """Removed option → commands that had it, or that take the options of those that had it."""
 

@@ -646,7 +646,7 @@ def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tm
         (["x", "--output", "y", "--layout", "z"], "--layout z: unknown; choose from: "),
         (["x", "--output", "y", "--bas", "z"], "did you mean --base?"),
         (["x", "--output", "y", "--template", "no slot"], "0 slots for the sentence"),
-        (["x", "--output", "y", "--position_offset", "-1"], "must be 0 or more"),
+        (["x", "--output", "y", "--position_offset", "-1"], "must be at least 0"),
     ],
 )
 def test_wrong_options_are_one_line(words, message, capsys):

@@ -10,7 +10,7 @@ import numpy as np
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.significance import SAMPLES, Estimate, difference, estimate, resample
 from dcpcse.experiments.adaptation.measures import Measure
-from dcpcse.utils.errors import plural
+from dcpcse.utils.errors import plural, spell
 from dcpcse.utils.tables import make_table
 
 LEAST_TO_TELL = 50
@@ -21,6 +21,9 @@ LEVEL = 0.95
 
 GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothing tried"
 """The verdicts."""
+
+FEW = 4
+"""Number of settings below which a result says that more time may change it."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,10 @@ def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]
         f"{delta['high']:+.2f}; {test['covers']})"
     )
     where = f"the adapted encoder is in {folder}" if result["kept"] else "no model is kept"
+    few = f"; only {plural(tried, 'setting')} fitted into the time: more {spell('minutes')} may find a gain"
     advice = {
         GAIN: where,
-        NO_GAIN: f"keep your encoder as it is; {where}",
+        NO_GAIN: f"keep your encoder as it is; {where}{few if tried < FEW else ''}",
         TOO_FEW: f"the test part has {result['items']}, and {LEAST_TO_TELL} are needed; {where}",
     }
     return [
