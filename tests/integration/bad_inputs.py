@@ -1120,7 +1120,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("mode", "evaluate ... --mode train", "--mode train"),
         Case("task set", "evaluate ... --task_set sst", "--task_set sst"),
         Case("a task misspelt", "evaluate ... --task_set na --tasks STSB", "STSB"),
-        Case("tasks and a set of tasks", "evaluate ... --tasks STS12", "--tasks STS12"),
+        Case("tasks and a set of tasks", "evaluate ... --tasks STS12 --task_set sts", "--tasks and --task_set sts"),
         Case("no tasks", "evaluate ... --task_set na", "--tasks"),
         Case("a task without a dev set", "evaluate ... --task_set na --tasks STS12", "STS12"),
         Case("STS without frequent tokens in dev mode", "evaluate ... --task_set frequent", "frequent"),
