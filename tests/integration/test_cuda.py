@@ -101,6 +101,7 @@ def test_packed_equals_padded(name, tiny, sentences):
     assert largest(*found) < 1e-3
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="the kernels need a GPU")
 @pytest.mark.parametrize("name", ["dcpcse", "promptbert", "promptbert, deep", "simcse", "sbert"])
 def test_attention_by_kernels_equals_that_of_torch(name, tiny, sentences, monkeypatch):
     prefix_kernel = pytest.importorskip("dcpcse.encoders.prefix_kernel", reason="Triton is not installed")
@@ -117,6 +118,7 @@ def test_attention_by_kernels_equals_that_of_torch(name, tiny, sentences, monkey
     assert largest(expected, found) < 1e-3
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="the kernels need a GPU")
 @pytest.mark.parametrize("name", ["dcpcse", "dcpcse, mlm", "scpcse", "promptbert, deep"])
 def test_a_frozen_stack_by_kernels_equals_layers_of_torch(name, tiny, sentences, monkeypatch):
     """In float32, to see more than rounding; in bfloat16 beside autocast, whose gradients round as much."""
