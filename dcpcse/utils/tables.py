@@ -3,7 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from prettytable import PrettyTable, TableStyle
+import prettytable
+from prettytable import PrettyTable
+
+STYLES: Any = getattr(prettytable, "TableStyle", prettytable)
+"""The forms of a table, such as `STYLES.MARKDOWN`; before prettytable 3.12, they are names of the module."""
 
 
 def make_table(
@@ -11,7 +15,7 @@ def make_table(
     rows: Iterable[Iterable[Any]],
     align: str = "c",
     title: str | None = None,
-    style: TableStyle = TableStyle.DEFAULT,
+    style: Any = STYLES.DEFAULT,
 ) -> PrettyTable:
     """Return a table, whose `str` is its text.
 
@@ -20,7 +24,7 @@ def make_table(
         rows: The cells of each row.
         align: `l`, `c` or `r` for each column; the last letter also holds for all columns after it.
         title: Line above the table.
-        style: Form of the text, such as that of Markdown.
+        style: Form of the text, one of `STYLES`.
     """
     shown = PrettyTable(list(heads), title=title)
     shown.set_style(style)

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from prettytable import TableStyle
 from senteval.names import FAMILY_OF
 
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
 from dcpcse.experiments.reproduction.results import Cell, RowResult
 from dcpcse.utils.errors import plural
-from dcpcse.utils.tables import make_table
+from dcpcse.utils.tables import STYLES, make_table
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
@@ -47,7 +46,7 @@ def _as_printed(figure: float, column: str) -> str:
     return f"{figure:.2f}" if column in (AVERAGE_COLUMN, *FAMILY_OF) else f"{figure:g}"
 
 
-def result_table(results: Sequence[RowResult], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
+def result_table(results: Sequence[RowResult], baseline: str | None, style: Any = STYLES.DEFAULT) -> str:
     """Return the results, one table per published table. Rows without a result show the reason."""
     return "\n\n".join(
         _one_table(name, list(members), baseline, style)
@@ -55,7 +54,7 @@ def result_table(results: Sequence[RowResult], baseline: str | None, style: Tabl
     )
 
 
-def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, style: TableStyle) -> str:
+def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, style: Any) -> str:
     columns = results[0].row.columns
     last = columns[-1]
     head = ["row", "n", *columns, f"best {last}", f"worst {last}", f"published {last}", "difference"]
@@ -141,7 +140,7 @@ def markdown(
 ) -> str:
     """Return the tables, the environment and the commands of each unit as Markdown."""
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
-    tables = result_table(results, baseline, TableStyle.MARKDOWN)
+    tables = result_table(results, baseline, STYLES.MARKDOWN)
     return "\n".join([tables, "", environment_line(environment), "", "Commands:", "", *lines, ""])
 
 

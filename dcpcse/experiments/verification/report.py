@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from prettytable import TableStyle
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.experiments.reproduction.result_tables import environment_line
@@ -21,7 +20,7 @@ from dcpcse.experiments.verification.subject import Subject
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
-from dcpcse.utils.tables import make_table
+from dcpcse.utils.tables import STYLES, make_table
 
 RULE = (
     "passes if each published figure, the average included, differs by at most 0.05 points from the measured one, "
@@ -105,7 +104,7 @@ class Verification:
         subject["weights_sha256"] = dict(source.weights)
         return {**head, "columns": columns, "checkpoint": subject, **self.facts}
 
-    def table(self, style: TableStyle = TableStyle.DEFAULT) -> str:
+    def table(self, style: Any = STYLES.DEFAULT) -> str:
         """Return the figures as a table."""
         rows = [
             [
@@ -190,7 +189,7 @@ def page(verification: Verification) -> str:
         "",
         f"{content['shows']}. A row {RULE}.",
         "",
-        verification.table(TableStyle.MARKDOWN),
+        verification.table(STYLES.MARKDOWN),
         "",
         "## Checkpoint",
         "",
