@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, spell
 
 _TIMEOUT = timedelta(days=30)
@@ -43,7 +45,11 @@ def init_process_group(backend: str = "gloo", timeout: timedelta = _TIMEOUT) -> 
     Args:
         backend: As in `torch.distributed.init_process_group`.
         timeout: The time that a later exchange may take. At the start, the processes wait for each other for
-            DCPCSE_MEETING_SECONDS, by default two minutes; then torch raises DistStoreError.
+            DCPCSE_MEETING_SECONDS, by default two minutes, unless torchrun has started them.
+
+    Raises:
+        UserError: If two processes have the same rank.
+        torch.distributed.DistStoreError: If the others do not arrive in time.
     """
     if launched() > 1 and world_size() == 1:
         # A store still has the addresses of an earlier group of this program: a prefix keeps the groups apart.
@@ -58,11 +64,27 @@ _groups = itertools.count()
 
 @cache
 def _meet(timeout: timedelta) -> Any:
-    """Return the store through which the processes meet. Without torchrun, this waits until all have arrived."""
-    seconds = float(os.environ.get("DCPCSE_MEETING_SECONDS", "120"))
-    store = next(dist.rendezvous("env://", timeout=timedelta(seconds=seconds)))[0]
+    """Return the store through which the processes meet, when all have arrived. torchrun watches over its own."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return next(dist.rendezvous("env://", timeout=timeout))[0]
+    seconds, rank = float(os.environ.get("DCPCSE_MEETING_SECONDS", "120")), os.environ.get("RANK")
+    notice = f"waiting up to {seconds:g} s for all {launched()} processes of WORLD_SIZE"
+    timer = threading.Timer(_PATIENCE, notify, [notice])
+    timer.start()
+    try:
+        store = next(dist.rendezvous("env://", timeout=timedelta(seconds=seconds)))[0]
+    finally:
+        timer.cancel()
+    # torch counts the processes only, and would wait without end for a rank that none of them has.
+    if store.add(f"dcpcse/rank {rank}", 1) > 1:
+        raise UserError(f"two processes have RANK {rank}; number them from 0 to {launched() - 1}")
+    store.wait([f"dcpcse/rank {number}" for number in range(launched())])
     store.set_timeout(timeout)
     return store
+
+
+_PATIENCE = 5
+"""Seconds after which a process says that it is waiting for the others."""
 
 
 def destroy_process_group() -> None:

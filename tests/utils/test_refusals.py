@@ -4,6 +4,7 @@ import ast
 import io
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 import dcpcse
 from dcpcse.cli.runner import run
-from dcpcse.utils import text_lines
+from dcpcse.utils import distributed, text_lines
 from dcpcse.utils.console import printable_output
 from dcpcse.utils.distributed import init_process_group
 from dcpcse.utils.errors import UserError, shortened
@@ -114,6 +115,12 @@ def test_one_module_prints_and_one_opens_inputs():
             if printing or reading:
                 faults.append(f"{path.relative_to(PACKAGE)}, line {call.lineno}: {name}()")
     assert not faults, "\n".join(faults)
+
+
+def test_torchrun_decides_how_long_its_processes_wait(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(distributed.dist, "rendezvous", lambda url, timeout: iter([(timeout, 0, 2)]))
+    assert distributed._meet.__wrapped__(timedelta(days=3)) == timedelta(days=3)
 
 
 def test_a_process_without_the_others_ends_in_time(monkeypatch):
