@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -70,21 +71,27 @@ class TextFile:
         """Return the number of lines of a chunk; the last chunk may be shorter."""
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
-    def chunk(self, number: int) -> list[str]:
-        """Return the lines of a chunk without line ends; raise UserError if they are not those that were checked."""
-        self.require_unchanged()
+    def read_chunks(self, numbers: Iterable[int] | None = None) -> Iterator[list[str]]:
+        """Yield the lines of chunks without line ends; raise UserError if they are not those that were checked.
+
+        Args:
+            numbers: The chunks, in ascending order, in which a packed file is unpacked only once. Default: all.
+        """
         try:
             with open_rows(self.path) as file:
-                file.seek(self.starts[number])
-                lines = list(islice(file, self.chunk_size))
+                for number in range(self.chunks) if numbers is None else numbers:
+                    self.require_unchanged()
+                    file.seek(self.starts[number])
+                    lines = list(islice(file, self.chunk_size))
+                    digest = hashlib.sha256()
+                    for line in lines:
+                        digest.update(line)
+                    # A changed file may keep its size and its modification time.
+                    if digest.digest() != self.digests[number]:
+                        raise self._changed()
+                    yield [decode_line(self.path, i, line) for i, line in enumerate(lines, self.first_line(number))]
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}") from error
-        digest = hashlib.sha256()
-        for line in lines:
-            digest.update(line)
-        if digest.digest() != self.digests[number]:  # a changed file may keep its size and its modification time
-            raise self._changed()
-        return [decode_line(self.path, i, line) for i, line in enumerate(lines, self.first_line(number))]
 
     def require_unchanged(self) -> None:
         """Raise UserError if the file has changed since it was checked."""

@@ -139,8 +139,8 @@ def test_a_packed_text_file_is_read_in_chunks(tmp_path):
     path.write_bytes(gzip.compress("".join(f"sentence {i}\n" for i in range(10)).encode()))
     file = TextFile.read(path, 4)
     assert (file.lines, file.chunks) == (10, 3)
-    assert file.chunk(2) == ["sentence 8", "sentence 9"]
-    assert file.chunk(0) == [f"sentence {i}" for i in range(4)]
+    assert next(file.read_chunks([2])) == ["sentence 8", "sentence 9"]
+    assert next(file.read_chunks([0])) == [f"sentence {i}" for i in range(4)]
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match="is not a complete gzip file"):
         TextFile.read(path, 4)

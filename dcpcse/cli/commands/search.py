@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def search_command(argv: Sequence[str]) -> None:
         index = _index(model, args, encoder.batch_size)
     notify(index.described)
     chunks = [places.query] if places.query else []
-    for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
+    for queries in chain(chunks, file.read_chunks() if file else ()):
         results = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
         for query, hits in zip(queries, results, strict=True):
             print_result(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))

@@ -45,26 +45,27 @@ def similarity_command(argv: Sequence[str]) -> None:
     from dcpcse.inference.loading import load_model
 
     file = TextFile.read(args.pairs, PAIRS) if args.pairs else None
-    for number in range(file.chunks if file else 0):
-        _pairs(file, number)  # checks the lines before the encoder is loaded
+    for _ in _pairs(file) if file else ():  # checks the lines before the encoder is loaded
+        pass
     model = load_model(places.model, encoder)
     pairs = [(places.sentence[0], other) for other in places.sentence[1:]]
-    chunks = [pairs] if file is None else (_pairs(file, number) for number in range(file.chunks))
+    chunks = [pairs] if file is None else _pairs(file)
     encode = partial(model.encode, batch_size=encoder.batch_size, truncate_dim=args.truncate_dim)
     for first, second, score in _scored(encode, chunks):
         line = {"sentences": [first, second], "score": score}
         print_result(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
 
 
-def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
-    """Return the pairs in a chunk of lines. Raises UserError if a line does not contain two sentences."""
-    pairs = []
-    for line, text in enumerate(file.chunk(number), file.first_line(number)):
-        parts = text.split("\t")
-        if len(parts) != 2 or not all(part.strip() for part in parts):
-            raise line_error(file.path, line, "expected two sentences separated by one tab")
-        pairs.append((parts[0], parts[1]))
-    return pairs
+def _pairs(file: "TextFile") -> Iterator[list[tuple[str, str]]]:
+    """Yield the pairs of each chunk of lines. Raises UserError if a line does not contain two sentences."""
+    for number, texts in enumerate(file.read_chunks()):
+        pairs = []
+        for line, text in enumerate(texts, file.first_line(number)):
+            parts = text.split("\t")
+            if len(parts) != 2 or not all(part.strip() for part in parts):
+                raise line_error(file.path, line, "expected two sentences separated by one tab")
+            pairs.append((parts[0], parts[1]))
+        yield pairs
 
 
 def _scored(

@@ -95,7 +95,7 @@ def encode_file(
         shards = Shards(output, _made_of(job, text, args), text.chunks, shape, args.dtype)
 
         def write_output(file: BinaryIO, vectors: Iterator[np.ndarray]) -> None:
-            sentences = map(text.chunk, range(text.chunks)) if args.with_sentences else None
+            sentences = text.read_chunks() if args.with_sentences else None
             write(file, vectors, sentences, (text.lines, dimension), args.dtype)
             text.require_unchanged()
 
@@ -103,7 +103,7 @@ def encode_file(
             record = shards.finished()
             if record is None:
                 missing = shards.start(args.overwrite)
-                chunks = (Chunk(number, text.chunk(number)) for number in missing)
+                chunks = map(Chunk, missing, text.read_chunks(missing))
                 with contextlib.closing(team.run(partial(job.start, model=model), chunks)) as outcomes:
                     _save(outcomes, text, missing, shards, show_progress)
                 record = shards.join(write_output)

@@ -444,7 +444,7 @@ def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[li
     """Return the number of sentences, the sentences in chunks, and the sha256 of a text file (None for a list)."""
     if isinstance(texts, str | Path):
         file = TextFile.read(texts, CHUNK)
-        return file.lines, map(file.chunk, range(file.chunks)), file.sha256
+        return file.lines, file.read_chunks(), file.sha256
     texts = strings(texts)
     if not texts:
         raise UserError("the list of sentences is empty; give at least one sentence")
