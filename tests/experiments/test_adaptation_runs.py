@@ -18,7 +18,7 @@ from dcpcse.experiments.adaptation import kinds, run, trial
 from dcpcse.experiments.adaptation import settings as tried
 from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.measures import Outcome
-from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW
+from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW, Adaptation
 from dcpcse.experiments.adaptation.settings import settings_of
 from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, FinishedTrial, Watch
 from dcpcse.utils.errors import UserError
@@ -495,3 +495,19 @@ def test_the_command_prints_the_figures_and_ends_with_0_without_a_gain(tiny, few
     assert "too few to tell: the test part has 24 pairs, and 50 are needed" in said
     assert "scored pairs: 72 rows to train, 24 rows to choose (dev), 24 rows to test" in caplog.text
     assert "setting 1 of 1 (tuning deep, " in caplog.text
+
+
+def test_no_gain_of_few_settings_recommends_more_time():
+    points = {"value": 50.0, "low": 40.0, "high": 60.0}
+    test = {"untouched": points, "adapted": points, "difference": points, "covers": "100 items"}
+    known = {
+        "measure": "Spearman",
+        "verdict": NO_GAIN,
+        "dev": {},
+        "test": test,
+        "kept": False,
+        "items": "100 pairs",
+    }
+    for number, untried, recommends in ((3, 13, True), (4, 12, False), (2, 0, False)):
+        record = {"result": {**known, "described": "lora_r 8", "step": 15, "untried": untried}, "tried": number}
+        assert ("more minutes may find a gain" in str(Adaptation(NO_GAIN, Path("out"), record))) == recommends

@@ -23,7 +23,7 @@ GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothi
 """The verdicts."""
 
 FEW = 4
-"""Number of settings below which a result says that more time may change it."""
+"""Number of tried settings below which a result says that more time may change it, if some are left."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]
     few = f"; only {plural(tried, 'setting')} fitted into the time: more {spell('minutes')} may find a gain"
     advice = {
         GAIN: where,
-        NO_GAIN: f"keep your encoder as it is; {where}{few if tried < FEW else ''}",
+        NO_GAIN: f"keep your encoder as it is; {where}{few if tried < FEW and result.get('untried') else ''}",
         TOO_FEW: f"the test part has {result['items']}, and {LEAST_TO_TELL} are needed; {where}",
     }
     return [

@@ -378,7 +378,8 @@ class _Search:
     def _result(self, dev: Outcome) -> dict[str, Any]:
         """Measure the best trial and the untouched encoder on the test part, and keep the model if it is a gain."""
         best, test = self._best, self.parts.test
-        known = {"measure": test.title, "items": f"{test.size} {test.items}"}
+        untried = len(self.settings) - len(self.record.trials)
+        known = {"measure": test.title, "items": f"{test.size} {test.items}", "untried": untried}
         if best is None:
             reasons = [trial.reason for trial in self.record.trials.values() if trial.reason]
             reason = reasons[0] if reasons else f"{self.request.minutes:g} minutes are not enough for one evaluation"
