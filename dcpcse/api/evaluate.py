@@ -144,7 +144,7 @@ def evaluate(
     is_listed = fit_on is not None and not isinstance(fit_on, str | os.PathLike)
     args = EvaluationArguments(
         model_name_or_path=os.fspath(model) if is_name else getattr(encoder, "name", type(model).__name__),
-        task_set=MULTILINGUAL if names == (MULTILINGUAL,) else "na" if names else None,
+        task_set=MULTILINGUAL if names == (MULTILINGUAL,) else None,
         tasks=list(names) if names and names != (MULTILINGUAL,) else None,
         mode=mode,
         data_dir=data_dir,

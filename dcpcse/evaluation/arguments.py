@@ -207,16 +207,16 @@ class EvaluationArguments(EncoderArguments):
         There are none if only own data or tasks of MTEB are given. Raises UserError if options contradict each
         other, and DataError if no task of the set supports the mode.
         """
-        if self.task_set == "na" or (self.tasks and not self.task_set):
-            if not (self.tasks or self._others):
-                raise UserError(
-                    f"{spell('task_set', 'na')} needs {spell('tasks')}, {spell('pairs')}, {spell('labels')}, "
-                    f"{spell('retrieval')}, {spell('mteb')} or {spell('mteb_benchmark')}; add one"
-                )
-            return tuple(self.tasks or ())
+        if self.tasks and self.task_set in (None, "na"):
+            return tuple(self.tasks)
         if self.tasks:
             raise UserError(f"{spell('tasks')} and {spell('task_set', self.task_set)} exclude each other; give one")
-        if self.task_set == MULTILINGUAL or (self._others and not self.task_set):
+        if self.task_set == "na" and not self._others:
+            raise UserError(
+                f"{spell('task_set', 'na')} needs {spell('tasks')}, {spell('pairs')}, {spell('labels')}, "
+                f"{spell('retrieval')}, {spell('mteb')} or {spell('mteb_benchmark')}; add one"
+            )
+        if self.task_set in (MULTILINGUAL, "na") or (self._others and not self.task_set):
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
 
