@@ -221,7 +221,7 @@ def format_problem(path: Path, *, as_text: bool = False) -> list[str]:
     delimiter = None if suffix == ".txt" else delimiter_of(path)
     rows = [[line] for line in lines] if delimiter is None else _rows(lines, delimiter)
     rows = [[cell.strip() for cell in row] for row in rows]
-    problem = _found(lines, delimiter, rows, path.name)
+    problem = _found(lines, delimiter, rows, format_of(path))
     if problem is None:
         return []
     read = f"the sentence {_short(rows[0][0])}" if delimiter is None else f"the columns {_listed(rows[0])}"
@@ -234,14 +234,15 @@ def warn_of_format(path: Path, *, as_text: bool = False) -> None:
         warn(f"{path}: {problem}")
 
 
-def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[str]], name: str) -> str | None:
+def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[str]], extension: str) -> str | None:
     kind = "a text file with one sentence per line" if delimiter is None else f"a table with {_NAMES[delimiter]}"
     if _is_json(lines):
         return f"its lines are JSON, but it is read as {kind}; name it .jsonl, or .json if it is one array"
     widths = Counter(map(len, rows)).most_common(1)
     if widths[0][0] == 1 and (separator := _delimiter(lines)) not in (None, delimiter):
-        remedy = {"\t": "name it .tsv", ",": "name it .csv"}.get(separator, "separate them by tabs and name it .tsv")
-        if name.removesuffix(".gz").endswith(remedy.split()[-1]):  # it is, and this program reads no columns
+        suffix = {",": ".csv"}.get(separator, ".tsv")
+        remedy = f"name it {suffix}" if separator in "\t," else f"separate them by tabs and name it {suffix}"
+        if suffix == extension:  # this program reads no columns
             remedy = "write the column of sentences to a text file"
         return f"its lines have columns separated by {_NAMES[separator]}, but it is read as {kind}; {remedy}"
     for column, cells in enumerate(zip(*(row for row in rows[1:] if len(row) == widths[0][0]), strict=True), start=1):

@@ -34,15 +34,15 @@ class _Kind:
 
     option: str | None = None
     default: float | None = None
-    make: Callable[..., Augmentation] | None = None
+    make: Callable[[Any], Augmentation | None] = lambda args: None
 
 
 KINDS: Mapping[str, _Kind] = {
     "none": _Kind(),
-    "shuffle": _Kind(make=TokenShuffling),
-    "token_cutoff": _Kind("token_cutoff_rate", 0.15, TokenCutoff),
-    "feature_cutoff": _Kind("feature_cutoff_rate", 0.2, FeatureCutoff),
-    "dropout": _Kind("embedding_dropout_rate", 0.2, ElementDropout),
+    "shuffle": _Kind(make=lambda args: TokenShuffling()),
+    "token_cutoff": _Kind("token_cutoff_rate", 0.15, lambda args: TokenCutoff(args.token_cutoff_rate)),
+    "feature_cutoff": _Kind("feature_cutoff_rate", 0.2, lambda args: FeatureCutoff(args.feature_cutoff_rate)),
+    "dropout": _Kind("embedding_dropout_rate", 0.2, lambda args: ElementDropout(args.embedding_dropout_rate)),
     "adversarial": _Kind("noise_norm", 1.0),
 }
 """The values of --augmentation_1 and _2. The defaults are those of the paper; noise_norm is from its public code."""
@@ -173,22 +173,15 @@ def _copies(
     """Return the views of a column: two copies and, if classification needs it, the unchanged sentence."""
     kinds, template = (args.augmentation_1, args.augmentation_2), (0,) if templates else ()
     named = zip((column, f"{column}_copy"), kinds, strict=True)
-    views = [View(name, column, template, _augmentation(kind, args)) for name, kind in named]
+    views = [View(name, column, template, KINDS[kind].make(args)) for name, kind in named]
     if classification and "none" not in kinds:
         views.append(View(_unchanged_view(kinds, column), column, template))
     return views
 
 
-def _augmentation(kind: str, args: ModelArguments) -> Augmentation | None:
-    entry = KINDS[kind]
-    strength = [getattr(args, entry.option)] if entry.option else []
-    return None if entry.make is None else entry.make(*strength)
-
-
 def _unchanged_view(kinds: Sequence[str], column: str) -> str:
     """Return the name of the view that contains the unchanged sentences of a column."""
-    names = (column, f"{column}_copy")
-    return names[kinds.index("none")] if "none" in kinds else f"{column}_whole"
+    return (column, f"{column}_copy")[kinds.index("none")] if "none" in kinds else f"{column}_whole"
 
 
 def _classification(hidden_size: int, args: ModelArguments, columns: Columns) -> Mapping[str, Term]:

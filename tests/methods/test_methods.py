@@ -555,5 +555,4 @@ def test_the_length_of_a_batch_counts_the_sentence_and_not_the_template(tiny):
 
 def test_the_file_of_every_method_is_short():
     for name, entry in METHODS.items():
-        _, _, below_imports = inspect.getsource(inspect.getmodule(entry.build)).partition("\n\n\n")
-        assert 10 < len(below_imports.splitlines()) < 180, name
+        assert len(inspect.getsource(inspect.getmodule(entry.build)).splitlines()) < 200, name
