@@ -18,9 +18,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
-from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, tokenizer_record
-from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.heads import (
     DenseLayers,
@@ -31,16 +31,22 @@ from dcpcse.encoders.heads import (
     build_head,
     head_record,
 )
+from dcpcse.encoders.identity import (
+    EncoderSource,
+    fingerprint,
+    tell_unrecorded,
+    tokenizer_differences,
+    tokenizer_record,
+)
 from dcpcse.encoders.lora import Lora, lora_weights, require_peft
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.encoders.recorded_backbone import load_recorded, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.shortening import require_size
 from dcpcse.encoders.storage import hub, manifest, model_folder
-from dcpcse.encoders.storage.backbone_folder import SentenceModules, TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.storage.model_folder import SentenceModules, TunedBackbone, read_backbone
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate, missing_cls
 from dcpcse.encoders.tokenization import TokenizedTexts
@@ -515,7 +521,7 @@ class SentenceEncoder(nn.Module):
             UserError: If files are damaged.
         """
         record = contents.record
-        if (difference := next(recorded_tokenizer_differences(record, tokenizer), None)) is not None:
+        if (difference := next(tokenizer_differences(record, tokenizer), None)) is not None:
             raise UserError(
                 f"the tokenizer in {folder} differs from that of the training: {difference}; copy the folder again"
             )
@@ -612,8 +618,6 @@ class SentenceEncoder(nn.Module):
             return {}, {}
         parameters = self.encoder.backbone.state_dict(keep_vars=True)
         weights = read_backbone(Path(folder), record["backbone"])
-        # The pooler in the file is used by other libraries only.
-        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
         require_same_tensors(f"{folder}: the encoder", parameters, weights)
         return parameters, weights
 
@@ -644,15 +648,19 @@ class SentenceEncoder(nn.Module):
 
     def plain_obstacles(self) -> list[str]:
         """Return the reasons why AutoModel and sentence-transformers would compute different vectors, if any."""
-        return plain_obstacles(
-            pooling=self.pooling,
-            opens=self.encoder.tuned or self.encoder.lora is not None,
-            templates=bool(self.templates),
-            prompts=self.encoder.prompt is not None,
-            position_offset=self.encoder.position_offset,
-            dtype=self.encoder.dtype_name,
-            other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
-        )
+        encoder, offset, dtype = self.encoder, self.encoder.position_offset, self.encoder.dtype_name
+        reasons = {
+            "its encoder is frozen, so the folder does not contain it": not encoder.tuned and encoder.lora is None,
+            f"its encoder is in {dtype}": dtype != "float32",
+            "it uses a template": bool(self.templates),
+            "it has deep prompts": encoder.prompt is not None,
+            f"its sentences start at position {offset}": offset != 0,
+            f"its pooling, {self.pooling}, is neither [CLS] nor the mean of the last layer": (
+                self.pooling not in SentenceModules.POOLINGS
+            ),
+            "its head at inference is not a tanh MLP": self.head_at_inference and not isinstance(self.head, TanhMLP),
+        }
+        return [reason for reason, applies in reasons.items() if applies]
 
     def tuned_backbone(self) -> TunedBackbone:
         """Return the trained backbone and, where possible, the settings with which other libraries can use it."""

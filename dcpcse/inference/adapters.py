@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, tokenizer_record
+from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, load_recorded
+from dcpcse.encoders.identity import require_recorded, tokenizer_record
 from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.recorded_backbone import load_recorded, require_recorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, dtype_of, encode_in_batches, in_float32, plain_encoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions

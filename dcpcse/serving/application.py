@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dcpcse.encoders.fingerprint import current_identity
+from dcpcse.encoders.identity import current_identity
 from dcpcse.serving.monitoring import log_event, log_failure
 from dcpcse.serving.registry import FolderWatcher, ServedModel
 from dcpcse.serving.requests import (

@@ -22,9 +22,9 @@ from uvicorn.supervisors import Multiprocess
 
 from dcpcse.analysis.plots.inputs import labelled
 from dcpcse.data.text_file import read_sentences
-from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.fingerprint import current_identity
+from dcpcse.encoders.frozen_layers import prepacked
+from dcpcse.encoders.identity import current_identity
 from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.inference.arguments import EncoderArguments

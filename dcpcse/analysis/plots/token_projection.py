@@ -170,7 +170,7 @@ def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], 
 
     matrices: keys of `MATRICES`. If both matrices of an encoder are equal, as with tied weights, they are one item.
     """
-    from dcpcse.encoders.untrained.static import biased_tokens
+    from dcpcse.encoders.untrained import biased_tokens
 
     tokenizer, weights = model.tokenizer, _matrices(model, matrices)
     size = len(next(iter(weights.values())))

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcpcse.encoders.backbones import Backbone, EncoderSource, build_backbone, load_backbone
+from dcpcse.encoders.backbones import Backbone, build_backbone, load_backbone
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import HEADS, build_head
+from dcpcse.encoders.identity import EncoderSource
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dcpcse.encoders.storage import manifest
-from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
+from dcpcse.encoders.storage.manifest import AdapterConfig, EncoderConfig
 from dcpcse.inference.public_checkpoints.recognise import WEIGHT_FILES, find_weight_file
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.pickled_tensors import load_pickle
