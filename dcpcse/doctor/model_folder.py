@@ -16,7 +16,7 @@ from dcpcse.encoders.storage.manifest import (
     EncoderConfig,
     read_object,
 )
-from dcpcse.inference.public_checkpoints.recognise import recognise_checkpoint
+from dcpcse.inference.public_checkpoints.read import recognise_checkpoint
 from dcpcse.interop.folder_contents import find_base, require_shapes
 from dcpcse.training.run_history import find_scores, is_checkpoint, read_run
 from dcpcse.utils.errors import UserError, first_line

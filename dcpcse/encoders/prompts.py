@@ -203,10 +203,6 @@ class SharedPrefix(TablePrefix):
         self.seed = torch.randint(2**62, (1,), device=table.device) if rate else None
         self._rows, self._layers = rows, _by_layer(table.unsqueeze(0), shape)
 
-    def tables(self, layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = self._layers[layer]
-        return keys[0].transpose(0, 1), values[0].transpose(0, 1)
-
     def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
         keys, values = self._layers[layer]
         return self._dropped(keys, philox.PROMPT_KEYS, layer), self._dropped(values, philox.PROMPT_VALUES, layer)
@@ -218,12 +214,6 @@ class SharedPrefix(TablePrefix):
             return part
         mask = philox.kept(self.seed, self.rate, kind, layer, part.shape[1], self._rows, part.shape[2:])
         return part * mask / (1 - self.rate)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._layers)
-
-    def __len__(self) -> int:
-        return len(self._layers)
 
 
 class MixedPrefix(TablePrefix):
@@ -255,19 +245,9 @@ class MixedPrefix(TablePrefix):
             for part in (index, mask, first.int(), lengths.int())
         )
 
-    def tables(self, layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = (half[0].transpose(0, 1) for half in self._layers[layer])
-        return keys, values
-
     def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = (half[0].transpose(0, 1)[self._index].transpose(1, 2) for half in self._layers[layer])
+        keys, values = (table[self._index].transpose(1, 2) for table in self.tables(layer))
         return keys, values
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._layers)
-
-    def __len__(self) -> int:
-        return len(self._layers)
 
 
 class ShallowPrompt(nn.Module):

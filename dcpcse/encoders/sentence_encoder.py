@@ -38,8 +38,8 @@ from dcpcse.encoders.identity import (
     tokenizer_differences,
     tokenizer_record,
 )
-from dcpcse.encoders.lora import Lora, lora_weights, require_peft
-from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.lora import lora_weights, require_peft
+from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
@@ -568,58 +568,38 @@ class SentenceEncoder(nn.Module):
             UserError: If the parts of the two models or their sizes differ.
         """
         contents = contents or model_folder.read_contents(folder)
-        prompt = self.encoder.prompt
-        if (prompt is None) != (contents.prompts is None):
-            theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
-            raise UserError(f"{folder} has {theirs}, but this model has {ours}; {SAME_CONFIGURATION}")
-        expected = self._other_trained()
-        require_same_tensors(f"{folder}: {manifest.TRAINED}", expected, contents.trained)
+        encoder, prompt, record = self.encoder, self.encoder.prompt, contents.record
+        prompts, encoders = ("no deep prompts", "deep prompts"), ("a frozen encoder", "a trained encoder")
+        for theirs, ours in (
+            (prompts[record["prompt"] is not None], prompts[prompt is not None]),
+            (_adapter_in_words(record.get("lora")), _adapter_in_words(encoder.lora and encoder.lora.record())),
+            (encoders[record["backbone"] is not None], encoders[encoder.tuned]),
+        ):
+            if theirs != ours:
+                raise UserError(f"{folder} has {theirs}, but this model has {ours}; {SAME_CONFIGURATION}")
+        parts = [
+            (manifest.TRAINED, self._other_trained(), contents.trained),
+            (manifest.PEFT_WEIGHTS, lora_weights(encoder.backbone), contents.lora),
+        ]
+        if encoder.tuned:
+            weights = read_backbone(Path(folder), record["backbone"])
+            parts.append(("the encoder", encoder.backbone.state_dict(keep_vars=True), weights))
+        for what, expected, saved in parts:
+            require_same_tensors(f"{folder}: {what}", expected, saved)
         if prompt is not None:
             wanted, shape = (prompt.shape.length, prompt.width), tuple(contents.prompts.shape)
             if shape != wanted:
                 raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
-        lora = self._own_lora(folder, contents)
-        parameters, weights = self._own_backbone(folder, contents.record)
         with torch.no_grad():
-            for name, parameter in expected.items():
-                parameter.copy_(contents.trained[name])
-            for name, parameter in lora.items():
-                parameter.copy_(contents.lora[name])
-            for name, parameter in parameters.items():
-                parameter.copy_(weights[name])
+            for _, expected, saved in parts:
+                for name, parameter in expected.items():
+                    parameter.copy_(saved[name])
             if prompt is not None and prompt.projection is None:
                 prompt.table.weight.copy_(contents.prompts)
             elif prompt is not None and not _same_prompts(prompt.table().cpu(), contents.prompts):
                 raise UserError(
                     f"{folder}: the prompts differ from the output of the saved projection; copy the folder again"
                 )
-
-    def _own_lora(self, folder: str | Path, contents: model_folder.FolderContents) -> Mapping[str, Tensor]:
-        """Return the matrices of this LoRA adapter, which those of the folder fit; {} without an adapter."""
-        ours, saved = self.encoder.lora and self.encoder.lora.effect, contents.record.get("lora")
-        theirs = saved and Lora.of(saved).effect
-        if ours != theirs:
-            raise UserError(
-                f"{folder} has {_adapter_in_words(theirs)}, but this model has {_adapter_in_words(ours)}; "
-                f"{SAME_CONFIGURATION}"
-            )
-        matrices = lora_weights(self.encoder.backbone)
-        require_same_tensors(f"{folder}: {manifest.PEFT_WEIGHTS}", matrices, contents.lora)
-        return matrices
-
-    def _own_backbone(
-        self, folder: str | Path, record: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return the weights of this trained backbone and those in the folder; both are empty if it is frozen."""
-        if self.encoder.tuned != (record["backbone"] is not None):
-            theirs, ours = ("a frozen", "trained") if self.encoder.tuned else ("a trained", "frozen")
-            raise UserError(f"{folder} has {theirs} encoder, but this model's encoder is {ours}; {SAME_CONFIGURATION}")
-        if not self.encoder.tuned:
-            return {}, {}
-        parameters = self.encoder.backbone.state_dict(keep_vars=True)
-        weights = read_backbone(Path(folder), record["backbone"])
-        require_same_tensors(f"{folder}: the encoder", parameters, weights)
-        return parameters, weights
 
     def _other_trained(self) -> dict[str, Tensor]:
         """Return the trained tensors except prompt table and backbone, by their names in `trained.safetensors`."""
@@ -695,7 +675,7 @@ class SentenceEncoder(nn.Module):
 
 
 @dataclass(frozen=True)
-class EncoderInputs:
+class EncoderInputs(TensorGroup):
     """A batch of `encode`.
 
     Args:
@@ -720,17 +700,6 @@ class EncoderInputs:
             slots: As in `EncoderInputs`, on the CPU.
         """
         return cls(input_ids, attention_mask, slots, Packing.of(attention_mask))
-
-    def to(self, device: torch.device, **options: Any) -> "EncoderInputs":
-        """Return a copy on another device."""
-        return self._with(lambda part: part.to(device, **options))
-
-    def pin_memory(self) -> "EncoderInputs":
-        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
-        return self._with(lambda part: part.pin_memory())
-
-    def _with(self, change: Callable[[Any], Any]) -> "EncoderInputs":
-        return EncoderInputs(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
 
 InputsT = TypeVar("InputsT", bound=Movable)
@@ -814,11 +783,11 @@ def _same_prompts(computed: Tensor, saved: Tensor) -> bool:
     return torch.allclose(computed, saved.to(computed.dtype), rtol=max(1e-5, rounding), atol=max(1e-4, rounding))
 
 
-def _adapter_in_words(effect: Mapping[str, Any] | None) -> str:
-    """Return the settings of `Lora.effect` in words, for messages."""
-    if effect is None:
+def _adapter_in_words(record: Mapping[str, Any] | None) -> str:
+    """Return the settings of an adapter that determine its vectors in words, for messages."""
+    if record is None:
         return "no LoRA adapter"
-    return f"a LoRA adapter of rank {effect['r']}, alpha {effect['alpha']} on {', '.join(effect['target_modules'])}"
+    return f"a LoRA adapter of rank {record['r']}, alpha {record['alpha']} on {', '.join(record['target_modules'])}"
 
 
 def _require_pooler(name: str) -> None:

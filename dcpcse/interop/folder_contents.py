@@ -21,7 +21,7 @@ from dcpcse.encoders.storage.manifest import (
     count_trained,
     parameters_of,
 )
-from dcpcse.inference.public_checkpoints.recognise import (
+from dcpcse.inference.public_checkpoints.read import (
     WEIGHT_FILES,
     find_weight_file,
     recognise_checkpoint,

@@ -33,7 +33,7 @@ from dcpcse.encoders.identity import (
 )
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
-from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
+from dcpcse.inference.public_checkpoints.read import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments

@@ -18,8 +18,7 @@ from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.inference.public_checkpoints.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
 from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Imported, Layout, find_layout
-from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
-from dcpcse.inference.public_checkpoints.recognise import is_sentence_transformer
+from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint, is_sentence_transformer
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options
