@@ -40,9 +40,8 @@ import torch
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.prompts import PromptShape
+from dcpcse.encoders.prompts import PROMPT_FORMS, PromptShape
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.vector_prompts import PROMPT_FORMS
 
 ROOT = Path(__file__).parents[1]
 

@@ -41,10 +41,11 @@ from interleaved import in_turn, table
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, EncoderSource
-from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
+from dcpcse.encoders.identity import EncoderSource
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.tokenization import pad
 from dcpcse.methods import build_method, fill_defaults, model_arguments

@@ -13,10 +13,9 @@ from dcpcse.encoders.heads import (
 )
 from dcpcse.encoders.lora import Lora
 from dcpcse.encoders.pooling import POOLERS, Pooler
-from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
+from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt, VectorPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.encoders.template_denoising import Denoising
-from dcpcse.encoders.vector_prompts import VectorPrompt
 
 __all__ = [
     "HEADS",

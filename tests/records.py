@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from past_runs import make_run
 
-from dcpcse.analysis.plots import alignment_uniformity, prompt_length, scores, training_curves
+from dcpcse.analysis.plots import alignment_uniformity, scores, training_curves
 from dcpcse.cli.commands.info import format_facts
 from dcpcse.cli.main import find_command
 from dcpcse.data.corrupted_corpus import Corpus
@@ -159,7 +159,7 @@ def make_records(root: Path) -> dict[str, Record]:
         "answer",
         "answer.json",
         ANSWER,
-        lambda folder: prompt_length.read_points(folder / "answer.json", None, "avg"),
+        lambda folder: scores.read_prompt_lengths(folder / "answer.json", None, "avg"),
     )
     add("unit", "unit.json", {"digest": "d", "name": "u"}, of_unit(is_finished))
     similar = {"sentences": ["a", "b"], "score": 0.5}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.analysis.plots.pretraining_curve import curve_png, draw
+from dcpcse.analysis.plots.training_curves import curve_png, draw_pretraining
 from dcpcse.api.unchanged_process import unchanged_process
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.run import run_pretraining
@@ -33,7 +33,7 @@ class PretrainingResult:
 
     def plot(self) -> "Figure":
         """Draw the curve beside the figures of a unigram model. Raises UserError if matplotlib is not installed."""
-        return draw(self.record)
+        return draw_pretraining(self.record)
 
 
 def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> PretrainingResult:

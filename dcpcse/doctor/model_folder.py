@@ -8,9 +8,15 @@ from safetensors import SafetensorError, safe_open
 
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
 from dcpcse.encoders.storage import manifest
-from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
-from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_WEIGHTS, read_object
-from dcpcse.inference.public_checkpoints.recognise import recognise_checkpoint
+from dcpcse.encoders.storage.manifest import (
+    CONFIG,
+    PEFT_CONFIG,
+    PEFT_WEIGHTS,
+    AdapterConfig,
+    EncoderConfig,
+    read_object,
+)
+from dcpcse.inference.public_checkpoints.read import recognise_checkpoint
 from dcpcse.interop.folder_contents import find_base, require_shapes
 from dcpcse.training.run_history import find_scores, is_checkpoint, read_run
 from dcpcse.utils.errors import UserError, first_line

@@ -11,7 +11,7 @@ uses the boundaries of the sequences. For a packed batch, a missing mask means t
 sequences may attend to each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -46,10 +46,18 @@ class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
     first_prompts: Tensor | None = None
     prompt_counts: Tensor | None = None
     most_prompts: int
+    _layers: Mapping[int, tuple[Tensor, Tensor]]  # keys and values, each (1, heads, rows of the table, head_dim)
 
     def tables(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a layer without dropout, each (rows of the table, heads, head_dim)."""
-        raise NotImplementedError
+        keys, values = self._layers[layer]
+        return keys[0].transpose(0, 1), values[0].transpose(0, 1)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
 
 
 class PackedAttention(Protocol):

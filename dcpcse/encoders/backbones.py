@@ -1,11 +1,9 @@
-"""Load frozen encoders from Hugging Face folders or the hub, and identify them by weights and configuration."""
+"""Load encoders from Hugging Face folders, model folders or the Hub."""
 
 import contextlib
-import hashlib
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
-from dcpcse.encoders.base_facts import configuration, tokenizer_facts
+from dcpcse.encoders.identity import EncoderSource, OtherEncoderError, require_recorded
 from dcpcse.encoders.safe_loading import (
     NO_CODE,
     NO_WEIGHTS,
@@ -32,56 +30,13 @@ from dcpcse.encoders.safe_loading import (
 )
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE
+from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, WEIGHTS, backbone_path
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import OptionError, UserError, first_line, spell
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.private.models import holds_peft_adapter
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.safetensors_io import require_same_tensors
-
-
-@dataclass(frozen=True)
-class EncoderSource:
-    """Origin of a frozen encoder, and its identity.
-
-    The last three are None if an earlier version recorded the source; `weights_file` is no part of the identity.
-
-    Args:
-        name_or_path: Folder or hub id.
-        revision: Commit on the hub; None for a folder.
-        model_type: As in the configuration.
-        hidden_size: The dimension H of the hidden states.
-        fingerprint: Digest of its weights without their names, by which earlier versions identified an encoder.
-        weights: Digest of its weights with their names.
-        configuration: See `base_facts.configuration`.
-        weights_file: Name of the file with the weights, or of the index of several files, such as "pytorch_model.bin"
-            for a pickle.
-    """
-
-    name_or_path: str
-    revision: str | None
-    model_type: str
-    hidden_size: int
-    fingerprint: str
-    weights: str | None = None
-    configuration: Mapping[str, Any] | None = None
-    weights_file: str | None = None
-
-    @classmethod
-    def of(
-        cls, model: PreTrainedModel, name_or_path: str, revision: str | None, weights_file: str | None
-    ) -> "EncoderSource":
-        """Return the source of a loaded encoder without heads.
-
-        Args:
-            model: The encoder.
-            name_or_path: As in `EncoderSource`.
-            revision: As in `EncoderSource`.
-            weights_file: As in `EncoderSource`.
-        """
-        kind, size = model.config.model_type, model.config.hidden_size
-        return cls(name_or_path, revision, kind, size, *fingerprints(model), configuration(model), weights_file)
 
 
 @dataclass(frozen=True)
@@ -176,55 +131,56 @@ def build_backbone(
     return Backbone(model.eval(), fitting_tokenizer(tokenizer or folder, folder, model, options), source)
 
 
-def fingerprint(model: nn.Module) -> str:
-    """Return the first of the `fingerprints` of a model."""
-    return fingerprints(model)[0]
-
-
-def fingerprints(model: nn.Module) -> tuple[str, str]:
-    """Return two sha256 of the shapes and float32 bytes of all weights: without their names, and with their names.
-
-    The first is the identity that earlier versions recorded; it is the same if layers are swapped. Poolers are
-    excluded, so that an encoder has the same fingerprints with and without its pooler.
-    """
-    state = {name: weight for name, weight in model.state_dict().items() if not name.startswith("pooler.")}
-    digests = {name: weight_digest(weight) for name, weight in state.items()}
-    parameters = [digests[name] for name, _ in model.named_parameters() if name in digests]
-    return combined_digest(parameters), named_digest(digests)
-
-
-def combined_digest(digests: Iterable[bytes]) -> str:
-    """Return a sha256 of the digests of weights, which depends neither on their names nor on their order."""
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
-
-
-def named_digest(digests: Mapping[str, bytes], settings: Any = None) -> str:
-    """Return a sha256 of the digests of weights by their names, and of settings.
+def load_recorded(
+    folder: str | Path, record: Mapping[str, Any], base: str | None, options: LoadOptions | None
+) -> Backbone:
+    """Load the encoder of a model folder, and compare its fingerprint with the recorded one.
 
     Args:
-        digests: Name of a weight → its digest.
-        settings: Anything that can be written to JSON.
+        folder: The model folder.
+        record: Its manifest.
+        base: Current location of the frozen encoder. None: the recorded one.
+        options: Revision, cache and token for the Hub.
+
+    Raises:
+        UserError: If the loaded encoder is a different one, or if a base is given for a folder that contains its own
+            encoder.
     """
-    named = {name: digest.hex() for name, digest in digests.items()}
-    return hashlib.sha256(json.dumps([named, settings], sort_keys=True).encode()).hexdigest()
+    if record["backbone"] is None:
+        return _load_base(folder, record["base"], base, options)
+    if base is not None:
+        raise UserError(f"{folder} contains its own trained encoder; leave out {spell('base')}")
+    encoder_folder = backbone_path(Path(folder), record["backbone"])
+    if not (encoder_folder / WEIGHTS).is_file():  # a model folder contains no pickles, and none is read in its place
+        raise UserError(f"{encoder_folder / WEIGHTS} is missing; the model folder is not complete: copy it again")
+
+    def require_same(source: EncoderSource) -> None:
+        if source.fingerprint != record["backbone"]["fingerprint"]:
+            raise UserError(f"the encoder in {encoder_folder} is not the trained one; copy the folder again")
+
+    return load_backbone(str(encoder_folder), tokenizer=str(folder), options=options, require=require_same)
 
 
-def weight_digest(weight: Tensor) -> bytes:
-    """Return the sha256 of the shape and float32 bytes of a weight."""
-    data = weight.detach().to("cpu", torch.float32).contiguous()
-    digest = hashlib.sha256(repr(tuple(data.shape)).encode())
-    digest.update(data.flatten().numpy())
-    return digest.digest()
+def _load_base(
+    folder: str | Path, recorded: Mapping[str, Any], base: str | None, options: LoadOptions | None
+) -> Backbone:
+    where = base or recorded["name_or_path"]
+    options = options or LoadOptions()
+    if base is None and options.revision is None:
+        options = replace(options, revision=recorded["revision"])
 
+    def require_same(source: EncoderSource) -> None:
+        require_recorded(folder, recorded, source, where, f"give the recorded one with {spell('base')}")
 
-def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the sha256 of all tokens and their ids."""
-    return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
-
-
-def tokenizer_record(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return the entries of `dcpcse.json` that identify a tokenizer."""
-    return {"vocabulary": vocabulary_fingerprint(tokenizer), "tokenizer": tokenizer_facts(tokenizer)}
+    try:
+        return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)
+    except UserError as error:
+        if base is not None or isinstance(error, OtherEncoderError):
+            raise
+        raise UserError(
+            f"cannot load the frozen encoder of {folder} from {where!r} ({error}); give its location now with "
+            f"{spell('base')}"
+        ) from error
 
 
 def require_trained_head(lm_head: str) -> None:

@@ -14,12 +14,10 @@ from dcpcse.encoders.attention import ForwardPass, Prefix
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
 from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.positions import positions_of
-from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
-from dcpcse.encoders.relative_positions import adds_to_scores
+from dcpcse.encoders.positions import adds_to_scores, positions_of
+from dcpcse.encoders.prompts import PROMPT_KINDS, DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.storage.manifest import PROMPT_KEY
 from dcpcse.encoders.templates import Slots
-from dcpcse.encoders.vector_prompts import PROMPT_KINDS
 from dcpcse.utils.errors import OptionError, UserError, spell
 
 

@@ -3,19 +3,30 @@
 Autocast casts the weight of a linear layer to half precision in every pass. It keeps the result for further passes
 only if the weight is trained. Frozen weights do not change, so they are cast once here. Autocast does not cast the
 weights of layer normalisation and of embeddings, and neither does this module.
+
+The second half of this module computes all layers of a frozen BERT-like encoder in bfloat16 by one autograd function
+while its prompts are trained. Autocast keeps the sums of hidden states and layer normalisation in float32 and casts
+their results for every product. Here, hidden states and their gradients are bfloat16 between operations, and float32
+only inside each of them. The backward pass computes the gradients of hidden states and prompts only. Both passes start
+some ten kernels for a layer and nothing else, since starting them takes the CPU as long as the GPU needs to run them.
 """
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from dcpcse.encoders.frozen_layers import Product, frozen_linear_layers, using_products
-from dcpcse.encoders.half_layers import HALF, HalfStack, frozen_stacks
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.frozen_layers import Product, frozen_linear_layers, is_frozen, using_products
+from dcpcse.encoders.prompts import SharedPrefix
 from dcpcse.utils.private.models import version_of
 
 _KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
@@ -38,7 +49,7 @@ def in_half_precision(
         keep: Keep the copies for the next context with `keep`, which makes new ones if the weights were changed in
             between.
         whole: With bfloat16, also compute the frozen layers of encoders that use kernels as one function
-            (`dcpcse.encoders.half_layers`), whose results differ from autocast by rounding.
+            (`HalfStack`), whose results differ from autocast by rounding.
 
     Yields:
         The number of layers that no other context of this dtype had in half precision.
@@ -91,3 +102,222 @@ def _state(layer: nn.Linear, dtype: torch.dtype) -> object:
     if any(weight.is_inference() for weight in layer.parameters()):
         return object()  # inference tensors have no version counter; a new object differs from every earlier state
     return dtype, [(weight.data_ptr(), weight.device, version_of(weight)) for weight in layer.parameters()]
+
+
+HALF = torch.bfloat16
+MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "electra")
+"""Model types whose layers are those of BERT, with the same names."""
+
+
+def frozen_stacks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the stacks of layers of encoders in a module that use kernels: BERT-like, float32, and all frozen."""
+    for part in module.modules():
+        if isinstance(part, Encoder) and part.by_kernels and part.backbone.config.model_type in MODEL_TYPES:
+            config, stack = part.backbone.config, part.backbone.encoder
+            plain = config.hidden_act == "gelu" and not config.is_decoder and all(map(_is_plain, stack.layer))
+            if plain and is_frozen(stack, (nn.Linear, nn.LayerNorm)):
+                yield stack
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    return all(type(part) is nn.Linear for part in _linear_layers(layer))
+
+
+def _linear_layers(layer: nn.Module) -> list[nn.Module]:
+    """Return the maps to queries, keys, values and the output of attention, and those of the feed-forward part."""
+    attention = layer.attention.self
+    inner = [attention.query, attention.key, attention.value]
+    return [*inner, layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]
+
+
+Prompts = tuple[Tensor, Tensor]
+"""Keys and values of the prompts of a layer, each (P, heads, head_dim)."""
+
+
+class StackPass(NamedTuple):
+    """What the layers share in a forward pass and its backward pass.
+
+    settings: those of attention. seed: (1,) int64, key of the masks of hidden states. rates: the two dropout rates of
+    hidden states of each layer. save: whether there will be a backward pass.
+    """
+
+    settings: Any
+    seed: Tensor
+    rates: Sequence[tuple[float, float]]
+    save: bool
+
+    def masks(self, layer: int) -> Iterator[dict[str, Any]]:
+        """Yield what the two masks of hidden states of a layer depend on."""
+        for number, rate in enumerate(self.rates[layer]):
+            yield {"seed": self.seed, "number": 2 * layer + number, "dropout": rate}
+
+
+class Linear(NamedTuple):
+    """A frozen map x → x @ transposed + bias; transposed: the transposed weight, a view of it."""
+
+    bias: Tensor
+    weight: Tensor
+    transposed: Tensor
+
+
+class HalfLayer:
+    """The operations of one frozen layer on packed tokens (T, H), in bfloat16.
+
+    number: number of the layer, from 0. kernels: the functions of `prefix_kernel` and `layer_kernels`.
+    """
+
+    def __init__(self, layer: nn.Module, number: int, kernels: Any) -> None:
+        self.kernels = kernels
+        *inputs, outer, up, down = ((part.weight.detach(), part.bias.detach()) for part in _linear_layers(layer))
+        inputs = [torch.cat(parts) for parts in zip(*inputs, strict=True)]
+        parts = [(weight.to(HALF), bias.to(HALF)) for weight, bias in (inputs, outer, up, down)]
+        self.inputs, self.outer, self.up, self.down = (Linear(bias, weight, weight.t()) for weight, bias in parts)
+        norms = layer.attention.output.LayerNorm, layer.output.LayerNorm
+        self.norms = [(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms]
+        self.dropouts = layer.attention.output.dropout, layer.output.dropout
+        self.heads = layer.attention.self.num_attention_heads
+        self.number = number
+
+    def forward(self, states: Tensor, prompts: Prompts | None, run: StackPass) -> tuple[Tensor, list[Tensor]]:
+        """Return the hidden states after the layer, and what the backward pass needs."""
+        kernels = self.kernels
+        mask, last_mask = run.masks(self.number)
+        inputs = torch.addmm(self.inputs.bias, states, self.inputs.transposed)
+        context, sums = kernels.run_forward(self._parts(inputs), prompts, run.settings, self.number)
+        narrow = torch.addmm(self.outer.bias, context.flatten(1), self.outer.transposed)
+        middle, *saved = kernels.add_norm(narrow, states, *self.norms[0], **mask, save=run.save)
+        wide = torch.addmm(self.up.bias, middle, self.up.transposed)
+        narrow = torch.addmm(self.down.bias, F.gelu(wide), self.down.transposed)
+        output, *last_kept = kernels.add_norm(narrow, middle, *self.norms[1], **last_mask, save=run.save)
+        return output, [inputs, context, sums, *saved, wide, *last_kept]
+
+    def backward(
+        self,
+        gradient: Tensor,
+        prompts: Prompts | None,
+        run: StackPass,
+        saved: Sequence[Tensor],
+        parts: Tensor | None,
+        wanted: bool,
+    ) -> Tensor | None:
+        """Return the gradient of the hidden states before the layer if it is wanted, and write that of the prompts.
+
+        saved: what `forward` has returned. parts: where the parts of the prompts' gradient are written.
+        """
+        kernels = self.kernels
+        mask, last_mask = run.masks(self.number)
+        inputs, context, sums, *saved, wide, normalized, deviations = saved
+        narrow, middle = kernels.add_norm_backward(gradient, normalized, deviations, self.norms[1][0], **last_mask)
+        middle.addmm_(torch.ops.aten.gelu_backward(narrow @ self.down.weight, wide), self.up.weight)
+        narrow, states = kernels.add_norm_backward(middle, *saved, self.norms[0][0], **mask)
+        of_context = (narrow @ self.outer.weight).view_as(context)
+        gradients = torch.empty_like(inputs)
+        args = self._parts(inputs), prompts, context, sums, of_context
+        kernels.run_backward(*args, run.settings, self.number, self._parts(gradients), parts)
+        return states.addmm_(gradients, self.inputs.weight) if wanted else None
+
+    def _parts(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the queries, keys and values in (T, 3 · H), each (T, heads, head_dim)."""
+        return inputs.view(len(inputs), 3, self.heads, -1).unbind(1)
+
+
+class HalfStack:
+    """What a stack of frozen layers computes under autocast to bfloat16, from copies of its weights.
+
+    It leaves the work to autocast, which is more precise, in inference mode, as in `encode`; and where there are no
+    kernels for it: for batches with padding, for the hidden states of all layers and for activation checkpointing.
+    """
+
+    def __init__(self, stack: nn.Module) -> None:
+        kernels = import_kernels()
+        self.layers = [HalfLayer(layer, number, kernels) for number, layer in enumerate(stack.layer)]
+        self.first = stack.layer[0]
+
+    def takes(
+        self,
+        hidden: Tensor,
+        *args: Any,
+        kernels: Any = None,
+        prefix: Any = None,
+        output_hidden_states: bool = False,
+        **kwargs: Any,
+    ) -> bool:
+        kind, first = hidden.device.type, self.first
+        half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == HALF
+        checkpointing = first.gradient_checkpointing and first.training
+        others = output_hidden_states or checkpointing or torch.is_inference_mode_enabled()
+        return half and kernels is not None and isinstance(prefix, SharedPrefix | None) and not others
+
+    def __call__(
+        self, hidden: Tensor, *args: Any, kernels: Any, prefix: SharedPrefix | None = None, **kwargs: Any
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        hidden, attention = hidden.squeeze(0).to(HALF), self.first.attention.self
+        table = None if prefix is None else prefix.table
+        run = StackPass(
+            kernels.settings(hidden, prefix, None, attention.scaling, _rate(attention.dropout)),
+            torch.randint(2**62, (1,), device=hidden.device),
+            [tuple(map(_rate, layer.dropouts)) for layer in self.layers],
+            torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (hidden, table)),
+        )
+        with torch.autocast(hidden.device.type, enabled=False):
+            output = _Stack.apply(hidden, table, self, run)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=output.unsqueeze(0))
+
+    def prompts(self, table: Tensor | None) -> list[Prompts | None]:
+        """Return the prompts of each layer, which are parts of the table (P, 2 · layers · H)."""
+        if table is None:
+            return [None] * len(self.layers)
+        parts = table.unflatten(1, (2 * len(self.layers), self.layers[0].heads, -1)).unbind(1)
+        return [*zip(parts[::2], parts[1::2], strict=True)]
+
+
+class _Stack(torch.autograd.Function):
+    """Hidden states (T, H) of embeddings and the table of prompts (P, width) → the hidden states of the last layer."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, states: Tensor, table: Tensor | None, stack: HalfStack, run: StackPass) -> Tensor:
+        saved = []
+        for layer, prompts in zip(stack.layers, stack.prompts(table), strict=True):
+            states, of_layer = layer.forward(states, prompts, run)
+            if run.save:
+                saved += of_layer
+        ctx.save_for_backward(table, *saved)
+        ctx.stack, ctx.run = stack, run
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (table, *saved), layers, run = ctx.saved_tensors, ctx.stack.layers, ctx.run
+        prompts, parts = ctx.stack.prompts(table), None
+        size = len(saved) // len(layers)
+        if ctx.needs_input_grad[1]:
+            context, keys = saved[1], prompts[0][0]
+            count = run.settings.prompt_parts(context, keys)
+            shape = (count, len(table), 2 * len(layers), *keys.shape[1:])
+            parts = torch.empty(shape, dtype=torch.float32, device=table.device)
+        gradient = gradient.contiguous()
+        for number in reversed(range(len(layers))):
+            gradient = layers[number].backward(
+                gradient,
+                prompts[number],
+                run,
+                saved[number * size : (number + 1) * size],
+                None if parts is None else parts[:, :, 2 * number : 2 * number + 2],
+                wanted=number > 0 or ctx.needs_input_grad[0],
+            )
+        return gradient, None if parts is None else parts.sum(0).view_as(table).to(table.dtype), None, None
+
+
+def import_kernels() -> Any:
+    """Return the functions that start kernels; importing them needs Triton."""
+    from dcpcse.encoders.layer_kernels import add_norm, add_norm_backward
+    from dcpcse.encoders.prefix_kernel import run_backward, run_forward
+
+    return SimpleNamespace(
+        run_forward=run_forward, run_backward=run_backward, add_norm=add_norm, add_norm_backward=add_norm_backward
+    )
+
+
+def _rate(dropout: nn.Dropout) -> float:
+    return dropout.p if dropout.training else 0.0

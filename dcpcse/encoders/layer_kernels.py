@@ -6,7 +6,7 @@ bfloat16 or float16, with a row for each token. Dropout takes its random numbers
 backward pass computes the mask again instead of reading it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dcpcse.encoders.kernel_start import start
 from dcpcse.encoders.philox import ROUNDS
+
+_COMPILED: dict[Hashable, Any] = {}
+"""Kernel and what it is compiled for → compiled kernel."""
+
+
+def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], case: Hashable, **options: Any) -> None:
+    """Run a kernel with all its arguments in order.
+
+    Triton looks at each argument to find the compiled kernel, which takes longer than many kernels run. Here, the
+    caller says what the kernel is compiled for. Pointers must be multiples of 16 bytes, as those of new tensors.
+    case: the device, the types of tensors, which arguments are None, all constants, and the integers for which Triton
+    compiles another kernel. options: how Triton compiles the kernel.
+    """
+    key = kernel.__name__, case
+    compiled = _COMPILED.get(key)
+    if compiled is None:
+        _COMPILED[key] = kernel[grid](*arguments, **options)  # None in Triton's interpreter
+    else:
+        compiled[grid](*arguments)
+
 
 STREAM = 1 << 30
 """Added to the number of a mask, so that its counters differ from those of `prefix_kernel` with the same seed."""

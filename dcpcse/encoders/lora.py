@@ -180,7 +180,7 @@ def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of the modules that contain others, which shares all other modules, tensors and the configuration.
 
     Replacing a layer in the copy leaves the original unchanged. All other layers are the same objects in both, so that
-    a layer that is prepacked (`cpu_prepacking`) is prepacked once for all copies.
+    a layer that is prepacked (`frozen_layers.prepacked`) is prepacked once for all copies.
     """
     shared = [backbone.config, *backbone.parameters(), *backbone.buffers()]
     shared += [module for module in backbone.modules() if not any(module.children())]

@@ -7,15 +7,31 @@ as text, so it is left out. Only attention needs the boundaries of the texts (`d
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
+class TensorGroup:
+    """Base of dataclasses of tensors that move to another device together."""
+
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """Return a copy with every part changed, tensors and other groups; parts that are None stay so."""
+        return type(self)(**{name: part if part is None else change(part) for name, part in vars(self).items()})
+
+    def to(self, device: torch.device | str, **options: Any) -> Self:
+        """Return a copy on another device."""
+        return self.map(lambda part: part.to(device, **options))
+
+    def pin_memory(self) -> Self:
+        """Return a copy in pinned memory, from which a GPU copies asynchronously; called by DataLoader."""
+        return self.map(lambda part: part.pin_memory())
+
+
 @dataclass(frozen=True)
-class Packing:
+class Packing(TensorGroup):
     """Indices of the T real tokens of a batch (N, L), text after text.
 
     In the left-aligned batch (N, width), each text starts at index 0 of its row, and width is the length of the
@@ -49,15 +65,8 @@ class Packing:
         left_aligned = columns < lengths.unsqueeze(1)
         return cls(indices_of(real), indices_of(left_aligned), lengths, left_aligned, sizes)
 
-    def to(self, device: torch.device | str, **options: Any) -> "Packing":
-        """Return a copy on another device."""
-        return self._with(lambda tensor: tensor.to(device, **options))
-
-    def pin_memory(self) -> "Packing":
-        """Return a copy in pinned memory, from which a GPU copies asynchronously; called by DataLoader."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> "Packing":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Packing":
+        """Return a copy with every tensor changed."""
         tensors = (self.source, self.place, self.lengths, self.real)
         return Packing(*map(change, tensors), self.sizes)
 

@@ -169,7 +169,7 @@ UNTRAINED: dict[str, str] = {
     "static": "mean of the static token embeddings, without any transformer layer",
     "static_lm_head": "mean of the tokens' rows of the masked-LM head's output matrix",
 }
-"""Representations for evaluation without training: name → description (see `untrained.representations`)."""
+"""Representations for evaluation without training: name → description (see `dcpcse.encoders.untrained`)."""
 
 WITHOUT_TEMPLATE = tuple(name for name, pooler in POOLERS.items() if not pooler.needs_template)
 """Poolers that can be trained by methods without templates."""
@@ -187,4 +187,4 @@ def describe_poolers(*, untrained: bool = False) -> str:
 
 
 BIAS_NAMES = ("frequency", "subword", "case", "punctuation")
-"""Kinds of tokens with biased static embeddings (PromptBERT, Table 3; see `dcpcse.encoders.untrained.static`)."""
+"""Kinds of tokens with biased static embeddings (PromptBERT, Table 3; see `dcpcse.encoders.untrained`)."""

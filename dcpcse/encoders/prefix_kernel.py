@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dcpcse.encoders.attention import Prefix, TablePrefix
-from dcpcse.encoders.kernel_start import start
+from dcpcse.encoders.layer_kernels import start
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.philox import ROUNDS, cut
 

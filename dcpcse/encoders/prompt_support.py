@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 
 from dcpcse.encoders.attention import PREFIX_ATTENTION, ForwardPass, Prefix
 from dcpcse.encoders.backbones import evaluating
-from dcpcse.encoders.positions import positions_of
+from dcpcse.encoders.positions import positions_of, replace_attention
 from dcpcse.encoders.prompts import PromptShape
-from dcpcse.encoders.relative_positions import replace_attention
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.private.models import attention_can_be_replaced
 

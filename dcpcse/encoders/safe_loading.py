@@ -14,8 +14,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dcpcse.encoders.storage.foreign_records import WeightIndex
-from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, read_object
+from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, WeightIndex, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 from dcpcse.utils.pickled_tensors import load_pickle

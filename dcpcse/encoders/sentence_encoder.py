@@ -18,9 +18,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
-from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, tokenizer_record
-from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.heads import (
     DenseLayers,
@@ -31,16 +31,22 @@ from dcpcse.encoders.heads import (
     build_head,
     head_record,
 )
-from dcpcse.encoders.lora import Lora, lora_weights, require_peft
-from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.identity import (
+    EncoderSource,
+    fingerprint,
+    tell_unrecorded,
+    tokenizer_differences,
+    tokenizer_record,
+)
+from dcpcse.encoders.lora import lora_weights, require_peft
+from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.encoders.recorded_backbone import load_recorded, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.shortening import require_size
 from dcpcse.encoders.storage import hub, manifest, model_folder
-from dcpcse.encoders.storage.backbone_folder import SentenceModules, TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.storage.model_folder import SentenceModules, TunedBackbone, read_backbone
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate, missing_cls
 from dcpcse.encoders.tokenization import TokenizedTexts
@@ -515,7 +521,7 @@ class SentenceEncoder(nn.Module):
             UserError: If files are damaged.
         """
         record = contents.record
-        if (difference := next(recorded_tokenizer_differences(record, tokenizer), None)) is not None:
+        if (difference := next(tokenizer_differences(record, tokenizer), None)) is not None:
             raise UserError(
                 f"the tokenizer in {folder} differs from that of the training: {difference}; copy the folder again"
             )
@@ -562,60 +568,38 @@ class SentenceEncoder(nn.Module):
             UserError: If the parts of the two models or their sizes differ.
         """
         contents = contents or model_folder.read_contents(folder)
-        prompt = self.encoder.prompt
-        if (prompt is None) != (contents.prompts is None):
-            theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
-            raise UserError(f"{folder} has {theirs}, but this model has {ours}; {SAME_CONFIGURATION}")
-        expected = self._other_trained()
-        require_same_tensors(f"{folder}: {manifest.TRAINED}", expected, contents.trained)
+        encoder, prompt, record = self.encoder, self.encoder.prompt, contents.record
+        prompts, encoders = ("no deep prompts", "deep prompts"), ("a frozen encoder", "a trained encoder")
+        for theirs, ours in (
+            (prompts[record["prompt"] is not None], prompts[prompt is not None]),
+            (_adapter_in_words(record.get("lora")), _adapter_in_words(encoder.lora and encoder.lora.record())),
+            (encoders[record["backbone"] is not None], encoders[encoder.tuned]),
+        ):
+            if theirs != ours:
+                raise UserError(f"{folder} has {theirs}, but this model has {ours}; {SAME_CONFIGURATION}")
+        parts = [
+            (manifest.TRAINED, self._other_trained(), contents.trained),
+            (manifest.PEFT_WEIGHTS, lora_weights(encoder.backbone), contents.lora),
+        ]
+        if encoder.tuned:
+            weights = read_backbone(Path(folder), record["backbone"])
+            parts.append(("the encoder", encoder.backbone.state_dict(keep_vars=True), weights))
+        for what, expected, saved in parts:
+            require_same_tensors(f"{folder}: {what}", expected, saved)
         if prompt is not None:
             wanted, shape = (prompt.shape.length, prompt.width), tuple(contents.prompts.shape)
             if shape != wanted:
                 raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
-        lora = self._own_lora(folder, contents)
-        parameters, weights = self._own_backbone(folder, contents.record)
         with torch.no_grad():
-            for name, parameter in expected.items():
-                parameter.copy_(contents.trained[name])
-            for name, parameter in lora.items():
-                parameter.copy_(contents.lora[name])
-            for name, parameter in parameters.items():
-                parameter.copy_(weights[name])
+            for _, expected, saved in parts:
+                for name, parameter in expected.items():
+                    parameter.copy_(saved[name])
             if prompt is not None and prompt.projection is None:
                 prompt.table.weight.copy_(contents.prompts)
             elif prompt is not None and not _same_prompts(prompt.table().cpu(), contents.prompts):
                 raise UserError(
                     f"{folder}: the prompts differ from the output of the saved projection; copy the folder again"
                 )
-
-    def _own_lora(self, folder: str | Path, contents: model_folder.FolderContents) -> Mapping[str, Tensor]:
-        """Return the matrices of this LoRA adapter, which those of the folder fit; {} without an adapter."""
-        ours, saved = self.encoder.lora and self.encoder.lora.effect, contents.record.get("lora")
-        theirs = saved and Lora.of(saved).effect
-        if ours != theirs:
-            raise UserError(
-                f"{folder} has {_adapter_in_words(theirs)}, but this model has {_adapter_in_words(ours)}; "
-                f"{SAME_CONFIGURATION}"
-            )
-        matrices = lora_weights(self.encoder.backbone)
-        require_same_tensors(f"{folder}: {manifest.PEFT_WEIGHTS}", matrices, contents.lora)
-        return matrices
-
-    def _own_backbone(
-        self, folder: str | Path, record: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return the weights of this trained backbone and those in the folder; both are empty if it is frozen."""
-        if self.encoder.tuned != (record["backbone"] is not None):
-            theirs, ours = ("a frozen", "trained") if self.encoder.tuned else ("a trained", "frozen")
-            raise UserError(f"{folder} has {theirs} encoder, but this model's encoder is {ours}; {SAME_CONFIGURATION}")
-        if not self.encoder.tuned:
-            return {}, {}
-        parameters = self.encoder.backbone.state_dict(keep_vars=True)
-        weights = read_backbone(Path(folder), record["backbone"])
-        # The pooler in the file is used by other libraries only.
-        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
-        require_same_tensors(f"{folder}: the encoder", parameters, weights)
-        return parameters, weights
 
     def _other_trained(self) -> dict[str, Tensor]:
         """Return the trained tensors except prompt table and backbone, by their names in `trained.safetensors`."""
@@ -644,15 +628,19 @@ class SentenceEncoder(nn.Module):
 
     def plain_obstacles(self) -> list[str]:
         """Return the reasons why AutoModel and sentence-transformers would compute different vectors, if any."""
-        return plain_obstacles(
-            pooling=self.pooling,
-            opens=self.encoder.tuned or self.encoder.lora is not None,
-            templates=bool(self.templates),
-            prompts=self.encoder.prompt is not None,
-            position_offset=self.encoder.position_offset,
-            dtype=self.encoder.dtype_name,
-            other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
-        )
+        encoder, offset, dtype = self.encoder, self.encoder.position_offset, self.encoder.dtype_name
+        reasons = {
+            "its encoder is frozen, so the folder does not contain it": not encoder.tuned and encoder.lora is None,
+            f"its encoder is in {dtype}": dtype != "float32",
+            "it uses a template": bool(self.templates),
+            "it has deep prompts": encoder.prompt is not None,
+            f"its sentences start at position {offset}": offset != 0,
+            f"its pooling, {self.pooling}, is neither [CLS] nor the mean of the last layer": (
+                self.pooling not in SentenceModules.POOLINGS
+            ),
+            "its head at inference is not a tanh MLP": self.head_at_inference and not isinstance(self.head, TanhMLP),
+        }
+        return [reason for reason, applies in reasons.items() if applies]
 
     def tuned_backbone(self) -> TunedBackbone:
         """Return the trained backbone and, where possible, the settings with which other libraries can use it."""
@@ -687,7 +675,7 @@ class SentenceEncoder(nn.Module):
 
 
 @dataclass(frozen=True)
-class EncoderInputs:
+class EncoderInputs(TensorGroup):
     """A batch of `encode`.
 
     Args:
@@ -712,17 +700,6 @@ class EncoderInputs:
             slots: As in `EncoderInputs`, on the CPU.
         """
         return cls(input_ids, attention_mask, slots, Packing.of(attention_mask))
-
-    def to(self, device: torch.device, **options: Any) -> "EncoderInputs":
-        """Return a copy on another device."""
-        return self._with(lambda part: part.to(device, **options))
-
-    def pin_memory(self) -> "EncoderInputs":
-        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
-        return self._with(lambda part: part.pin_memory())
-
-    def _with(self, change: Callable[[Any], Any]) -> "EncoderInputs":
-        return EncoderInputs(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
 
 InputsT = TypeVar("InputsT", bound=Movable)
@@ -806,11 +783,11 @@ def _same_prompts(computed: Tensor, saved: Tensor) -> bool:
     return torch.allclose(computed, saved.to(computed.dtype), rtol=max(1e-5, rounding), atol=max(1e-4, rounding))
 
 
-def _adapter_in_words(effect: Mapping[str, Any] | None) -> str:
-    """Return the settings of `Lora.effect` in words, for messages."""
-    if effect is None:
+def _adapter_in_words(record: Mapping[str, Any] | None) -> str:
+    """Return the settings of an adapter that determine its vectors in words, for messages."""
+    if record is None:
         return "no LoRA adapter"
-    return f"a LoRA adapter of rank {effect['r']}, alpha {effect['alpha']} on {', '.join(effect['target_modules'])}"
+    return f"a LoRA adapter of rank {record['r']}, alpha {record['alpha']} on {', '.join(record['target_modules'])}"
 
 
 def _require_pooler(name: str) -> None:

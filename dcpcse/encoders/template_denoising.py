@@ -4,14 +4,14 @@ PromptBERT (section 4.3) encodes the template without a sentence, but with the t
 ConPVP's code encodes the full input again, with attention restricted to the template's tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.encoders.tokenization import pad
 
@@ -59,7 +59,7 @@ NO_DENOISING = Denoising()
 
 
 @dataclass(frozen=True)
-class TemplateOnly:
+class TemplateOnly(TensorGroup):
     """Templates without a sentence.
 
     Args:
@@ -77,17 +77,6 @@ class TemplateOnly:
     slots: Slots
     case_of: Tensor
     packing: Packing | None = None
-
-    def to(self, device: torch.device, **options: Any) -> "TemplateOnly":
-        """Return a copy on another device."""
-        return self._with(lambda part: part.to(device, **options))
-
-    def pin_memory(self) -> "TemplateOnly":
-        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
-        return self._with(lambda part: part.pin_memory())
-
-    def _with(self, change: Callable[[Any], Any]) -> "TemplateOnly":
-        return TemplateOnly(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
 
 def render_template_only(

@@ -14,7 +14,7 @@ from senteval import Evaluation, Progress, Result, Suite
 from senteval.embeddings import CHUNK
 from tqdm.auto import tqdm
 
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.shortening import shorten
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from senteval import Result, Settings
 
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.outcomes import example_arrays, packed

@@ -16,7 +16,7 @@ from dcpcse.encoders.backbones import Backbone, load_backbone
 from dcpcse.encoders.pooling import BIAS_NAMES, WITHOUT_TEMPLATE
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Template
-from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
+from dcpcse.encoders.untrained import REPRESENTATIONS, Choice, build_representation
 from dcpcse.evaluation.significance import Difference, Outcomes, difference, estimate, resample
 from dcpcse.methods.promptbert import FIRST_TEMPLATE
 from dcpcse.utils.console import notify

@@ -198,7 +198,7 @@ def _words(path: str, content: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
-    from dcpcse.encoders.fingerprint import identity
+    from dcpcse.encoders.identity import identity
 
     facts = identity(model)
     data = [file["sha256"] for file in suite.files.values()]

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, tokenizer_record
-from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.recorded_backbone import load_recorded, require_recorded
+from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, load_recorded
+from dcpcse.encoders.identity import require_recorded, tokenizer_record
+from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, dtype_of, encode_in_batches, in_float32, plain_encoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -397,7 +397,7 @@ class _Pass:
 
 
 @dataclass(frozen=True)
-class MixedBatch:
+class MixedBatch(TensorGroup):
     """A batch of `Adapters.encode`.
 
     Args:
@@ -408,15 +408,8 @@ class MixedBatch:
     passes: Sequence[_Pass]
     order: torch.Tensor
 
-    def to(self, device: torch.device, **options: Any) -> "MixedBatch":
-        """Return a copy on another device."""
-        return self._with(lambda part: part.to(device, **options))
-
-    def pin_memory(self) -> "MixedBatch":
-        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
-        return self._with(lambda part: part.pin_memory())
-
-    def _with(self, change: Callable[[Any], Any]) -> "MixedBatch":
+    def map(self, change: Callable[[Any], Any]) -> "MixedBatch":
+        """Return a copy with every tensor changed."""
         return MixedBatch([pass_.map(change) for pass_ in self.passes], change(self.order))
 
     def embeddings(self, normalize: bool | None, truncate_dim: int | None = None) -> torch.Tensor:

@@ -15,12 +15,11 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
 from dcpcse.encoders.storage.st_modules import MODEL_CONFIG, read_size
 from dcpcse.encoders.templates import Template
-from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
+from dcpcse.encoders.untrained import REPRESENTATIONS, Choice, build_representation, load_word_vectors
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
 from dcpcse.inference.public_checkpoints.choices import Choices
-from dcpcse.inference.public_checkpoints.read import read_checkpoint
-from dcpcse.inference.public_checkpoints.recognise import checkpoint_folder, find_checkpoint
+from dcpcse.inference.public_checkpoints.read import checkpoint_folder, find_checkpoint, read_checkpoint
 from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
@@ -276,8 +275,6 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
         )
     if args.pooler_type not in (None, "avg"):
         raise OptionError("pooler", args.pooler_type, "word vectors are always averaged", "leave it out")
-    from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # imported here because it needs scikit-learn
-
     return load_word_vectors(name).to(pick_device(args.device))
 
 

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.prompts import MixedPrefix
 from dcpcse.encoders.templates import Slots
 
 
 @dataclass(frozen=True)
-class EncoderBatch:
+class EncoderBatch(TensorGroup):
     """The rows of one encoder in a batch.
 
     Args:
@@ -30,15 +30,8 @@ class EncoderBatch:
     attention_mask: Tensor
     slots: Slots | None = None
 
-    def to(self, device: torch.device, **options: Any) -> "EncoderBatch":
-        """Return a copy on another device."""
-        return self._with(lambda part: part.to(device, **options))
-
-    def pin_memory(self) -> "EncoderBatch":
-        """Return a copy in pinned memory, from which a GPU copies asynchronously."""
-        return self._with(lambda part: part.pin_memory())
-
-    def _with(self, change: Callable[[Any], Any]) -> "EncoderBatch":
+    def map(self, change: Callable[[Any], Any]) -> "EncoderBatch":
+        """Return a copy with every tensor changed."""
         slots = None if self.slots is None else change(self.slots)
         return EncoderBatch(self.encoder, change(self.input_ids), change(self.attention_mask), slots)
 

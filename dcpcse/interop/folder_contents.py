@@ -13,9 +13,15 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from dcpcse.encoders.storage import manifest
-from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig, PoolingConfig
-from dcpcse.encoders.storage.parameter_counts import count, count_trained, parameters_of
-from dcpcse.inference.public_checkpoints.recognise import (
+from dcpcse.encoders.storage.manifest import (
+    AdapterConfig,
+    EncoderConfig,
+    PoolingConfig,
+    count,
+    count_trained,
+    parameters_of,
+)
+from dcpcse.inference.public_checkpoints.read import (
     WEIGHT_FILES,
     find_weight_file,
     recognise_checkpoint,

@@ -28,7 +28,7 @@ from dcpcse.utils.option_fields import (
 )
 
 PROMPT_FORMS = ("keys_values", "vectors")
-"""Keys of `dcpcse.encoders.vector_prompts.PROMPT_FORMS`, whose module imports transformers, which takes seconds."""
+"""Keys of `dcpcse.encoders.prompts.PROMPT_FORMS`, whose module imports transformers, which takes seconds."""
 PROMPT_INITS = ("template", "normal", "uniform")
 GRADIENTS = ("exact", "published")
 POSITIVES = ("dropout", "crop", "next")

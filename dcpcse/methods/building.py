@@ -13,11 +13,10 @@ from dcpcse.encoders.encoder import Encoder, set_dropout
 from dcpcse.encoders.heads import BatchNormMLP, MLMTransform, TanhMLP
 from dcpcse.encoders.lora import Lora, find_targets
 from dcpcse.encoders.positions import positions_of
-from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
+from dcpcse.encoders.prompts import PROMPT_FORMS, PromptShape, ShallowPrompt, layer_projections
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.encoders.vector_prompts import PROMPT_FORMS, layer_projections
 from dcpcse.losses import Contrastive, MaskedLM, Term
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking

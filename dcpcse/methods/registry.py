@@ -15,7 +15,7 @@ from dcpcse.data.tables import describe
 from dcpcse.data.views import Crop, View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_frozen_dtype
-from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokenizer_differences, tell_unrecorded
+from dcpcse.encoders.identity import base_differences, tell_unrecorded, tokenizer_differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -594,7 +594,7 @@ def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
     tell_unrecorded(folder, saved)
     texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]
     differences = {
-        "the tokenizer": any(recorded_tokenizer_differences(saved, ours)),
+        "the tokenizer": any(tokenizer_differences(saved, ours)),
         "the frozen encoder": not model.encoder.tuned and any(base_differences(saved["base"], model.source)),
         "the template": ours["shallow"] is not None and texts[0] != texts[1],
     }

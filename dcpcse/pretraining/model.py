@@ -8,7 +8,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from dcpcse.encoders.backbones import fingerprints, load_masked_lm, quiet
+from dcpcse.encoders.backbones import load_masked_lm, quiet
+from dcpcse.encoders.identity import fingerprints
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.pretraining.arguments import HEAD_SIZE, PretrainingArguments

@@ -1,13 +1,17 @@
-"""The application: its routes, and what surrounds every request (keys, bounds, errors, logs and figures)."""
+"""The application: what its routes do, and what surrounds every request (keys, bounds, errors, logs and figures)."""
 
 import asyncio
+import base64
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -15,23 +19,189 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dcpcse.encoders.fingerprint import current_identity
-from dcpcse.serving.monitoring import log_event, log_failure
-from dcpcse.serving.registry import FolderWatcher, ServedModel
+from dcpcse.encoders.identity import current_identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.shortening import shorten
+from dcpcse.inference.similarity import cosine_matrix
+from dcpcse.serving.arguments import ServingArguments
+from dcpcse.serving.batching import Batcher
+from dcpcse.serving.monitoring import Metrics, log_event, log_failure
+from dcpcse.serving.registry import FolderWatcher, ModelRegistry, ServedIndex, ServedModel, find_index
 from dcpcse.serving.requests import (
     AdapterBody,
     ApiError,
     BodyT,
     EmbeddingsBody,
+    Inputs,
+    PreparedTexts,
     SearchBody,
     SimilarityBody,
     busy,
     json_response,
     parse_body,
+    prepare,
+    texts_of,
 )
 from dcpcse.serving.security import matching, read_admin_token, read_api_keys, token_of
-from dcpcse.serving.service import Reply, Service
 from dcpcse.utils.errors import UserError
+
+T = TypeVar("T")
+
+
+Reply = tuple[dict[str, Any], dict[str, Any]]
+"""The answer to a request as JSON values, in which arrays of numbers are allowed; and what the log contains about the
+request: the name of the model, and the numbers of encoded texts and of their tokens."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The vectors (N, H) of a request's texts, as the model computes them, and the number of their tokens.
+
+    truncated: number of texts that were truncated.
+    """
+
+    model: SentenceEncoder
+    vectors: np.ndarray
+    tokens: int
+    truncated: int
+
+
+class Service:
+    """The models, the indexes and the batcher of one process, and what it answers to requests.
+
+    helpers: threads for work besides encoding, such as JSON and tokenization, which must not stop the event loop.
+    """
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        batcher: Batcher,
+        indexes: Mapping[str, ServedIndex],
+        args: ServingArguments,
+        metrics: Metrics,
+    ) -> None:
+        self.registry, self.batcher, self.indexes = registry, batcher, indexes
+        self.args, self.metrics = args, metrics
+        self._helpers = ThreadPoolExecutor(2, "helper")
+        self._unanswered = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the maximum number of requests is unanswered."""
+        return self._unanswered >= self.args.max_queue
+
+    def require_room(self) -> None:
+        """Raise ApiError if the maximum number of requests is unanswered."""
+        if self.is_full:
+            raise busy("too many requests are waiting")
+
+    @contextlib.asynccontextmanager
+    async def accepted(self) -> AsyncIterator[None]:
+        """Count a request as unanswered within the context. Raises ApiError if there is no room for it."""
+        self.require_room()
+        self._unanswered += 1
+        self.metrics.queue.inc()
+        try:
+            yield
+        finally:
+            self._unanswered -= 1
+            self.metrics.queue.dec()
+
+    async def in_helper(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in a thread that is not the encoder's."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
+
+    async def encode(self, client: str, name: str, inputs: Inputs, param: str, *, truncate: bool = False) -> Encoded:
+        """Return the vectors of texts by the model of a name. Raises ApiError for a mistake in the texts."""
+        return (await self.encode_fields(client, name, {param: inputs}, truncate=truncate))[0]
+
+    async def encode_fields(
+        self, client: str, name: str, fields: Mapping[str, Inputs], *, truncate: bool
+    ) -> list[Encoded]:
+        """Return the vectors of the texts of several fields of a request, which may share a batch."""
+        model = await self.registry.model(name, self.batcher.in_thread)
+
+        def prepare_all() -> list[PreparedTexts]:
+            return [prepare(model, name, inputs, param, truncate=truncate) for param, inputs in fields.items()]
+
+        prepared = await self.in_helper(prepare_all)
+        vectors = await self.batcher.encode(client, [text for texts, _ in prepared for text in texts])
+        results, start = [], 0
+        for texts, truncated in prepared:
+            rows = np.stack(vectors[start : start + len(texts)])
+            results.append(Encoded(model, rows, sum(len(text.ids) for text in texts), truncated))
+            start += len(texts)
+        self.metrics.texts.labels(name).inc(start)
+        self.metrics.tokens.labels(name).inc(sum(result.tokens for result in results))
+        return results
+
+    def encode_for_demo(self, name: str, sentences: Sequence[str]) -> np.ndarray:
+        """Return the vectors (N, H) of sentences, of which long ones are cut; not called in the event loop."""
+        encoding = self.encode("demo", name, sentences, "sentence", truncate=True)
+        return asyncio.run_coroutine_threadsafe(encoding, self.batcher.loop).result().vectors
+
+    async def embeddings(self, client: str, body: EmbeddingsBody) -> Reply:
+        """Return the answer of POST /v1/embeddings.
+
+        If the request allows truncation, it contains the number of truncated texts.
+        """
+        inputs = texts_of(body.input, "input", self.args.max_inputs)
+        model = await self.registry.model(body.model, self.batcher.in_thread)
+        if body.dimensions is not None and body.dimensions > model.dimension:
+            allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
+            raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
+        encoded = await self.encode(client, body.model, inputs, "input", truncate=body.truncate)
+        normalize = encoded.model.normalize if body.normalize is None else body.normalize
+        vectors: Any = shorten(encoded.vectors, body.dimensions, normalize)  # vectors of zeros stay zero
+        if body.encoding_format == "base64":
+            vectors = [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() for vector in vectors]
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
+        content = {"object": "list", "data": data, "model": body.model, "usage": _usage(encoded.tokens)}
+        content |= {"truncated": encoded.truncated} if body.truncate else {}
+        return content, {"model": body.model, "texts": len(data), "tokens": encoded.tokens}
+
+    async def similarity(self, client: str, body: SimilarityBody) -> Reply:
+        """Return the answer of POST /similarity: the cosines (N, M) of the texts of `a` with those of `b`."""
+        most = self.args.max_inputs
+        a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
+        if len(a) + len(b) > most:
+            raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
+        first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, truncate=body.truncate)
+        cosines = await self.in_helper(_with_vectors, cosine_matrix, first.vectors, other.vectors)
+        tokens = first.tokens + other.tokens
+        content = {"object": "list", "model": body.model, "similarities": cosines, "usage": _usage(tokens)}
+        return content, {"model": body.model, "texts": len(a) + len(b), "tokens": tokens}
+
+    async def search(self, client: str, body: SearchBody) -> Reply:
+        """Return the answer of POST /search: the hits of each query."""
+        index = find_index(self.indexes, body.index)
+        queries = texts_of(body.query, "query", self.args.max_inputs)
+        encoded = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
+        await self.batcher.in_thread(index.require_model, encoded.model)
+        search = index.index.search_vectors
+        vectors = shorten(encoded.vectors, index.index.truncate_dim)
+        results = await self.in_helper(_with_vectors, search, vectors, body.top_k, body.threshold)
+        data = [
+            {"object": "search_result", "index": number, "found": [hit._asdict() for hit in hits]}
+            for number, hits in enumerate(results)
+        ]
+        content = {"object": "list", "index": index.name, "model": index.model_name, "data": data}
+        facts = {"model": index.model_name, "texts": len(queries), "tokens": encoded.tokens}
+        return content | {"usage": _usage(encoded.tokens)}, facts
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    """Return the usage as OpenAI's API reports it."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of vectors; raise ApiError for vectors that have no cosine."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        raise ApiError(400, str(error)) from error
+
 
 OPEN_ROUTES = ("/health", "/ready")
 """Routes that need no key: a load balancer asks them."""
@@ -213,7 +383,8 @@ def build_application(service: Service, while_serving: contextlib.AbstractContex
 
         del absent[DEMO]
         app.add_route(DEMO, _to_demo, methods=["GET"])
-        add_demo(app, service, Path(args.demo_sentences), DEMO)
+        models = {entry.name: entry.model for entry in service.registry.entries if entry.model is not None}
+        add_demo(app, DEMO, models, service.encode_for_demo, Path(args.demo_sentences))
     return Gate(app, service)
 
 
@@ -238,9 +409,9 @@ class _Endpoints:
             raw = await request.body()
             async with self._service.accepted():
                 body = await self._service.in_helper(parse_body, kind, raw)
-                reply = await _unless_gone(request, answer(request.state.client, body))
-                request.state.facts.update(model=reply.model, texts=reply.texts, tokens=reply.tokens)
-                return await self._service.in_helper(json_response, reply.content)
+                content, facts = await _unless_gone(request, answer(request.state.client, body))
+                request.state.facts.update(facts)
+                return await self._service.in_helper(json_response, content)
 
         return endpoint
 

@@ -1,8 +1,7 @@
 """The page that shows, side by side, the sentences that several models place nearest to a typed sentence."""
 
-import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from dcpcse.utils.errors import UserError, plural, printable
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.serving.service import Service
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +28,12 @@ class DemoModel:
     """A model and its embeddings of the sentences to search, (C, H) float32.
 
     The embeddings have unit length, except that rows of zeros stay zero. about: path or name of the model, and its
-    pooling if the user chose one.
+    pooling if the user chose one. encode: a function that returns the embeddings (N, H) of sentences.
     """
 
     label: str
     about: str
-    model: "SentenceEncoder | _ServedModel"
+    encode: Callable[[Sequence[str]], np.ndarray]
     directions: np.ndarray
 
     def nearest_sentences(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
@@ -43,7 +41,7 @@ class DemoModel:
 
         Raises UserError if the embedding of the query is zero or not finite.
         """
-        direction = unit_directions(self.model.encode([query]))[0]
+        direction = unit_directions(self.encode([query]))[0]
         if not (np.isfinite(direction).all() and direction.any()):
             raise UserError("the embedding of this sentence is zero or not finite, so it has no cosines")
         cosines = np.where(self.directions.any(axis=1), self.directions @ direction, -np.inf)
@@ -72,7 +70,7 @@ def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Se
     zeros = len(sentences) - int(directions.any(axis=1).sum())
     if zeros:
         notify(f"{label}: the embedding of {plural(zeros, 'sentence')} is zero; they are never listed as neighbours")
-    return DemoModel(label, about, model, directions)
+    return DemoModel(label, about, model.encode, directions)
 
 
 def unit_directions(vectors: np.ndarray) -> np.ndarray:
@@ -161,26 +159,21 @@ HITS = 10
 """Number of sentences that the page of a server shows for a model."""
 
 
-@dataclass(frozen=True)
-class _ServedModel:
-    """A model of the server, which encodes in its batches. Its method is called in threads of gradio."""
+def add_demo(
+    app: Starlette,
+    path: str,
+    models: Mapping[str, "SentenceEncoder"],
+    encode: Callable[[str, Sequence[str]], np.ndarray],
+    file: Path,
+) -> None:
+    """Add the page to an application at a path. The sentences of the file are encoded now, before the server runs.
 
-    service: "Service"
-    name: str
-
-    def encode(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the vectors (N, H) of sentences; texts that are too long are cut."""
-        encoding = self.service.encode("demo", self.name, sentences, "sentence", truncate=True)
-        return asyncio.run_coroutine_threadsafe(encoding, self.service.batcher.loop).result().vectors
-
-
-def add_demo(app: Starlette, service: "Service", file: Path, path: str) -> None:
-    """Add the page to an application at a path. The sentences of the file are encoded now, before the server runs."""
+    models: name → model. encode: a function that returns the vectors of sentences by the model of a name while the
+    server runs; it is called in threads of gradio.
+    """
     sentences = read_sentences(file, "demo_sentences")
     shown = []
-    for entry in service.registry.entries[:MOST_MODELS]:
-        if entry.model is not None:
-            directions = unit_directions(entry.model.encode(sentences))
-            shown.append(DemoModel(entry.name, entry.name, _ServedModel(service, entry.name), directions))
+    for name, model in list(models.items())[:MOST_MODELS]:
+        shown.append(DemoModel(name, name, partial(encode, name), unit_directions(model.encode(sentences))))
     page = build_page(shown, sentences, file.name, HITS)
     gr.mount_gradio_app(app, page, path=path, show_error=False, **PAGE_OPTIONS)

@@ -52,32 +52,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(content)
 
 
-class _Waiting(logging.handlers.QueueHandler):
-    """Put records into a queue; those that do not fit are dropped."""
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # the listener is in this process, so that nothing has to be pickled
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(queue.Full):
-            self.queue.put_nowait(record)
-
-
-class _Stream(logging.StreamHandler):
-    """Write to a stream; a line that cannot be written, for example to a full disk, is lost."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def structured_logs(stream: TextIO | None = None) -> Iterator[None]:
     """Write the logs of all libraries to a stream (by default stderr) as lines of JSON within the context."""
-    output = _Stream(stream or sys.stderr)
-    output.setFormatter(JsonLines())
-    waiting = _Waiting(queue.Queue(MOST_WAITING))
-    listener = logging.handlers.QueueListener(waiting.queue, output)
-    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    waiting = logging.handlers.QueueHandler(queue.Queue(MOST_WAITING))
+    waiting.setFormatter(JsonLines())  # it formats a record before the record waits
+    listener = logging.handlers.QueueListener(waiting.queue, logging.StreamHandler(stream or sys.stderr))
+    root, before = logging.getLogger(), (logging.getLogger().handlers[:], logging.raiseExceptions)
+    # Lines are dropped that do not fit into the queue, or that cannot be written, for example to a full disk.
+    logging.raiseExceptions = False
     # uvicorn reports the start and the end of its processes, which the events of this package report too.
     levels = {"dcpcse": logging.INFO, "uvicorn": logging.WARNING, "uvicorn.error": logging.WARNING}
     for name, level in levels.items():
@@ -87,8 +70,9 @@ def structured_logs(stream: TextIO | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        root.handlers[:] = before
+        root.handlers[:] = before[0]
         listener.stop()
+        logging.raiseExceptions = before[1]
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

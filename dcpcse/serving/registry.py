@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from dcpcse.encoders.encoder import set_packed
-from dcpcse.encoders.fingerprint import current_identity, differences
+from dcpcse.encoders.identity import current_identity, differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.adapters import AdapterFiles, Adapters

@@ -6,20 +6,20 @@ import hmac
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dcpcse.serving.arguments import KEY_VARIABLE
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import read_text
 
 
-def read_api_keys(file: str | None, environment: Mapping[str, str] = os.environ) -> tuple[bytes, ...]:
+def read_api_keys(file: str | None) -> tuple[bytes, ...]:
     """Return the API keys of a file, one a line, or the one of the environment; an empty tuple if there are none.
 
     Raises UserError if the file cannot be read, is empty, or if a key is not printable ASCII without blanks.
     """
     if file is None:
-        value = environment.get(KEY_VARIABLE)
+        value = os.environ.get(KEY_VARIABLE)
         return () if value is None else (_token(value.strip(), f"the variable {KEY_VARIABLE}"),)
     return _read_tokens(file, "--api_key_file")
 

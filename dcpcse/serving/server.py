@@ -1,13 +1,15 @@
-"""Load all that a server needs, and run its application with uvicorn, in one process or several."""
+"""Load all that a server needs, and run its application: by uvicorn in one process or several, or by Ray Serve."""
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,23 +24,24 @@ from uvicorn.supervisors import Multiprocess
 
 from dcpcse.analysis.plots.inputs import labelled
 from dcpcse.data.text_file import read_sentences
-from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.fingerprint import current_identity
+from dcpcse.encoders.frozen_layers import prepacked
+from dcpcse.encoders.identity import current_identity
 from dcpcse.encoders.sentence_encoder import CPU_TOKENS, GPU_TOKENS, SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
-from dcpcse.serving.application import build_application
+from dcpcse.serving.application import Service, build_application
 from dcpcse.serving.arguments import ServingArguments
 from dcpcse.serving.batching import Batcher, encode_mixed
 from dcpcse.serving.monitoring import FOLDER_VARIABLE, Metrics, log_event, structured_logs
 from dcpcse.serving.registry import ModelRegistry, load_indexes
 from dcpcse.serving.requests import ApiError
 from dcpcse.serving.security import read_admin_token, read_api_keys, require_key_beyond_this_machine
-from dcpcse.serving.service import Service
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.packages import require_packages
+from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.packages import not_installed, require_packages
+from dcpcse.utils.ray_cluster import connected
+from dcpcse.utils.signals import sigterm_raises
 
 _OF_THE_PROCESS = contextlib.ExitStack()
 """The logs of a process that serves with others, until it ends."""
@@ -280,3 +283,48 @@ def _allow_files(count: int) -> None:
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def serve_on_ray(address: str, options: ServerOptions) -> None:
+    """Serve until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
+
+    address: of the cluster; `local` starts one on this machine. Every machine needs dcpcse, and the folders at the
+    same paths. Raises UserError if Ray Serve is not installed, or if the cluster or a replica does not start.
+    """
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise not_installed("--ray", 'ray[serve] (pip install "ray[serve]")', "ray") from error
+    # By itself, Ray Serve writes its warnings as plain lines to stderr, not as lines of JSON.
+    ray_logger = logging.getLogger("ray.serve")
+    ray_logger.handlers.clear()
+    ray_logger.propagate = True
+    ray_logger.setLevel(logging.WARNING)
+    args, worker = options.args, replace(options, is_worker=True)
+
+    def build() -> ASGIApp:
+        return worker()
+
+    cores = 1 if options.encoder_args.device in (None, "cpu") else 0
+    with connected(address):
+        deployment = serve.deployment(
+            serve.ingress(build)(),
+            name="dcpcse",
+            num_replicas=args.workers,
+            max_ongoing_requests=args.max_queue + args.max_connections,  # the replica itself answers 429
+            ray_actor_options={"num_cpus": cores, "num_gpus": 1 - cores},
+            graceful_shutdown_timeout_s=args.time_limit,
+        )
+        http = {"host": args.host, "port": args.port, "request_timeout_s": args.time_limit + 5}
+        # Ray has a handler of SIGTERM of its own, which would end this process and leave the replicas running.
+        with contextlib.suppress(KeyboardInterrupt), sigterm_raises():
+            try:
+                serve.start(proxy_location="EveryNode", http_options=http)
+                serve.run(deployment.bind(), name="dcpcse", route_prefix="/")
+                log_event("serving", host=args.host, port=args.port, replicas=args.workers)
+                threading.Event().wait()
+            except (RuntimeError, OSError, TimeoutError) as error:
+                raise UserError(f"--ray {address}: the replicas do not start ({first_line(error):.300})") from error
+            finally:
+                serve.shutdown()
+    log_event("stopped")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokenizer_differences, tell_unrecorded
+from dcpcse.encoders.identity import base_differences, tell_unrecorded, tokenizer_differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
@@ -173,7 +173,7 @@ class Checkpoint:
                 f"{self.folder} was trained on {saved['base']['name_or_path']}; {ours['base']['name_or_path']} is "
                 f"another encoder: {difference}; {_SAME_OPTIONS}"
             )
-        if (difference := next(recorded_tokenizer_differences(saved, ours), None)) is not None:
+        if (difference := next(tokenizer_differences(saved, ours), None)) is not None:
             raise UserError(f"{self.folder} was trained with another tokenizer: {difference}; {_SAME_OPTIONS}")
         tell_unrecorded(self.folder, saved)
         if losses is not None:

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from dcpcse.encoders.fingerprint import differences, trained_digest
+from dcpcse.encoders.identity import differences, trained_digest
 from dcpcse.encoders.storage import manifest
-from dcpcse.encoders.storage.parameter_counts import count_trained
+from dcpcse.encoders.storage.manifest import count_trained
 from dcpcse.methods import METHODS
 from dcpcse.training.run_history import find_scores, require_run
 from dcpcse.utils.errors import UserError

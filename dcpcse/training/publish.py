@@ -12,7 +12,7 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-from dcpcse.encoders.fingerprint import trained_digest
+from dcpcse.encoders.identity import trained_digest
 from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.training.model_card import CARD, digest_in, write_card

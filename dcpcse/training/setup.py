@@ -19,20 +19,21 @@ from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.examples import NextLinePairs, make_examples
 from dcpcse.data.tables import describe
 from dcpcse.data.training_data import TrainingData, load_training_data
-from dcpcse.encoders.backbones import (
-    Backbone,
+from dcpcse.encoders.backbones import Backbone, load_backbone
+from dcpcse.encoders.identity import (
+    ROUNDING_ONLY_KEYS,
     EncoderSource,
     combined_digest,
-    load_backbone,
+    configuration,
+    identity,
     named_digest,
+    training_configuration,
     vocabulary_fingerprint,
     weight_digest,
 )
-from dcpcse.encoders.base_facts import configuration, training_configuration
-from dcpcse.encoders.fingerprint import ROUNDING_ONLY_KEYS, identity
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
-from dcpcse.inference.public_checkpoints.recognise import find_checkpoint
+from dcpcse.inference.public_checkpoints.read import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments

@@ -23,10 +23,9 @@ from dcpcse.data.sampling import set_order
 from dcpcse.data.tables import describe
 from dcpcse.data.token_table import open_token_tables
 from dcpcse.encoders.backbones import Backbone
-from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
-from dcpcse.encoders.half_layers import frozen_stacks
-from dcpcse.encoders.half_precision import in_half_precision
+from dcpcse.encoders.frozen_layers import prepacked
+from dcpcse.encoders.half_precision import frozen_stacks, in_half_precision
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest
 from dcpcse.losses import Loss

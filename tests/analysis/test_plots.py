@@ -24,10 +24,8 @@ from dcpcse.analysis.plots import (
     cosines,
     inputs,
     projections,
-    prompt_length,
     scores,
     style,
-    token_projection,
     training_curves,
 )
 from dcpcse.analysis.plots.alignment_uniformity import Point
@@ -57,7 +55,7 @@ MODELS = (
     ("t-SNE 1", "t-SNE 2"),
 )
 TOKENS = [
-    token_projection.Tokens(
+    projections.Tokens(
         label, matrix, RANDOM.normal(size=(size, 2)), np.arange(size), np.arange(size) < 7, np.arange(size) % 5 < 2,
         ("component 1 (25.0%)", "component 2 (12.5%)"),
     )
@@ -102,19 +100,19 @@ PLOTS = {
         {"cls", "gold 0 (n = 5)", "gold 3 (n = 4)", "gold 5 (n = 6)"},
     ),
     "tokens": (
-        lambda: token_projection.draw(TOKENS[:1], "wiki.txt"),
+        lambda: projections.draw_tokens(TOKENS[:1], "wiki.txt"),
         {"untied", "input embeddings", "continues a word", "starts a word, with a capital letter", "not in the text"},
     ),
     "matrices": (
-        lambda: token_projection.draw(TOKENS, "wiki1m_for_simcse.txt"),
+        lambda: projections.draw_tokens(TOKENS, "wiki1m_for_simcse.txt"),
         {"tied", "MLM head", "input embeddings = MLM head", "component 1 (25.0%)", "frequency rank in", "10k"},
     ),
     "prompt_length": (
-        lambda: prompt_length.draw(LENGTHS, {8: 78.49}),
+        lambda: scores.draw_prompt_lengths(LENGTHS, {8: 78.49}),
         {"4", "8", "16", "published", "one seed", "prompt length in tokens"},
     ),
     "prompt_length_elsewhere": (
-        lambda: prompt_length.draw(LENGTHS, {4: 76.5}, comparable=False),
+        lambda: scores.draw_prompt_lengths(LENGTHS, {4: 76.5}, comparable=False),
         {"published, not comparable", "STS average,", "mean ± s.d."},
     ),
     "fewshot": (lambda: scores.draw_fewshot(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
@@ -349,7 +347,7 @@ def test_t_sne_keeps_clusters_together_and_repeats_itself():
 
 
 def test_each_matrix_has_a_panel_by_rank_and_one_by_class():
-    figure = token_projection.draw(TOKENS, "wiki.txt")
+    figure = projections.draw_tokens(TOKENS, "wiki.txt")
     panels = figure.axes[: 2 * len(TOKENS)]
     norms = set()
     for tokens, by_rank, by_class in zip(TOKENS, panels[:3], panels[3:], strict=True):
@@ -386,7 +384,7 @@ def test_each_matrix_has_a_panel_by_rank_and_one_by_class():
 def test_ranks_count_every_token_of_a_text(tiny, sentences):
     tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
     lines = [*sentences, *sentences[:5], sentences[0]]
-    ranks = token_projection.frequency_ranks(tokenizer, lines, len(tokenizer) + 3)
+    ranks = projections.frequency_ranks(tokenizer, lines, len(tokenizer) + 3)
     counts = Counter(token for line in lines for token in tokenizer.encode(line, add_special_tokens=False))
     ordered = [token for _, token in sorted((-count, token) for token, count in counts.items())]
     assert [int(ranks[token]) for token in ordered] == list(range(1, len(ordered) + 1))
@@ -395,12 +393,12 @@ def test_ranks_count_every_token_of_a_text(tiny, sentences):
 
 def test_blank_lines_of_a_text_are_skipped(tmp_path):
     (tmp_path / "t").write_text("one\n\n  \ntwo\nthree\n", encoding="utf-8")
-    assert token_projection.read_lines(tmp_path / "t", 2) == ["one", "two"]
-    assert token_projection.read_lines(tmp_path / "t", 9) == ["one", "two", "three"]
+    assert projections.read_lines(tmp_path / "t", 2) == ["one", "two"]
+    assert projections.read_lines(tmp_path / "t", 9) == ["one", "two", "three"]
 
 
 def test_lengths_show_mean_deviation_and_every_seed():
-    axes = prompt_length.draw(LENGTHS, {8: 78.49, 32: 80.0}).axes[0]
+    axes = scores.draw_prompt_lengths(LENGTHS, {8: 78.49, 32: 80.0}).axes[0]
     ((line, _, (bars,)),) = axes.containers
     assert line.get_ydata() == pytest.approx([mean(LENGTHS[length]) for length in (4, 8, 16)])
     ends = [path.vertices[:, 1] for path in bars.get_paths()]
@@ -419,13 +417,13 @@ def answer(folder: Path, rows: dict[str, list], comparable: bool = True) -> Path
 
 def test_lengths_are_read_from_the_rows_that_name_one(tmp_path):
     path = answer(tmp_path, {"x/figure2/length-16": [77.5, 78], "x/figure2/length-4": [76], "x/table1": [1]})
-    assert prompt_length.read_points(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5}, True)
-    assert not prompt_length.read_points(answer(tmp_path, {"x/length-4": [76]}, comparable=False), None, "avg")[2]
+    assert scores.read_prompt_lengths(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5}, True)
+    assert not scores.read_prompt_lengths(answer(tmp_path, {"x/length-4": [76]}, comparable=False), None, "avg")[2]
 
 
 def test_published_points_of_other_settings_are_named_so_and_not_joined():
     for comparable, name in ((True, "published"), (False, "published, not comparable")):
-        figure = prompt_length.draw({1: [70.0], 16: [75.0]}, {1: 76.5, 16: 78.49}, comparable=comparable)
+        figure = scores.draw_prompt_lengths({1: [70.0], 16: [75.0]}, {1: 76.5, 16: 78.49}, comparable=comparable)
         assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == name
         printed = figure.axes[0].lines[-1]
         assert (printed.get_xdata().tolist(), printed.get_ydata().tolist()) == ([0, 1], [76.5, 78.49])
@@ -434,23 +432,23 @@ def test_published_points_of_other_settings_are_named_so_and_not_joined():
 
 def test_lengths_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(UserError, match="choose one with --study: x, y"):
-        prompt_length.read_points(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
-    assert prompt_length.read_points(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
+        scores.read_prompt_lengths(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
+    assert scores.read_prompt_lengths(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
     with pytest.raises(UserError, match=r"--study z: .* x, y"):
-        prompt_length.read_points(tmp_path / "answer.json", "z", "avg")
+        scores.read_prompt_lengths(tmp_path / "answer.json", "z", "avg")
     with pytest.raises(UserError, match=r"--cell stsb: .*length 1; choose from: avg"):
-        prompt_length.read_points(tmp_path / "answer.json", "y", "stsb")
+        scores.read_prompt_lengths(tmp_path / "answer.json", "y", "stsb")
     with pytest.raises(UserError, match="length 1: None is not a finite number"):
-        prompt_length.read_points(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
+        scores.read_prompt_lengths(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
     with pytest.raises(UserError, match=r"length 1: \[\] is not a list of numbers"):
-        prompt_length.read_points(answer(tmp_path, {"x/length-1": []}), None, "avg")
+        scores.read_prompt_lengths(answer(tmp_path, {"x/length-1": []}), None, "avg")
     with pytest.raises(UserError, match="no finished rows named"):
-        prompt_length.read_points(answer(tmp_path, {"x/table1": [1]}), None, "avg")
+        scores.read_prompt_lengths(answer(tmp_path, {"x/table1": [1]}), None, "avg")
     file = answer(tmp_path, {"x/length-1": [1], "x/length-2": [2]})
     content = json.loads(file.read_text(encoding="utf-8"))
     content["rows"][1]["cells"] = {}  # a row that was not run
     file.write_text(json.dumps(content), encoding="utf-8")
-    assert prompt_length.read_points(file, None, "avg")[0] == {1: [1.0]}
+    assert scores.read_prompt_lengths(file, None, "avg")[0] == {1: [1.0]}
 
 
 def test_every_draw_is_marked_once_at_its_height():

@@ -15,7 +15,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 import dcpcse
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.interop.convert import Choices

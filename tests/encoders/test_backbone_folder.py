@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 import dcpcse
 from dcpcse.cli.commands.info import format_facts
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments

@@ -12,8 +12,8 @@ from method_models import model_of
 from model_folders import edit_record, without_checksums, write_sealed
 
 import dcpcse
-from dcpcse.encoders.fingerprint import trained_digest
 from dcpcse.encoders.heads import HEADS
+from dcpcse.encoders.identity import trained_digest
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.manifest import read_record

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dcpcse.encoders import cpu_prepacking as prepacking
+from dcpcse.encoders import frozen_layers as prepacking
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.cpu_prepacking import LEAST_ROWS, prepacked
+from dcpcse.encoders.frozen_layers import LEAST_ROWS, prepacked
 from dcpcse.encoders.sentence_encoder import plain_encoder
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -164,7 +164,7 @@ GROWTH = """
 import torch
 from torch import nn
 from dcpcse.utils.devices import release_memory
-from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.frozen_layers import prepacked
 
 def held():
     release_memory(torch.device("cpu"))

@@ -16,9 +16,15 @@ from transformers import AutoConfig, AutoTokenizer
 
 import dcpcse
 from dcpcse import SentenceIndex
-from dcpcse.encoders.backbones import Backbone, fingerprints, load_backbone
-from dcpcse.encoders.fingerprint import current_identity, differences, identity, unrecorded
-from dcpcse.encoders.recorded_backbone import base_differences
+from dcpcse.encoders.backbones import Backbone, load_backbone
+from dcpcse.encoders.identity import (
+    base_differences,
+    current_identity,
+    differences,
+    fingerprints,
+    identity,
+    unrecorded,
+)
 from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.inference.adapters import Adapters
 from dcpcse.inference.arguments import EncoderArguments

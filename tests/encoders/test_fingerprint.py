@@ -4,7 +4,7 @@ import pytest
 from method_models import RECIPES, model_of
 
 import dcpcse
-from dcpcse.encoders.fingerprint import identity, trained_digest
+from dcpcse.encoders.identity import identity, trained_digest
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

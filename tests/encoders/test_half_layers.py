@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_dropout, set_packed
-from dcpcse.encoders.half_layers import HALF, MODEL_TYPES, HalfStack, frozen_stacks
-from dcpcse.encoders.half_precision import in_half_precision
+from dcpcse.encoders.half_precision import HALF, MODEL_TYPES, HalfStack, frozen_stacks, in_half_precision
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape
 from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.encoders.tokenization import pad
@@ -82,7 +81,6 @@ def test_hidden_states_and_gradients_are_near_those_of_float32(encoder, takes):
 
 def test_dropout_is_drawn_in_every_pass_and_is_the_same_in_the_backward_pass(encoder, monkeypatch):
     """A directional derivative in float32 is the difference of two passes with the same random numbers."""
-    monkeypatch.setattr("dcpcse.encoders.half_layers.HALF", torch.float32)
     monkeypatch.setattr("dcpcse.encoders.half_precision.HALF", torch.float32)
     monkeypatch.setattr(HalfStack, "takes", lambda *args, **kwargs: True)
     encoder, batch = encoder

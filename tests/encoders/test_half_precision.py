@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcpcse.encoders import sentence_encoder as models
-from dcpcse.encoders.backbones import load_backbone, weight_digest
-from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
+from dcpcse.encoders.identity import identity, weight_digest
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape
 from dcpcse.encoders.sentence_encoder import plain_encoder
 
@@ -149,7 +149,7 @@ def test_trained_weights_are_left_to_autocast():
 
 
 def test_it_can_be_used_together_with_prepacked_weights_in_any_order(monkeypatch):
-    monkeypatch.setattr("dcpcse.encoders.cpu_prepacking.LEAST_WEIGHTS", 1)
+    monkeypatch.setattr("dcpcse.encoders.frozen_layers.LEAST_WEIGHTS", 1)
     module = Layers()
     expected = passed(module)
     half, packed = in_half_precision(module, HALF), prepacked(module)

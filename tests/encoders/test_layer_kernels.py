@@ -13,7 +13,7 @@ if CPU and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("kernels need a GPU, or Triton's interpreter (TRITON_INTERPRET=1)", allow_module_level=True)
 pytest.importorskip("triton", reason="triton is not installed")
 
-from dcpcse.encoders import half_layers, half_precision, prefix_kernel  # noqa: E402
+from dcpcse.encoders import half_precision, prefix_kernel  # noqa: E402
 from dcpcse.encoders.backbones import load_backbone  # noqa: E402
 from dcpcse.encoders.encoder import Encoder, set_dropout, set_packed  # noqa: E402
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape  # noqa: E402
@@ -49,11 +49,10 @@ def test_dropout_residual_and_normalisation_are_those_of_float64(rows, size, dro
 @pytest.fixture
 def stack(tiny, sentences, monkeypatch):
     """A frozen encoder in float32 whose stack of layers is one function, a batch, and the present path's results."""
-    for module in (half_layers, half_precision):
-        monkeypatch.setattr(module, "HALF", torch.float32)
+    monkeypatch.setattr(half_precision, "HALF", torch.float32)
     monkeypatch.setattr(prefix_kernel, "DTYPES", (torch.float32,))
     monkeypatch.setattr(
-        half_layers.HalfStack, "takes", lambda self, *args, kernels=None, **options: kernels is not None
+        half_precision.HalfStack, "takes", lambda self, *args, kernels=None, **options: kernels is not None
     )
     backbone = load_backbone(tiny("bert", num_hidden_layers=2, num_attention_heads=2))
     backbone.model.requires_grad_(False)
@@ -65,7 +64,7 @@ def stack(tiny, sentences, monkeypatch):
     expected = passed(encoder, batch)
     set_packed(encoder, True, by_kernels=True)
     with half_precision.in_half_precision(encoder, torch.float32, whole=True):
-        assert any(map(half_layers.frozen_stacks, [encoder]))
+        assert any(map(half_precision.frozen_stacks, [encoder]))
         yield encoder, batch, expected
 
 

@@ -17,10 +17,10 @@ from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
 from dcpcse.cli.commands.info import format_facts
-from dcpcse.encoders.backbones import fingerprints, load_backbone
-from dcpcse.encoders.cpu_prepacking import LEAST_ROWS, prepacked
+from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.fingerprint import differences, identity
+from dcpcse.encoders.frozen_layers import LEAST_ROWS, prepacked
+from dcpcse.encoders.identity import differences, fingerprints, identity
 from dcpcse.encoders.lora import Lora, find_targets, lora_weights
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.interop.folder_contents import describe_folder

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import dcpcse
-from dcpcse.encoders.backbones import fingerprint, load_backbone
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.identity import fingerprint
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.storage.model_folder import clear
 from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder

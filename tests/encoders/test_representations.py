@@ -16,8 +16,13 @@ from dcpcse.cli.commands.predict import predict_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template
-from dcpcse.encoders.untrained.representations import Choice, build_representation
-from dcpcse.encoders.untrained.static import FREQUENT_BYTE_LEVEL, FREQUENT_WORDPIECE, biased_tokens
+from dcpcse.encoders.untrained import (
+    FREQUENT_BYTE_LEVEL,
+    FREQUENT_WORDPIECE,
+    Choice,
+    biased_tokens,
+    build_representation,
+)
 from dcpcse.utils.errors import UserError
 
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')

@@ -1,4 +1,4 @@
-"""What `dcpcse.encoders.vector_prompts` promises: prompts that are hidden states at the input of frozen layers."""
+"""What `dcpcse.encoders.prompts` promises of vectors: prompts that are hidden states at the input of frozen layers."""
 
 import copy
 
@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from test_encoder import LENGTH, batch, modernbert_by_hand
 from transformers import AutoModel, BertConfig, CamembertConfig, CamembertModel, RobertaConfig
 
-from dcpcse.encoders import cpu_prepacking
+from dcpcse.encoders import frozen_layers
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_dropout, set_packed
+from dcpcse.encoders.prompts import PROMPT_FORMS, PROMPT_KINDS, layer_projections
 from dcpcse.encoders.storage.manifest import PROMPT_PARTS
-from dcpcse.encoders.vector_prompts import PROMPT_FORMS, PROMPT_KINDS, layer_projections
 from dcpcse.methods import arguments, build_method, model_arguments
 from dcpcse.models import Encoder, PromptShape, SentenceEncoder, VectorPrompt
 from dcpcse.utils.errors import UserError
@@ -95,7 +95,7 @@ def test_modernbert_normalises_the_vectors_and_does_not_rotate_their_keys(tiny):
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_packing_prepacking_and_checkpointing_change_nothing(tiny, kind, monkeypatch):
     for name in ("LEAST_WEIGHTS", "LEAST_ROWS"):
-        monkeypatch.setattr(cpu_prepacking, name, 1)
+        monkeypatch.setattr(frozen_layers, name, 1)
     encoder = prompted(tiny(kind))
     set_dropout(encoder, 0.0)
     ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
@@ -108,7 +108,7 @@ def test_padding_packing_prepacking_and_checkpointing_change_nothing(tiny, kind,
     set_packed(encoder, False)
     padded = run()
     set_packed(encoder, True)
-    with cpu_prepacking.prepacked(encoder) as layers:
+    with frozen_layers.prepacked(encoder) as layers:
         assert layers
         blocked = run()
     if encoder.backbone.supports_gradient_checkpointing:

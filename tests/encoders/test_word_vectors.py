@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dcpcse.encoders.fingerprint import identity
-from dcpcse.encoders.untrained.word_vectors import STOP_WORDS, load_word_vectors
+from dcpcse.encoders.identity import identity
+from dcpcse.encoders.untrained import load_word_vectors, stop_words
 from dcpcse.utils.errors import UserError
 
 LINES = ["cat 1 2", "Dog 0 1", "dog 4 4", "the 5 5", "don't 2 0", ". . . 3 4", "café 7 1"]
@@ -37,7 +37,7 @@ def test_the_mean_of_known_words_without_stop_words(vectors, sentence, words):
 def test_the_lookup_is_that_of_sentence_transformers(vectors, sentences):
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     peer = modules.WordEmbeddings.from_text_file(str(vectors))
-    assert set(peer.tokenizer.stop_words) == STOP_WORDS
+    assert set(peer.tokenizer.stop_words) == stop_words()
     ours = load_word_vectors(vectors)
     texts = ["cat Dog, the café!", "don't the", "did cat just . dog", "'cat' (DOG) ... Café"]
     weight = peer.emb_layer.weight.detach().numpy()

@@ -11,19 +11,18 @@ from method_models import stir_adapter
 from model_folders import edit_record, without_checksums
 
 import dcpcse
-from dcpcse.encoders import backbones
-from dcpcse.encoders import cpu_prepacking as prepacking
+from dcpcse.encoders import backbones, identity
+from dcpcse.encoders import frozen_layers as prepacking
 from dcpcse.encoders import prompt_support as promptable
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.heads import BatchNormMLP, TanhMLP
 from dcpcse.encoders.lora import Lora, find_targets, lora_weights
-from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
+from dcpcse.encoders.prompts import PROMPT_FORMS, PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.encoders.vector_prompts import PROMPT_FORMS
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import set_dtype
@@ -189,9 +188,9 @@ def test_encoder_and_tokenizer_are_loaded_and_known_once(folders, monkeypatch, t
     path.write_text(json.dumps(json.loads(path.read_text()) | cut))
     calls = []
     for module, name in (
-        (backbones, "fingerprints"),
+        (identity, "fingerprints"),
         (backbones, "load_tokenizer"),
-        (backbones, "vocabulary_fingerprint"),
+        (identity, "vocabulary_fingerprint"),
         (promptable, "_one_change_per_row"),  # of the check that prompts reach the output
     ):
         plain = getattr(module, name)

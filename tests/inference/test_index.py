@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from dcpcse.encoders import fingerprint
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.fingerprint import current_identity
+from dcpcse.encoders.identity import current_identity, differences, unrecorded
 from dcpcse.encoders.templates import Template
 from dcpcse.inference.index import nearest, sentence_index
 from dcpcse.inference.index.sentence_index import SentenceIndex
@@ -564,7 +563,7 @@ def test_a_record_of_another_number_of_rows_is_refused(tmp_path):
 
 def test_only_an_identity_without_any_later_fact_is_of_an_earlier_version():
     now = {"base": "a", "weights": "b", "configuration": {}, "special_tokens": {}}
-    assert fingerprint.unrecorded({"base": "a"}) == ["weights", "configuration", "special_tokens"]
-    assert fingerprint.differences({"base": "a"}, now) == []
-    for name in fingerprint.unrecorded({}):
-        assert fingerprint.differences({key: value for key, value in now.items() if key != name}, now) == [name]
+    assert unrecorded({"base": "a"}) == ["weights", "configuration", "special_tokens"]
+    assert differences({"base": "a"}, now) == []
+    for name in unrecorded({}):
+        assert differences({key: value for key, value in now.items() if key != name}, now) == [name]

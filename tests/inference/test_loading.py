@@ -16,7 +16,7 @@ from dcpcse.cli.commands.search import search_command
 from dcpcse.cli.commands.similarity import similarity_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.storage.manifest import backbone_path
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model

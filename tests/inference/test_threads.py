@@ -13,12 +13,12 @@ import pytest
 import torch
 from method_models import model_of
 
-from dcpcse.encoders import cpu_prepacking as prepacking
 from dcpcse.encoders import frozen_layers
+from dcpcse.encoders import frozen_layers as prepacking
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import evaluating, load_backbone
-from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.inference import simcse
 from dcpcse.inference.adapters import Adapters

@@ -15,7 +15,7 @@ from senteval.scores import unit_rows
 from transformers import TrainerCallback
 
 import dcpcse
-from dcpcse.encoders import half_layers, half_precision
+from dcpcse.encoders import half_precision
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -123,8 +123,8 @@ def test_attention_by_kernels_equals_that_of_torch(name, tiny, sentences, monkey
 def test_a_frozen_stack_by_kernels_equals_layers_of_torch(name, tiny, sentences, monkeypatch):
     """In float32, to see more than rounding; in bfloat16 beside autocast, whose gradients round as much."""
     prefix_kernel = pytest.importorskip("dcpcse.encoders.prefix_kernel", reason="Triton is not installed")
-    passes, run = [], half_layers.HalfStack.__call__
-    monkeypatch.setattr(half_layers.HalfStack, "__call__", lambda *a, **k: passes.append(1) or run(*a, **k))
+    passes, run = [], half_precision.HalfStack.__call__
+    monkeypatch.setattr(half_precision.HalfStack, "__call__", lambda *a, **k: passes.append(1) or run(*a, **k))
 
     def result(dtype, whole):
         passes.clear()
@@ -141,10 +141,9 @@ def test_a_frozen_stack_by_kernels_equals_layers_of_torch(name, tiny, sentences,
     if DEVICE == "cuda" and name != "promptbert, deep":
         autocast, ours = (largest(expected, result(torch.bfloat16, whole)) for whole in (False, True))
         assert ours < 2 * autocast + 0.01
-    for module in (half_layers, half_precision):
-        monkeypatch.setattr(module, "HALF", torch.float32)
+    monkeypatch.setattr(half_precision, "HALF", torch.float32)
     monkeypatch.setattr(prefix_kernel, "DTYPES", (torch.float32,))
-    monkeypatch.setattr(half_layers.HalfStack, "takes", lambda self, *args, kernels=None, **options: bool(kernels))
+    monkeypatch.setattr(half_precision.HalfStack, "takes", lambda self, *args, kernels=None, **options: bool(kernels))
     assert largest(expected, result(torch.float32, True)) < 1e-3
 
 

@@ -20,7 +20,7 @@ from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.utils.run_files import read_scores
 

@@ -11,8 +11,9 @@ from runs import NO_DROPOUT, assert_same_weights
 from torch.utils.data import SequentialSampler
 
 import dcpcse
-from dcpcse.encoders.backbones import fingerprints, load_backbone
+from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.identity import fingerprints
 from dcpcse.encoders.lora import lora_weights
 from dcpcse.methods import METHODS, build_method, model_arguments
 

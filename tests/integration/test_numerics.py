@@ -23,8 +23,7 @@ from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Template
-from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
-from dcpcse.encoders.untrained.top_k import TopKAverage
+from dcpcse.encoders.untrained import REPRESENTATIONS, Choice, TopKAverage, build_representation
 from dcpcse.methods import METHODS
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.safetensors_io import set_dtype

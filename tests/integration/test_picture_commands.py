@@ -16,7 +16,6 @@ from dcpcse.analysis.plots import (
     cosines,
     projections,
     scores,
-    token_projection,
     training_curves,
 )
 from dcpcse.cli.commands.evaluate import evaluate_command
@@ -147,7 +146,7 @@ def test_models_are_projected_together(tiny, sts_data, unsupervised):
 
 def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
     for kind in ("bert", "roberta"):
-        (tokens,) = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
+        (tokens,) = projections.gather_tokens(parsed("tokens", tiny(kind), "--text", train_txt))
         tokenizer = AutoTokenizer.from_pretrained(tiny(kind))
         special = set(tokenizer.all_special_ids)
         vocabulary = sorted((i, token) for token, i in tokenizer.get_vocab().items() if i not in special)
@@ -161,7 +160,7 @@ def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
 
 def test_the_matrices_of_an_encoder_are_those_of_its_masked_language_model(tiny, train_txt):
     untied = tiny("bert", tie_word_embeddings=False)
-    panels = token_projection.gather(
+    panels = projections.gather_tokens(
         parsed(
             "tokens", f"untied={untied}", f"tied={tiny('bert')}", "--matrix", "mlm_head", "input", "--text", train_txt
         )
@@ -185,8 +184,8 @@ def test_the_matrices_of_an_encoder_are_those_of_its_masked_language_model(tiny,
 
 def test_for_tied_weights_both_matrices_give_the_same_picture(tiny, train_txt):
     for kind in ("bert", "roberta"):
-        (head,) = token_projection.gather(parsed("tokens", tiny(kind), "--matrix", "mlm_head", "--text", train_txt))
-        (own,) = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
+        (head,) = projections.gather_tokens(parsed("tokens", tiny(kind), "--matrix", "mlm_head", "--text", train_txt))
+        (own,) = projections.gather_tokens(parsed("tokens", tiny(kind), "--text", train_txt))
         assert (head.matrix, own.matrix) == ("MLM head", "input embeddings")
         np.testing.assert_array_equal(head.places, own.places)
 
@@ -194,8 +193,8 @@ def test_for_tied_weights_both_matrices_give_the_same_picture(tiny, train_txt):
 def test_the_matrix_of_another_head_is_that_of_its_checkpoint(tiny, train_txt):
     other = tiny("bert", seed=3)
     common = ["--matrix", "mlm_head", "--text", train_txt]
-    (lent,) = token_projection.gather(parsed("tokens", tiny("bert"), "--lm_head", other, *common))
-    (own,) = token_projection.gather(parsed("tokens", other, *common))
+    (lent,) = projections.gather_tokens(parsed("tokens", tiny("bert"), "--lm_head", other, *common))
+    (own,) = projections.gather_tokens(parsed("tokens", other, *common))
     np.testing.assert_array_equal(lent.places, own.places)
 
 

@@ -28,10 +28,10 @@ from transformers import AutoModel, AutoModelForMaskedLM
 import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
-from dcpcse.encoders import cpu_prepacking as prepacking
-from dcpcse.encoders import half_layers, half_precision
-from dcpcse.encoders.backbones import fingerprint
+from dcpcse.encoders import frozen_layers as prepacking
+from dcpcse.encoders import half_precision
 from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.identity import fingerprint
 from dcpcse.training import trainer as trainers
 from dcpcse.utils import devices
 
@@ -766,8 +766,8 @@ def test_frozen_layers_in_bf16_are_those_of_training_alone(
     plain = train(folder, train_txt, **options)
     assert line not in caplog.text
     monkeypatch.setattr(trainers, "uses_kernels", lambda *args, **options: True)
-    passes, run = [], half_layers.HalfStack.__call__
-    monkeypatch.setattr(half_layers.HalfStack, "__call__", lambda *a, **k: passes.append(1) or run(*a, **k))
+    passes, run = [], half_precision.HalfStack.__call__
+    monkeypatch.setattr(half_precision.HalfStack, "__call__", lambda *a, **k: passes.append(1) or run(*a, **k))
     half = train(folder, train_txt, **options)
     assert line in caplog.text and len(passes) >= 2
     assert {parameter.dtype for parameter in half.final.values()} == {torch.float32}

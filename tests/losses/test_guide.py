@@ -11,7 +11,7 @@ from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.encoders.templates import Template
-from dcpcse.encoders.untrained.word_vectors import load_word_vectors
+from dcpcse.encoders.untrained import load_word_vectors
 from dcpcse.losses import Contrastive, EncodedBatch
 from dcpcse.losses.base import with_precomputed
 from dcpcse.losses.energy_hinge import EnergyHinge

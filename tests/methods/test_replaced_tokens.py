@@ -12,7 +12,8 @@ import dcpcse
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.columns import CLASSES, Columns
 from dcpcse.data.corrupted_corpus import CORRUPTED
-from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone, load_tokenizer
+from dcpcse.encoders.backbones import Backbone, load_backbone, load_tokenizer
+from dcpcse.encoders.identity import EncoderSource
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
 from dcpcse.losses.generator import Corruption, load_generator

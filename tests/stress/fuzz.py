@@ -54,7 +54,7 @@ from dcpcse.data.training_data import load_training_file
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.storage.model_folder import read_contents as read_folder
 from dcpcse.encoders.templates import Template
-from dcpcse.encoders.untrained.word_vectors import load_word_vectors
+from dcpcse.encoders.untrained import load_word_vectors
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.experiments.template_search import read_candidates
 from dcpcse.inference.index import index_folder

@@ -189,9 +189,8 @@ def build(root: Path, encoder: Path, draw: random.Random) -> Corpus:
     import dcpcse
     from dcpcse.encoders.backbones import load_backbone
     from dcpcse.encoders.encoder import Encoder
-    from dcpcse.encoders.prompts import PromptShape
+    from dcpcse.encoders.prompts import PROMPT_FORMS, PromptShape
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.encoders.vector_prompts import PROMPT_FORMS
     from dcpcse.inference.arguments import EncoderArguments
     from dcpcse.inference.loading import load_model
 

@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 from method_models import RECIPES, model_of
 from past_runs import make_run
 
-from dcpcse.encoders.fingerprint import identity, trained_digest
+from dcpcse.encoders.identity import identity, trained_digest
 from dcpcse.methods import METHODS
 from dcpcse.training.model_card import digest_in, write_card
 from dcpcse.utils.errors import UserError

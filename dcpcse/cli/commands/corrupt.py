@@ -38,7 +38,8 @@ def _corrupt(args: argparse.Namespace) -> None:
     from dcpcse.data.corrupted_corpus import Corpus
     from dcpcse.data.training_data import load_training_file
     from dcpcse.data.views import sentence_pair_views
-    from dcpcse.encoders.backbones import load_tokenizer, vocabulary_fingerprint
+    from dcpcse.encoders.backbones import load_tokenizer
+    from dcpcse.encoders.identity import vocabulary_fingerprint
     from dcpcse.encoders.storage.load_options import LoadOptions
     from dcpcse.losses.generator import Corruption, load_generator
     from dcpcse.losses.token_masking import TokenMasking

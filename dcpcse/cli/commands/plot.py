@@ -9,10 +9,8 @@ from dcpcse.analysis.plots import (
     alignment_uniformity,
     cosines,
     projections,
-    prompt_length,
     scores,
     style,
-    token_projection,
     training_curves,
 )
 from dcpcse.inference.arguments import EncoderArguments
@@ -25,8 +23,6 @@ PLOTS: Mapping[str, style.PlotKind] = {
     **cosines.KINDS,
     "plane": alignment_uniformity.KIND,
     **projections.KINDS,
-    "tokens": token_projection.KIND,
-    "prompt-length": prompt_length.KIND,
     **scores.KINDS,
     "curves": training_curves.KIND,
 }

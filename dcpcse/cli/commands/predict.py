@@ -50,7 +50,7 @@ def predictions(
     model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int
 ) -> list[dict[str, str | list[str]]]:
     """Return each sentence with its k most probable tokens, without (`top`) and with denoising (`denoised`)."""
-    from dcpcse.encoders.untrained.top_k import predict_tokens
+    from dcpcse.encoders.untrained import predict_tokens
 
     lines: list[dict[str, str | list[str]]] = [{"sentence": sentence} for sentence in sentences]
     for name, denoise in {"top": False, "denoised": True}.items():

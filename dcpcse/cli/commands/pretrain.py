@@ -10,7 +10,7 @@ def pretrain_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes that the user can fix."""
     args, places = pretrain_parser().parse(argv)
     # Imported after the options are checked, as these imports take seconds.
-    from dcpcse.analysis.plots.pretraining_curve import curve_png
+    from dcpcse.analysis.plots.training_curves import curve_png
     from dcpcse.pretraining.run import run_pretraining
 
     run_pretraining(places.text, args, curve_png)

@@ -18,13 +18,11 @@ def serve_command(argv: Sequence[str]) -> None:
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.serving.monitoring import structured_logs
     from dcpcse.serving.security import bind
-    from dcpcse.serving.server import ServerOptions, require_usable, serve
+    from dcpcse.serving.server import ServerOptions, require_usable, serve, serve_on_ray
 
     options = ServerOptions(places.encoder, encoder, args)
     require_usable(options)
     if args.ray:
-        from dcpcse.serving.ray_cluster import serve_on_ray
-
         with structured_logs():
             options()  # the replicas load their own; this process finds the mistakes first
             serve_on_ray(args.ray, options)

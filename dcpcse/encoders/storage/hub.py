@@ -123,14 +123,9 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
         UserError: If the repository or revision is unknown.
         UnreachableError: If the Hub cannot be reached and its cache does not contain the folder.
     """
-    if not is_hub_id(name):
+    if not is_hub_id(name) or ((files := _files(name, options)) is not None and MODEL_FOLDER_FILE not in files):
         return None
-    offline = False
-    try:
-        if MODEL_FOLDER_FILE not in {file.rfilename for file in model_info(name, options).siblings or ()}:
-            return None
-    except UnreachableError:
-        offline = True
+    offline = files is None
     with explain_hub_errors(name):
         # Downloaded by branch name, so that the cache records the branch's commit for later use without a network.
         record = hf_hub_download(name, MODEL_FOLDER_FILE, local_files_only=offline, **options.kwargs())
@@ -155,14 +150,9 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
     Raises:
         UserError: If the repository or revision is unknown.
     """
-    try:
-        files = {file.rfilename for file in model_info(name, options).siblings or ()}
-        offline = False
-    except UnreachableError:
-        files, offline = set(), True
-    wanted = [CONFIG, PEFT_CONFIG, MODULES, *TOKENIZER_FILES, *[weight for weight in weights if weight in files][:1]]
-    with explain_hub_errors(name):
-        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline, **options.kwargs()))
+    files = _files(name, options)
+    present = [weight for weight in weights if files is not None and weight in files]
+    return _download(name, [CONFIG, PEFT_CONFIG, MODULES, *TOKENIZER_FILES, *present[:1]], options, files is None)
 
 
 def download_files(name: str, files: Sequence[str], options: LoadOptions) -> Path:
@@ -175,13 +165,12 @@ def download_files(name: str, files: Sequence[str], options: LoadOptions) -> Pat
         files: Names of the files.
         options: Revision, cache and token.
     """
-    try:
-        model_info(name, options)
-        offline = False
-    except UnreachableError:
-        offline = True
+    return _download(name, list(files), options, _files(name, options) is None)
+
+
+def _download(name: str, patterns: list[str], options: LoadOptions, offline: bool) -> Path:
     with explain_hub_errors(name):
-        return Path(snapshot_download(name, allow_patterns=list(files), local_files_only=offline, **options.kwargs()))
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=offline, **options.kwargs()))
 
 
 def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
@@ -194,16 +183,20 @@ def download_first(name: str, files: Collection[str], options: LoadOptions) -> P
         files: Names of the files.
         options: Revision, cache and token.
     """
-    try:
-        available = {file.rfilename for file in model_info(name, options).siblings or ()}
-        offline = False
-    except UnreachableError:
-        available, offline = set(files), True
+    available = _files(name, options)
     for file in files:
-        if file in available:
+        if available is None or file in available:
             with contextlib.suppress(errors.LocalEntryNotFoundError):
-                return Path(hf_hub_download(name, file, local_files_only=offline, **options.kwargs()))
+                return Path(hf_hub_download(name, file, local_files_only=available is None, **options.kwargs()))
     return None
+
+
+def _files(name: str, options: LoadOptions) -> set[str] | None:
+    """Return the names of the files of a repository; None if the Hub cannot be reached, so that its cache is read."""
+    try:
+        return {file.rfilename for file in model_info(name, options).siblings or ()}
+    except UnreachableError:
+        return None
 
 
 def model_info(name: str, options: LoadOptions) -> ModelInfo:

@@ -1,10 +1,15 @@
-"""The manifest `dcpcse.json` of a model folder: its schema, and the files that it describes; torch is not imported."""
+"""The manifest `dcpcse.json` of a model folder: its schema, and the files that it describes; torch is not imported.
+
+The module also contains the schemas of the JSON files of other libraries that dcpcse reads itself, with the keys that
+it uses, and counts trained parameters from the headers of weight files.
+"""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256
 from dcpcse.utils.parsing import parse_json, read_bytes, read_json
+from dcpcse.utils.safetensors_header import TensorHeaders, read_header
 
 MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
@@ -51,12 +57,12 @@ TOKENIZER_FILES = (
 )
 """Files that a tokenizer's save_pretrained writes, for any encoder on which prompts can be trained."""
 
-_POOLING, _DENSE = "1_Pooling", "2_Dense"
+POOLING_FOLDER, DENSE_FOLDER = "1_Pooling", "2_Dense"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 MODEL_CONFIG = "config_sentence_transformers.json"
 SENTENCE_FILES = (
-    *(MODULES, SENTENCE_CONFIG, MODEL_CONFIG),
-    *(f"{folder}/{name}" for folder, name in ((_POOLING, CONFIG), (_DENSE, CONFIG), (_DENSE, WEIGHTS))),
+    *(MODULES, SENTENCE_CONFIG, MODEL_CONFIG, f"{POOLING_FOLDER}/{CONFIG}"),
+    *(f"{DENSE_FOLDER}/{name}" for name in (CONFIG, WEIGHTS)),
 )
 """Relative paths of the files for sentence-transformers in a plain folder, which other libraries can open."""
 
@@ -227,18 +233,6 @@ def record_digest(record: Mapping[str, Any]) -> str:
     if isinstance(base, Mapping):
         covered["base"] = {name: value for name, value in base.items() if f"base.{name}" not in OPEN_FIELDS}
     return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
-
-
-def unrecorded(record: Mapping[str, Any]) -> list[str]:
-    """Return what cannot be checked in a folder of an earlier version, because its manifest does not record it."""
-    frozen = record["backbone"] is None  # the sha256 of its files identify a trained encoder
-    facts = {
-        "the names of the encoder's weights": frozen and record["base"].get("weights"),
-        "the encoder's configuration": frozen and record["base"].get("configuration"),
-        "the tokenizer's rules and special tokens": record.get("tokenizer"),
-        f"the fields of {MODEL_FOLDER_FILE}": record.get("record_sha256"),
-    }
-    return [name for name, fact in facts.items() if fact is None]
 
 
 _SECOND_FORMAT = ("shallow", "template", "denoising", "backbone")
@@ -459,3 +453,75 @@ def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
         record: The entry `backbone` of the manifest.
     """
     return folder / record["folder"]
+
+
+@strict
+@dataclass(kw_only=True)
+class EncoderConfig(schema.Foreign):
+    """The `config.json` of an encoder. Its sizes are only printed and compared; transformers checks them."""
+
+    model_type: str | None = schema.text(default=None)
+    _name_or_path: str | None = None
+
+
+@strict
+@dataclass(kw_only=True)
+class AdapterConfig(schema.Foreign):
+    """The `adapter_config.json` of PEFT."""
+
+    base_model_name_or_path: str | None = schema.text(0, default=None)
+    revision: str | None = schema.text(0, default=None)
+    peft_type: str | None = schema.text(0, default=None)
+
+
+@strict
+@dataclass(kw_only=True)
+class WeightIndex(schema.Foreign):
+    """The `model.safetensors.index.json` of an encoder with several weight files: tensor → file."""
+
+    weight_map: dict[str, str]
+
+
+@strict
+@dataclass(kw_only=True)
+class PoolingConfig(schema.Foreign):
+    """The `1_Pooling/config.json` of sentence-transformers; other keys begin with `pooling_mode_`."""
+
+    pooling_mode: Any = None
+
+
+_BUFFER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
+"""Names of tensors in weight files that are not parameters."""
+
+
+def parameters_of(tensors: TensorHeaders) -> TensorHeaders:
+    """Return the headers of parameters, without those of buffers."""
+    return {name: header for name, header in tensors.items() if not _BUFFER.fullmatch(name)}
+
+
+def count(tensors: TensorHeaders) -> int:
+    """Return the number of elements of all tensors together."""
+    return sum(prod(shape) for shape, _ in tensors.values())
+
+
+def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of trained parameters in each part of a model.
+
+    The parts are prompt, lora, head, shallow, cls_prompt and backbone. If a projection computes the prompt table, the
+    projection is counted and the table is not.
+
+    Args:
+        folder: The model folder.
+        record: Its manifest.
+    """
+    parts: dict[str, int] = {}
+    if record.get("lora") or (record["prompt"] and record["prompt"]["projection"] is None):
+        parts["lora" if record.get("lora") else "prompt"] = count(read_header(folder / adapter_file(record)))
+    trained = parameters_of(read_header(folder / TRAINED)) if (folder / TRAINED).is_file() else {}
+    for part in dict.fromkeys(name.split(".")[0] for name in trained):
+        parts[part] = count({name: header for name, header in trained.items() if name.split(".")[0] == part})
+    if record["backbone"] is not None:
+        headers = parameters_of(read_header(backbone_path(folder, record["backbone"]) / WEIGHTS))
+        # The pooler is a copy of the head for other libraries.
+        parts["backbone"] = count({name: header for name, header in headers.items() if not name.startswith("pooler.")})
+    return parts

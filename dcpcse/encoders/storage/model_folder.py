@@ -9,28 +9,148 @@ adapter_model.safetensors + adapter_config.json
                        the same tensor, if PEFT alone returns the same [CLS] vectors; otherwise the name
                        prompts.safetensors prevents PEFT from opening an incomplete model
 adapter/, or adapter_model.safetensors, adapter_config.json, modules.json, ...
-                       a LoRA adapter in the format of PEFT (see `dcpcse.encoders.storage.backbone_folder`)
+                       a LoRA adapter in the format of PEFT (see below)
 trained.safetensors    other trained weights (head, projection, shallow prompts), if there are any
 backbone/, or config.json, model.safetensors, modules.json, ...
-                       the encoder, if it was trained itself (see `dcpcse.encoders.storage.backbone_folder`)
+                       the encoder, if it was trained itself (see below)
 tokenizer files
+
+A trained backbone is saved as a plain Hugging Face folder if it is the complete model, else in `backbone/`. A folder
+is plain if AutoModel and sentence-transformers return the same embeddings as dcpcse. This requires [CLS] or mean
+pooling, and no head other than the tanh MLP at inference. `modules.json` names the pooling, because
+sentence-transformers silently uses the mean without it. Neither library supports templates or prompts. If the encoder
+is in `backbone/`, they raise an error for the model folder instead of loading an incomplete model.
+
+The same applies to a LoRA adapter, with which both libraries load its base: it is in the folder itself if the folder
+is plain, else in `adapter/`.
 """
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dcpcse.encoders.storage import backbone_folder, manifest
+from dcpcse.encoders.storage import manifest
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside, staging_folder, write_json_atomic
 from dcpcse.utils.parsing import parse_json, read_text
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
+
+PROMPT_NAMES = ("default", "query", "document")
+"""Names of the text before each sentence among the prompts of sentence-transformers: without `query` and `document`,
+its `encode_query` and `encode_document` would leave the text out. The first is that of the default prompt."""
+
+WITH_POOLER = ("bert", "roberta", "xlm-roberta")
+"""Model types whose pooler is a dense layer and tanh on [CLS], like SimCSE's MLP."""
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """What sentence-transformers computes from the output of an encoder in a plain folder.
+
+    Args:
+        pooling: Name of the pooler.
+        size: Hidden size of the encoder.
+        dense: The layer of the tanh MLP; None if there is no such head.
+        dense_at_inference: Whether inference uses this layer.
+        max_tokens: Maximum sequence length.
+        normalize: Whether embeddings are scaled to unit length.
+        prompt: The text before each sentence.
+    """
+
+    POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
+    """Name of a pooler that sentence-transformers supports → name of this pooler in sentence-transformers."""
+
+    pooling: str
+    size: int
+    dense: nn.Linear | None
+    dense_at_inference: bool
+    max_tokens: int
+    normalize: bool = False
+    prompt: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Write the files from which sentence-transformers reads the pooling, head and maximum length."""
+        size, kinds = self.size, {"Transformer": "", "Pooling": manifest.POOLING_FOLDER}
+        pooling_folder, dense_folder = folder / manifest.POOLING_FOLDER, folder / manifest.DENSE_FOLDER
+        pooling_folder.mkdir(exist_ok=True)
+        mode = self.POOLINGS[self.pooling]
+        pooling = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+        write_json_atomic(pooling_folder / manifest.CONFIG, {"word_embedding_dimension": size, **pooling})
+        texts = {"max_seq_length": self.max_tokens, "do_lower_case": False}
+        write_json_atomic(folder / manifest.SENTENCE_CONFIG, texts)
+        if self.dense is not None and self.dense_at_inference:
+            kinds["Dense"] = manifest.DENSE_FOLDER
+            dense_folder.mkdir(exist_ok=True)
+            shape = {"in_features": size, "out_features": size, "bias": True}
+            activation = f"{nn.Tanh.__module__}.{nn.Tanh.__name__}"
+            write_json_atomic(dense_folder / manifest.CONFIG, {**shape, "activation_function": activation})
+            linear = {f"linear.{name}": tensor for name, tensor in self.dense.state_dict().items()}
+            save_tensors(dense_folder / manifest.WEIGHTS, linear)
+        if self.normalize:
+            kinds["Normalize"] = "3_Normalize"  # it has no settings, and so no folder
+        if self.prompt:
+            prompts = {"prompts": dict.fromkeys(PROMPT_NAMES, self.prompt), "default_prompt_name": PROMPT_NAMES[0]}
+            write_json_atomic(folder / manifest.MODEL_CONFIG, prompts)
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, path) in enumerate(kinds.items())
+        ]
+        write_json_atomic(folder / manifest.MODULES, modules)
+
+
+@dataclass(frozen=True)
+class TunedBackbone:
+    """A trained backbone.
+
+    Args:
+        model: The backbone.
+        fingerprint: Digest of its weights.
+        modules: What the folder is written for if it is plain, else None.
+    """
+
+    model: PreTrainedModel
+    fingerprint: str
+    modules: SentenceModules | None
+
+    def write(self, folder: Path) -> dict[str, str]:
+        """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
+        path = folder if self.modules else folder / manifest.BACKBONE
+        path.mkdir(exist_ok=True)
+        if self.modules:
+            self.modules.write(folder)
+        save_tensors(path / manifest.WEIGHTS, self._tensors())
+        config = copy.deepcopy(self.model.config)
+        config.architectures = [type(self.model).__name__]
+        config.save_pretrained(path)  # last, so that the folder of an interrupted save does not load
+        return {"folder": "." if self.modules else manifest.BACKBONE, "fingerprint": self.fingerprint}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors, dense = dict(self.model.state_dict()), self.modules and self.modules.dense
+        # As in the published SimCSE checkpoints, the MLP is saved as AutoModel's pooler.
+        if dense is not None and self.model.config.model_type in WITH_POOLER:
+            tensors |= {f"pooler.dense.{name}": tensor for name, tensor in dense.state_dict().items()}
+        return tensors
+
+
+def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the weights of the backbone in a model folder, without the pooler, which only other libraries use.
+
+    Args:
+        folder: The model folder.
+        record: The entry that `TunedBackbone.write` returned.
+
+    Raises:
+        UserError: If the weights are damaged.
+    """
+    weights = load_tensors(manifest.backbone_path(folder, record) / manifest.WEIGHTS)
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
 
 
 @dataclass(frozen=True)
@@ -65,8 +185,8 @@ def write_contents(
     trained: Mapping[str, Tensor],
     *,
     peft_config: Mapping[str, Any] | None = None,
-    modules: backbone_folder.SentenceModules | None = None,
-    backbone: backbone_folder.TunedBackbone | None = None,
+    modules: SentenceModules | None = None,
+    backbone: TunedBackbone | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Write the files of a model to a folder.
@@ -152,21 +272,27 @@ _LAST = (manifest.WEIGHTS, manifest.CONFIG, manifest.MODEL_FOLDER_FILE)
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a model from a folder; keep other files, including encoders not written by dcpcse."""
+    """Remove the files of a model and the folders that are empty then.
+
+    Other files, including encoders not written by dcpcse, and what lies behind links are kept.
+    """
     record, names = _record(folder), [*manifest.OURS]
     for part, places in {"backbone": manifest.BACKBONES, "lora": manifest.ADAPTERS}.items():
         if record.get(part) is not None:
             names += [name for files in places.values() for name in files]
-    backbone_folder.clear_files(folder, names)
+    for name in names:
+        if not (folder / name).parent.is_symlink() or (folder / name).parent == folder:
+            (folder / name).unlink(missing_ok=True)
+    for name in (manifest.BACKBONE, manifest.ADAPTER, manifest.POOLING_FOLDER, manifest.DENSE_FOLDER):
+        with contextlib.suppress(OSError):  # there is no such folder, or it is a link or contains other files
+            (folder / name).rmdir()
 
 
 def holds_another_encoder(folder: Path) -> bool:
     """Return whether a folder contains an encoder not written by dcpcse, which saving would overwrite."""
-    return backbone_folder.holds_encoder(folder) and not _holds_own_encoder(folder)
-
-
-def _holds_own_encoder(folder: Path) -> bool:
-    return _record(folder).get("backbone") is not None
+    files = (manifest.CONFIG, manifest.WEIGHTS)
+    holds_one = any((folder / place / name).exists() for place in (".", manifest.BACKBONE) for name in files)
+    return holds_one and _record(folder).get("backbone") is None
 
 
 def _recorded_files(folder: Path) -> set[str]:

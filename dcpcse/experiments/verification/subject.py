@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout, find_layout, recognise_layout
-from dcpcse.inference.public_checkpoints.recognise import checkpoint_folder
+from dcpcse.inference.public_checkpoints.read import checkpoint_folder
 from dcpcse.utils.files import file_sha256
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.shortening import SIZE_WARNINGS, require_size
 from dcpcse.encoders.tokenization import CUT_WARNING

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.data.text_file import TextFile
-from dcpcse.encoders.fingerprint import current_identity, differences, unrecorded
+from dcpcse.encoders.identity import current_identity, differences, unrecorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.file_encoding.shards import OutputRecord
 from dcpcse.inference.index import nearest
@@ -54,7 +54,7 @@ class SentenceIndex:
     Args:
         sentences: The N sentences.
         vectors: Their unit vectors (N, H).
-        identity: The identity of the model that computed the vectors (`dcpcse.encoders.fingerprint`); None if it is
+        identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`); None if it is
             unknown.
         model: Encodes queries and added sentences; None if vectors are given instead.
         backend: The search backend (`BACKENDS`).

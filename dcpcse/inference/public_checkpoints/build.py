@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcpcse.encoders.backbones import Backbone, EncoderSource, build_backbone, load_backbone
+from dcpcse.encoders.backbones import Backbone, build_backbone, load_backbone
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import HEADS, build_head
+from dcpcse.encoders.identity import EncoderSource
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -17,8 +18,7 @@ from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.inference.public_checkpoints.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
 from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Imported, Layout, find_layout
-from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint
-from dcpcse.inference.public_checkpoints.recognise import is_sentence_transformer
+from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint, is_sentence_transformer
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options

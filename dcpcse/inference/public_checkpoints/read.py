@@ -1,18 +1,112 @@
-"""Read the files of a checkpoint: its tensors, without running any code in them, and its configuration."""
+"""Tell a checkpoint of public code from other encoders by the names of its tensors, and read its files.
+
+No code in a file is run. torch is imported only when tensors are read.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from dcpcse.encoders.storage import manifest
-from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
-from dcpcse.inference.public_checkpoints.recognise import WEIGHT_FILES, find_weight_file
+from dcpcse.encoders.storage import hub, manifest
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.storage.manifest import AdapterConfig, EncoderConfig
+from dcpcse.inference.public_checkpoints.layouts import LAYOUTS, Layout, recognise_layout
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.pickled_tensors import load_pickle
-from dcpcse.utils.safetensors_io import load_tensors
+from dcpcse.utils.safetensors_header import TensorHeaders, read_header
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_WEIGHTS, "adapter_model.bin")}
+"""Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
+
+
+@dataclass(frozen=True)
+class PublicCheckpoint:
+    """A checkpoint of public code.
+
+    Args:
+        folder: The folder.
+        layout: Its format.
+        parts: Those parts of a model that it contains, in words.
+    """
+
+    folder: Path
+    layout: Layout
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.folder} is a {self.layout.title} checkpoint ({', '.join(self.parts)})"
+
+    @property
+    def import_command(self) -> str:
+        """The command that converts it to a model folder."""
+        base = " --base ENCODER" if self.layout.frozen else ""
+        return f"dcpcse import {self.folder} --output FOLDER{base}"
+
+
+def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
+    """Return what `recognise_checkpoint` does for a path, or for an id on the Hub, from which it is downloaded.
+
+    Args:
+        name: The path or id; an id must not be that of a model folder.
+        options: Revision, cache and token for the Hub.
+    """
+    return recognise_checkpoint(checkpoint_folder(name, options))
+
+
+def checkpoint_folder(name: str, options: LoadOptions) -> Path:
+    """Return the folder of a checkpoint at a path or id on the Hub, from which it is downloaded.
+
+    Args:
+        name: The path or id.
+        options: Revision, cache and token for the Hub.
+    """
+    if not hub.is_hub_id(name):
+        return Path(name)
+    return hub.download_checkpoint(name, (*WEIGHT_FILES[False], *WEIGHT_FILES[True]), options)
+
+
+def recognise_checkpoint(folder: Path) -> PublicCheckpoint | None:
+    """Return what a folder contains besides a plain encoder; None if it contains nothing else.
+
+    A SimCSE checkpoint whose head was renamed has the tensors of a plain encoder with a pooler, and is taken as one.
+    """
+    adapter = (folder / manifest.PEFT_CONFIG).is_file()
+    if manifest.is_model_folder(folder) or (is_sentence_transformer(folder) and not adapter):
+        return None
+    file = find_weight_file(folder, adapter)
+    names = {} if file is None else tensor_headers(file)
+    layout = "peft" if adapter else recognise_layout(names)
+    if layout is None or (LAYOUTS[layout].ambiguous and not any(name.startswith("mlp.") for name in names)):
+        return None
+    return PublicCheckpoint(folder, LAYOUTS[layout], LAYOUTS[layout].parts(names))
+
+
+def find_weight_file(folder: Path, adapter: bool) -> Path | None:
+    """Return the weight file of a checkpoint; None without one.
+
+    Args:
+        folder: The folder.
+        adapter: Whether it is one of PEFT.
+    """
+    return next((folder / name for name in WEIGHT_FILES[adapter] if (folder / name).is_file()), None)
+
+
+def tensor_headers(file: Path) -> TensorHeaders:
+    """Return the shapes and types of the tensors in a safetensors file or pickle, without reading their values."""
+    if file.suffix == ".safetensors":
+        return read_header(file)
+    from dcpcse.utils.pickled_tensors import pickled_headers  # imports torch
+
+    return pickled_headers(file)
+
+
+def is_sentence_transformer(folder: Path) -> bool:
+    """Whether the folder was written by sentence-transformers and therefore contains its own pooling settings."""
+    return (folder / manifest.MODULES).is_file()
+
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 """Tokenizer files; any one of them is enough to load a tokenizer."""
@@ -34,7 +128,7 @@ class ForeignCheckpoint:
 
     folder: Path
     file: Path
-    tensors: Mapping[str, Tensor]
+    tensors: "Mapping[str, Tensor]"
     config: Mapping[str, Any]
     adapter: Mapping[str, Any] | None
 
@@ -51,6 +145,9 @@ def read_checkpoint(folder: Path) -> ForeignCheckpoint:
     adapter = manifest.read_object(adapter_path, AdapterConfig) if adapter_path.is_file() else None
     config = manifest.read_object(config_path, EncoderConfig) if config_path.is_file() else {}
     file = _weights_in(folder, adapter is not None)
+    from dcpcse.utils.pickled_tensors import load_pickle  # they import torch
+    from dcpcse.utils.safetensors_io import load_tensors
+
     tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     if not tensors:
         raise UserError(f"{file} contains no tensors; copy it again")

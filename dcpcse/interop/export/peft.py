@@ -9,8 +9,8 @@ from transformers import AutoModel
 
 from dcpcse.encoders.heads import TanhMLP
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.backbone_folder import SentenceModules
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_WEIGHTS
+from dcpcse.encoders.storage.model_folder import SentenceModules
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, write_page
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import save_tensors

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.backbone_folder import PROMPT_NAMES
 from dcpcse.encoders.storage.manifest import MODEL_CONFIG, read_object
+from dcpcse.encoders.storage.model_folder import PROMPT_NAMES
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_atomic, write_json_atomic
 

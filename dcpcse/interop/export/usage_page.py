@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, in_float32
-from dcpcse.encoders.storage.backbone_folder import WITH_POOLER, SentenceModules
+from dcpcse.encoders.storage.model_folder import WITH_POOLER, SentenceModules
 from dcpcse.utils.files import write_atomic
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback
 
-from dcpcse.encoders.backbones import weight_digest
+from dcpcse.encoders.identity import weight_digest
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.safetensors_io import listed
 

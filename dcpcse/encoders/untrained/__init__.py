@@ -1,1 +1,0 @@
-"""Sentence embeddings of pretrained models without further training."""
