@@ -1,8 +1,10 @@
 """`dcpcse evaluate` and evaluation.py; modules for evaluation are imported after the options are checked."""
 
+import contextlib
 from collections.abc import Sequence
 
 from dcpcse.cli.parse import parse_evaluation
+from dcpcse.utils.signals import resumable
 
 
 def evaluate_command(argv: Sequence[str]) -> None:
@@ -10,4 +12,5 @@ def evaluate_command(argv: Sequence[str]) -> None:
     args, published = parse_evaluation(argv)
     from dcpcse.evaluation.run import run_evaluation
 
-    run_evaluation(args, published)
+    with resumable() if args.output_file else contextlib.nullcontext():
+        run_evaluation(args, published)
