@@ -37,7 +37,7 @@ from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.record import FORMAT
 from dcpcse.pretraining.run import run_pretraining
 from dcpcse.training import atomic_save, model_card
-from dcpcse.training.run_recorder import write_environment
+from dcpcse.training.callbacks import write_environment
 from dcpcse.utils import locks, schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256

@@ -21,11 +21,12 @@ from dcpcse.evaluation.own_data import describe_object
 from dcpcse.methods import Method
 from dcpcse.methods.plugins import load_plugins
 from dcpcse.methods.registry import Builder
+from dcpcse.training.callbacks import require_callbacks
 from dcpcse.training.options import python_options, resolve_options, training_option_parser
 from dcpcse.training.output_folder import resume_hint
 from dcpcse.training.run import Inputs, run_training
 from dcpcse.training.run_history import Gain, read_run
-from dcpcse.training.trainer import Trainer, require_callbacks
+from dcpcse.training.trainer import Trainer
 from dcpcse.training.validate_arguments import require_valid
 from dcpcse.utils.arguments import location, path
 from dcpcse.utils.console import warn

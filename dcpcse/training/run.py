@@ -17,12 +17,11 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints, output_folder
 from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.callbacks import replace_progress, write_environment
 from dcpcse.training.dev_evaluation import OwnTask, load_dev_tasks, read_own_data, settle_metric
 from dcpcse.training.gain import measure_untouched, report_gains
-from dcpcse.training.progress_bar import print_no_log
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import resolve_arguments, take_push_target, wants_dev_scores
-from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.setup import open_train_dataset, write_run
 from dcpcse.training.summary import planned_steps, summary
 from dcpcse.training.trainer import Trainer
@@ -186,8 +185,7 @@ def build_trainer(
         options=(model_args, data_args),
     )
     trainer.is_prepared = True
-    if not inputs.prints_log:
-        print_no_log(trainer)
+    replace_progress(trainer, prints_log=inputs.prints_log)
     return trainer
 
 
@@ -248,9 +246,9 @@ def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
     with trainer.stop.active():
         metrics = _metrics_of_training(trainer, checkpoint)
         trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
-        if metrics is not None and trainer.is_world_process_zero():
-            for line in _lines(metrics).splitlines():
-                notify(line)
+    if metrics is not None and trainer.is_world_process_zero():
+        speed = f"{metrics['train_runtime']:,.1f} s, {metrics['train_steps_per_second']:.3g} steps per second"
+        notify(f"finished at step {trainer.state.global_step}: mean loss {metrics['train_loss']:.4g}; {speed}")
     if trainer.is_world_process_zero():
         notify(f"the model is in {output}")
     if number := trainer.stop.number:  # the signal arrived in the last step, or while the result was saved
@@ -265,7 +263,8 @@ def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | 
             doing("while the model was trained"),
             _explain_removal(checkpoint, trainer.args, lambda: trainer.state.global_step <= checkpoint.step),
         ):
-            return trainer.train(checkpoint.folder if checkpoint else False).metrics or None
+            metrics = trainer.train(checkpoint.folder if checkpoint else False).metrics
+            return {name: value for name, value in metrics.items() if name != "total_flos"} or None
     except KeyboardInterrupt as error:
         if not str(error):  # interrupted immediately, within a step
             notify(output_folder.resume_hint(output))

@@ -1,4 +1,4 @@
-"""Readers of the records in the folder of a run, without torch; `dcpcse.training.run_recorder` writes them."""
+"""Readers of the records in the folder of a run, without torch; `dcpcse.training.callbacks` writes them."""
 
 import math
 import re
