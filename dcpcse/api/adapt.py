@@ -4,8 +4,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from dcpcse.api.train import encoder_name
-from dcpcse.api.unchanged_process import unchanged_process
+from dcpcse.api.train import encoder_name, unchanged_process
 from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder

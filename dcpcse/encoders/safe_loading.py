@@ -18,9 +18,9 @@ from dcpcse.encoders.storage.foreign_records import WeightIndex
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
-from dcpcse.utils.pickled_tensors import load_pickle
 from dcpcse.utils.private.models import attention_of
 from dcpcse.utils.safetensors_header import require_no_pointer
+from dcpcse.utils.tensor_files import load_pickle
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 """Option of every `from_pretrained` and `from_config`; by default, transformers asks, and scripts may answer yes."""

@@ -26,8 +26,7 @@ from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, uses_kernels
 from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
-from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.run_files import last_checkpoint
+from dcpcse.utils.run_files import last_checkpoint, read_beside_training
 
 OWN_POOLER = "avg"
 """Pooling of a guide, or of an encoder to adapt, whose folder names none."""

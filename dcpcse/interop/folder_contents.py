@@ -23,8 +23,7 @@ from dcpcse.inference.public_checkpoints.recognise import (
 )
 from dcpcse.training.run_history import find_scores, read_run
 from dcpcse.utils.errors import UserError, spell
-from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint
+from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint, read_beside_training
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
 
 FolderFacts = dict[str, Any]

@@ -26,10 +26,10 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.tunings import RECIPES, TUNINGS, Recipe
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import OptionError, UserError, did_you_mean, invalid_choice, spell
-from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.packages import require_packages
-from dcpcse.utils.safetensors_io import TORCH_DTYPES
+from dcpcse.utils.run_files import read_beside_training
+from dcpcse.utils.tensor_files import TORCH_DTYPES
 
 
 @dataclass(frozen=True)
@@ -446,9 +446,6 @@ def _require_fitting_encoder(args: ModelArguments) -> None:
         )
     if args.pooler_type == "mask" and args.template is None:
         raise UserError(f"{spell('pooler_type', 'mask')} needs a template with [MASK]; give {spell('template')}")
-
-
-DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:

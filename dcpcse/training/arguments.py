@@ -19,9 +19,18 @@ from dcpcse.data.tables import describe
 from dcpcse.encoders.tokenization import CPU_ROWS
 from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import OptionError, UserError, did_you_mean, spell
-from dcpcse.utils.option_fields import SEEDS, SHARE, Need, Options, check_value, flag, option, require_kinds
+from dcpcse.utils.option_fields import (
+    SEEDS,
+    SHARE,
+    Need,
+    Options,
+    check_value,
+    flag,
+    option,
+    refuse_removed,
+    require_kinds,
+)
 from dcpcse.utils.private.arguments import OneGpuArguments, enable_tf32
-from dcpcse.utils.removed_options import refuse_removed
 
 _NEGATIVES = "it decides which sentences are each other's negatives"
 _UNTESTED = "it is not tested with frozen encoders and prompts"
@@ -91,6 +100,7 @@ class DataArguments(Options):
         ["STSBenchmark", "SICKRelatedness"],
         "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness. With --eval_pairs, --eval_labels "
         "or --eval_retrieval they are evaluated only if this option is given.",
+        choices=["STSBenchmark", "SICKRelatedness"],
     )
     eval_transfer: bool = option(
         False,
@@ -138,7 +148,7 @@ class TrainingArguments(OneGpuArguments):
 
     # These are not options themselves.
     given = frozenset()  # names of the options that were passed, also with a default value
-    filled = MappingProxyType({})  # option → the value that `dcpcse.training.fitting_options` has filled in
+    filled = MappingProxyType({})  # option → the value that `dcpcse.training.resolve_arguments` has filled in
     is_resolved = False  # set by `resolve_arguments`
     trains = True  # set by `resolve_arguments`
 

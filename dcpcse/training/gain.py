@@ -18,8 +18,8 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model, load_plain
 from dcpcse.inference.st_folder import SentenceFolder
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.training.dev_evaluation import OwnTask
-from dcpcse.training.fitting_options import load_options
+from dcpcse.training.eval_datasets import OwnTask
+from dcpcse.training.resolve_arguments import load_options
 from dcpcse.training.run_history import gains_of
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.console import notify, warn

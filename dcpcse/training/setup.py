@@ -46,7 +46,10 @@ from dcpcse.methods.registry import (
     require_own_options,
 )
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.fitting_options import (
+from dcpcse.training.gradient_cache import require_repeatable
+from dcpcse.training.resolve_arguments import (
+    HUB_OPTIONS,
+    NEEDS,
     fill_precision,
     fill_recipe,
     fill_representation,
@@ -56,8 +59,6 @@ from dcpcse.training.fitting_options import (
     sentence_folder,
     warn_of_another_method,
 )
-from dcpcse.training.gradient_cache import require_repeatable
-from dcpcse.training.resolve_arguments import HUB_OPTIONS, NEEDS
 from dcpcse.training.validate_setup import (
     require_data,
     require_distinct_rows,

@@ -37,12 +37,12 @@ from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments, as_training_arguments
 from dcpcse.training.callbacks import AfterStep, MetricsFile, ResumeCallback, close_bars, require_callbacks
+from dcpcse.training.checkpoints import EVAL_RESULTS, clear_run, resume_hint
 from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards
-from dcpcse.training.model_card import CARD, write_card
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
-from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
+from dcpcse.training.publish import CARD, write_card
 from dcpcse.training.resolve_arguments import resolve_arguments
 from dcpcse.training.setup import (
     build,

@@ -10,12 +10,10 @@ from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
-from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
@@ -24,23 +22,6 @@ from dcpcse.utils.distributed import step_sizes
 from dcpcse.utils.errors import OptionError, UserError, plural, spell
 
 logger = logging.getLogger(__name__)
-
-
-def require_training_file(model: ModelArguments, data: DataArguments) -> None:
-    """Raise UserError if the option for the encoder or the training file is missing, or a dev task is unknown.
-
-    Args:
-        model: Options of the model.
-        data: Options of the data.
-    """
-    first_checks.require_encoder_and_file(model, data)
-    require_dev_tasks(data)
-
-
-def require_dev_tasks(data: DataArguments) -> None:
-    """Raise UserError if a task of --eval_tasks has no dev scores."""
-    if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
-        raise UserError(f"{spell('eval_tasks', unknown[0])} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
 def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> None:

@@ -15,9 +15,8 @@ from transformers.hf_argparser import string_to_bool
 
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, choose_from, did_you_mean
-from dcpcse.utils.option_fields import Whole, finite_number
-from dcpcse.utils.private.parser import DataclassParser
-from dcpcse.utils.removed_options import refuse_removed, without_removed_defaults
+from dcpcse.utils.option_fields import Whole, finite_number, refuse_removed, without_removed_defaults
+from dcpcse.utils.private import DataclassParser
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."

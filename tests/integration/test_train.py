@@ -27,8 +27,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForMaskedLM
 
 import dcpcse
-from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.encoders import cpu_prepacking as prepacking
 from dcpcse.encoders import half_layers, half_precision
 from dcpcse.encoders.backbones import fingerprint

@@ -11,9 +11,8 @@ from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
-from dcpcse.utils.live_runs import notify_of_running
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
-from dcpcse.utils.run_files import require_scores
+from dcpcse.utils.run_files import notify_of_running, require_scores
 
 MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
 """Options that have no effect unless models are loaded."""

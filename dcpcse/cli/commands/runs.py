@@ -13,8 +13,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
-from dcpcse.utils.live_runs import notify_of_running
-from dcpcse.utils.run_files import RUN_FILE
+from dcpcse.utils.run_files import RUN_FILE, notify_of_running
 from dcpcse.utils.tables import make_table
 
 DEFAULT_FOLDER = "result"

@@ -30,7 +30,7 @@ from dcpcse.encoders.storage.manifest import (
     backbone_path,
 )
 from dcpcse.utils.files import write_json_atomic
-from dcpcse.utils.safetensors_io import load_tensors, save_tensors
+from dcpcse.utils.tensor_files import load_tensors, save_tensors
 
 _POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "3_Normalize"
 PROMPT_NAMES = ("default", "query", "document")

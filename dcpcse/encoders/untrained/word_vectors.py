@@ -25,9 +25,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from dcpcse.encoders.backbones import Backbone, EncoderSource
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.encoders.untrained.static import StaticEncoder
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, doing
 from dcpcse.utils.parsing import open_input
-from dcpcse.utils.refusals import doing
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
 from dcpcse.inference.public_checkpoints.recognise import WEIGHT_FILES, find_weight_file
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.pickled_tensors import load_pickle
-from dcpcse.utils.safetensors_io import load_tensors
+from dcpcse.utils.tensor_files import load_pickle, load_tensors
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 """Tokenizer files; any one of them is enough to load a tokenizer."""

@@ -88,7 +88,7 @@ def tensor_headers(file: Path) -> TensorHeaders:
     """Return the shapes and types of the tensors in a safetensors file or pickle, without reading their values."""
     if file.suffix == ".safetensors":
         return read_header(file)
-    from dcpcse.utils.pickled_tensors import pickled_headers  # imports torch
+    from dcpcse.utils.tensor_files import pickled_headers  # imports torch
 
     return pickled_headers(file)
 
