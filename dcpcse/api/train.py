@@ -29,6 +29,7 @@ from dcpcse.training.checkpoints import resume_hint
 from dcpcse.training.options import python_options, require_valid, resolve_options, training_option_parser
 from dcpcse.training.run import Inputs, run_training
 from dcpcse.training.run_history import Gain, read_run
+from dcpcse.training.setup import encoder_name
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.arguments import location, path
 from dcpcse.utils.console import warn
@@ -199,32 +200,6 @@ def _plugins(value: Any) -> list[str]:
     if not isinstance(plugins, list | tuple):
         raise UserError(f"plugin is {describe(value)}; give modules or .py files as a list of strings")
     return [location("plugin", plugin) for plugin in plugins]
-
-
-def encoder_name(model: Any, parameter: str = "model") -> str:
-    """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model.
-
-    Args:
-        model: The name or folder that the user gave.
-        parameter: Name of the parameter, for messages.
-    """
-    if model is None:
-        raise UserError(f"{parameter} is missing; give the name or the folder of an encoder")
-    if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
-        return location(parameter, model)
-    kinds = {cls.__name__ for cls in type(model).__mro__}
-    remedy = "give the name or the folder of an encoder, as a string or a path"
-    if "SentenceEncoder" in kinds:
-        remedy = (
-            "give the name or the folder of its encoder, and its own folder as init_from to start from its weights"
-        )
-    elif "SentenceTransformer" in kinds:
-        remedy = "save it, model.save(folder), and give the folder"
-    elif "PreTrainedModel" in kinds:
-        remedy = (
-            "give the name or the folder that it was loaded from, or save it with its tokenizer and give the folder"
-        )
-    raise UserError(f"{parameter} is {describe(model)}; {remedy}")
 
 
 def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:

@@ -247,13 +247,6 @@ def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
             f"method is {describe(method)}; give a name, a function (backbone, args, columns) -> Method, or a "
             "dcpcse.methods.Method"
         )
-    try:
-        inspect.signature(method).bind(None, None, None)
-    except TypeError as error:
-        raise UserError(
-            f"method: {method.__name__}{inspect.signature(method)} cannot be called with three arguments; define it "
-            "with the parameters (backbone, args, columns)"
-        ) from error
     name = method.__name__
     if not _NAME.fullmatch(name):
         raise UserError(

@@ -371,7 +371,6 @@ def as_training_arguments(args: transformers.TrainingArguments | None) -> Traini
                 setattr(copied, name, None)
     else:
         require_supported(changed)
-        _require_only_known(args)
         known = {field.name for field in fields(args)} & {field.name for field in fields(TrainingArguments)}
         copied = TrainingArguments(**{name: getattr(args, name) for name in known})
         copied.given = changed
@@ -395,11 +394,3 @@ def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
     if args.per_device_eval_batch_size == transformers.TrainingArguments.per_device_eval_batch_size:
         changed -= {"per_device_eval_batch_size"}
     return frozenset(changed)
-
-
-def _require_only_known(args: transformers.TrainingArguments) -> None:
-    """Raise UserError for an option of a subclass of transformers' arguments that has an effect elsewhere only."""
-    others = [field for field in fields(args) if field.name not in {known.name for known in fields(TrainingArguments)}]
-    usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu) if others else args
-    if unknown := sorted(field.name for field in others if getattr(args, field.name) != getattr(usual, field.name)):
-        raise UserError(f"args: {unknown[0]} of {type(args).__name__} has no effect here; leave it out")

@@ -82,13 +82,12 @@ def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[s
                 "checkpoint"
             )
         return
-    name = (run.metric_for_best_model or "").removeprefix("eval_")
-    if name in OWN_METRICS.values() and name not in metrics:
-        scores = "only 0 and 1" if name == "pairs_spearman" else "other scores than 0 and 1"
-        raise UserError(
-            f"{spell('metric_for_best_model', name)} is not measured, since the pairs of {spell('eval_pairs')} have "
-            f"{scores}; give {metrics[0]}"
-        )
+    sts = [metric for task, metric in METRIC_NAMES.items() if task in dev.tasks]
+    transfer = [task for task in TRANSFER_TASKS if task in dev.tasks]
+    known = [*metrics, *sts, *(["avg_sts"] if len(sts) == len(METRIC_NAMES) else [])]
+    known += [*transfer, "avg_transfer"] if transfer else []
+    if (run.metric_for_best_model or "").removeprefix("eval_") not in known:
+        raise invalid_choice("metric_for_best_model", run.metric_for_best_model, known)
 
 
 ComputeMetrics = Callable[[EvalPrediction], Mapping[str, float]]

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 import transformers
-from senteval import TRANSFER_TASKS
 
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODULES
-from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.inference.st_folder import SentenceFolder, is_sentence_encoder
 from dcpcse.methods import METHODS, fill_defaults
 from dcpcse.methods.arguments import ModelArguments, PromptOptions
@@ -29,7 +27,7 @@ from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import has_bfloat16_units
 from dcpcse.utils.distributed import all_reduce_max
-from dcpcse.utils.errors import OptionError, UserError, invalid_choice, spell
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import Need, needs_value
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
@@ -123,7 +121,6 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
             remedy=f"add {spell('eval_strategy', 'steps')} or {spell('do_eval', True)}",
         )
     if run.metric_for_best_model and data:
-        _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in option_names else True
     _notify_of_unused(run, option_names)
     if run.ddp_find_unused_parameters is None:
@@ -183,24 +180,6 @@ def _try_optimizer_and_schedule(run: TrainingArguments) -> None:
         with warnings.catch_warnings():  # torch warns that the optimiser has made no step yet
             warnings.simplefilter("ignore")
             schedule.step()
-
-
-def _require_metric(name: str, data: DataArguments) -> None:
-    """Raise UserError if the metric of the best checkpoint is not measured."""
-    own_metrics = [metrics for option, metrics in OWN_METRICS_OF_OPTION.items() if getattr(data, option) is not None]
-    known = [metric for metrics in own_metrics for metric in metrics]
-    sts = {METRIC_NAMES[task]: task for task in data.eval_tasks if task in METRIC_NAMES}
-    known += [*sts, *(["avg_sts"] if len(sts) == len(METRIC_NAMES) else [])]
-    known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
-    name = name.removeprefix("eval_")
-    if name in known:
-        return
-    if tasks := [task for task, metric in METRIC_NAMES.items() if name in (metric, "avg_sts")]:
-        raise UserError(
-            f"{spell('metric_for_best_model', name)} is not measured; add {spell('eval_tasks', tasks)}, or "
-            f"choose from: {', '.join(known)}"
-        )
-    raise invalid_choice("metric_for_best_model", name, known)
 
 
 def wants_dev_scores(run: TrainingArguments) -> bool:

@@ -106,7 +106,7 @@ def _train_with(
     if checkpoint:
         with _explain_removal(checkpoint, run_args):
             trainer.require_resumable(checkpoint)
-    _train_and_evaluate(trainer, checkpoint, tasks, None if isinstance(inputs.method, Method) else model_args)
+    _train_and_evaluate(trainer, checkpoint, tasks)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # a process that leaves the group early may abort the others
@@ -114,18 +114,13 @@ def _train_with(
     return trainer
 
 
-def _train_and_evaluate(
-    trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask], args: ModelArguments | None
-) -> None:
-    """Train and evaluate if this is requested and not done yet, and report the gain on own data.
-
-    args: the options of the model as the user gave them; None for a built method.
-    """
+def _train_and_evaluate(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask]) -> None:
+    """Train and evaluate if this is requested and not done yet, and report the gain on own data."""
     run = trainer.args
     finished = run.trains and _is_finished(trainer)
     if run.trains and not finished:
         _prepare(trainer, checkpoint)
-        measure_untouched(trainer, tasks, args)
+        measure_untouched(trainer, tasks)
         _train(trainer, checkpoint)
     if run.do_eval and not (finished and (Path(run.output_dir) / checkpoints.EVAL_RESULTS).is_file()):
         _evaluate(trainer)

@@ -10,16 +10,15 @@ from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
-from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
-from dcpcse.training.gradient_cache import require_cachable
+from dcpcse.training.gradient_cache import joint, require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import step_sizes
-from dcpcse.utils.errors import OptionError, UserError, plural, spell
+from dcpcse.utils.errors import OptionError, UserError, no_effect, plural, spell
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +167,7 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
     """
     sources = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
     for what in (name for name, known in sources.items() if known):
-        comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
+        comparing = joint({name: term.loss for name, term in method.terms.items()})
         for name, loss_fn in comparing.items():
             if not loss_fn.leaves_out_false_negatives:
                 raise UserError(
@@ -177,11 +176,7 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
                     "leaves_out_false_negatives"
                 )
         if FALSE_NEGATIVES in method.guides and not comparing:
-            raise OptionError(
-                "guide",
-                reason=f"has no effect: {spell('method', method.model.method)} compares no rows",
-                remedy="leave it out",
-            )
+            raise no_effect("guide", f"on {spell('method', method.model.method)}, which compares no rows")
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
@@ -193,13 +188,9 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
     """
     if run.loss_chunk is None:
         return
-    comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
+    comparing = joint({name: term.loss for name, term in method.terms.items()})
     if not comparing:
-        raise OptionError(
-            "loss_chunk",
-            reason=f"has no effect: {spell('method', method.model.method)} compares no rows",
-            remedy="leave it out",
-        )
+        raise no_effect("loss_chunk", f"on {spell('method', method.model.method)}, which compares no rows")
     if whole := next((name for name, loss_fn in comparing.items() if not loss_fn.has_row_chunks), None):
         raise UserError(
             f"{spell('loss_chunk')}: the loss {whole} of {spell('method', method.model.method)} compares all rows at "

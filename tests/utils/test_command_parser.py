@@ -97,12 +97,6 @@ def test_the_help_text_names_defaults_and_types(parsers):
     assert "512. (default" not in lines
 
 
-def test_a_repeated_option_is_reported(parsers, caplog):
-    caplog.set_level("INFO", "dcpcse")
-    assert parsers[0].parse_known_args(["--temp", "1", "--temp", "2"])[0].temp == 2
-    assert "--temp is given 2 times; the last one is used" in caplog.text
-
-
 def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning():
     known = ["avg", "cls_before_pooler", "SICKRelatedness"]
     names = ("mean", "agv", "sickrelatednes", "cls_be", "max", "av")

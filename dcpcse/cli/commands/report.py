@@ -42,12 +42,10 @@ def report_command(argv: Sequence[str]) -> None:
 
 def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     """Return label → run; the labels are shown on the page."""
-    runs = [require_run(folder) for folder in folders]
+    runs, labels = [require_run(folder) for folder in folders], run_labels(folders)
     for folder in folders:
         notify_of_running(folder)
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("a run is given twice; give each run once")
-    return dict(zip(run_labels(folders), runs, strict=True))
+    return dict(zip(labels, runs, strict=True))
 
 
 def _read_scores(runs: Mapping[str, Run], paths: Sequence[Path]) -> tuple[list[EvaluationScores], list[str]]:
