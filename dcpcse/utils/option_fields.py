@@ -105,23 +105,16 @@ class Whole:
     least: int
     most: int | None = None
 
-    @property
-    def allowed(self) -> str:
-        """The range in words."""
-        return f"at least {self.least}" if self.most is None else f"a whole number from {self.least} to {self.most}"
-
-    def holds(self, number: int) -> bool:
-        """Return whether a number is in the range."""
-        return self.least <= number and (self.most is None or number <= self.most)
-
     def __call__(self, text: str) -> int:
         """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
         try:
             number = int(text)
         except ValueError:
             raise ValueError("a whole number, such as 10") from None
-        if not self.holds(number):
-            raise ValueError(self.allowed)
+        if self.most is None and number < self.least:
+            raise ValueError(f"at least {self.least}")
+        if self.most is not None and not self.least <= number <= self.most:
+            raise ValueError(f"a whole number from {self.least} to {self.most}")
         return number
 
 
