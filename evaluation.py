@@ -2,7 +2,7 @@
 
 import sys
 
-from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.runner import run
 
 if __name__ == "__main__":

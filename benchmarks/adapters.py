@@ -31,7 +31,7 @@ from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE, adapter_file, ch
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.files import write_json_atomic
-from dcpcse.utils.safetensors_io import load_tensors, save_tensors
+from dcpcse.utils.tensor_files import load_tensors, save_tensors
 
 OWN_MODELS = 3
 """Number of adapters that are also loaded with separate encoders, to compare vectors, memory and time."""

@@ -28,7 +28,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.utils.embedded import EMBEDDED_ENCODER
+from dcpcse.utils.packages import EMBEDDED_ENCODER
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = ("the", "old", "man", "sees", "a", "red", "house", "near", "that", "river", "while", "two", "young", "dogs")

@@ -32,7 +32,7 @@ import dcpcse
 from dcpcse.data.examples import without_index
 from dcpcse.losses import Contrastive, EncodedBatch
 from dcpcse.utils.distributed import is_main_process, world_size
-from dcpcse.utils.embedded import EMBEDDED_ENCODER
+from dcpcse.utils.packages import EMBEDDED_ENCODER
 
 TRIPLETS = EMBEDDED_ENCODER.with_name("sample") / "triplets.csv"
 VIEWS = ("anchor", "positive", "negative")

@@ -31,7 +31,7 @@ from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.experiments.sample_scores import load_sample_pairs, measure_pairs
 from dcpcse.methods import METHODS
 from dcpcse.training.step import TrainingStep
-from dcpcse.utils.embedded import EMBEDDED_ENCODER
+from dcpcse.utils.packages import EMBEDDED_ENCODER
 
 SAMPLE = Path("data/sample")
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

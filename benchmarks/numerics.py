@@ -20,8 +20,8 @@ from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.templates import Template
 from dcpcse.models import DeepPrompt, PromptShape, SentenceEncoder, plain_encoder
-from dcpcse.utils.embedded import EMBEDDED_ENCODER
-from dcpcse.utils.safetensors_io import set_dtype
+from dcpcse.utils.packages import EMBEDDED_ENCODER
+from dcpcse.utils.tensor_files import set_dtype
 
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')
 PROMPTS = 16

@@ -18,8 +18,8 @@ from tiny_encoders import SENTENCES, make_encoder
 
 from dcpcse.methods import plugins
 from dcpcse.utils import environment
-from dcpcse.utils.embedded import embedded_encoder
 from dcpcse.utils.errors import command_line
+from dcpcse.utils.packages import embedded_encoder
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
 

@@ -36,8 +36,8 @@ from dcpcse.interop.onnx_encoder import OnnxEncoder
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.record import FORMAT
 from dcpcse.pretraining.run import run_pretraining
-from dcpcse.training import atomic_save, model_card
-from dcpcse.training.run_recorder import write_environment
+from dcpcse.training import atomic_save, publish
+from dcpcse.training.callbacks import write_environment
 from dcpcse.utils import locks, schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256
@@ -151,7 +151,7 @@ def make_records(root: Path) -> dict[str, Record]:
         SCORES,
         all_of(
             *[lambda folder, plot=plot: plot(folder / "scores.json") for plot in plots],
-            lambda folder: model_card._read_scores(folder, {"trained": "x"}, []),
+            lambda folder: publish._read_scores(folder, {"trained": "x"}, []),
             lambda folder: results.figures_of(row, schema.read(results.Scores, folder / "scores.json")),
         ),
     )

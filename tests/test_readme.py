@@ -13,7 +13,6 @@ import transformers
 
 from dcpcse.cli.commands.adapt import adapt_parser
 from dcpcse.cli.commands.compare import compare_parser
-from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.commands.demo import demo_parser
 from dcpcse.cli.commands.doctor import doctor_parser
 from dcpcse.cli.commands.encode import encode_parser
@@ -24,7 +23,7 @@ from dcpcse.cli.commands.info import info_parser
 from dcpcse.cli.commands.mine import mine_parser
 from dcpcse.cli.commands.plot import PLOTS, plot_parser
 from dcpcse.cli.commands.predict import predict_parser
-from dcpcse.cli.commands.pretrain import pretrain_parser
+from dcpcse.cli.commands.pretrain import corrupt_parser, pretrain_parser
 from dcpcse.cli.commands.quickstart import quickstart_parser
 from dcpcse.cli.commands.report import report_parser
 from dcpcse.cli.commands.reproduce import reproduce_parser

@@ -92,7 +92,7 @@ def test_the_list_of_commands_imports_none_of_them():
 
 def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     script = tmp_path / "commands.py"
-    names = ("predict", "search_templates", "corrupt", "search_hyperparameters", "hub", "search", "similarity", "plot")
+    names = ("predict", "search_templates", "search_hyperparameters", "hub", "search", "similarity", "plot")
     names += ("pretrain", "adapt", "serve")
     lines = (
         f"from dcpcse.cli.commands import {', '.join(names)}\nplot.plot_parser()\npretrain.pretrain_parser()\n"

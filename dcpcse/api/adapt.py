@@ -4,12 +4,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from dcpcse.api.train import encoder_name
-from dcpcse.api.unchanged_process import unchanged_process
+from dcpcse.api.train import unchanged_process
 from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder
 from dcpcse.training.options import python_options, training_option_parser
+from dcpcse.training.setup import encoder_name
 from dcpcse.utils.arguments import number, path, string, truth_value, whole_number
 from dcpcse.utils.errors import parameter_names
 

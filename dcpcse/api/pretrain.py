@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.analysis.plots.training_curves import curve_png, draw_pretraining
-from dcpcse.api.unchanged_process import unchanged_process
+from dcpcse.api.train import unchanged_process
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.run import run_pretraining
 from dcpcse.utils.arguments import path, unknown_argument

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,11 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+import transformers
 from transformers import TrainerCallback
 
-from dcpcse.api.unchanged_process import unchanged_process
 from dcpcse.data.tables import describe
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.advice import OF_TRAINING, advice
@@ -21,12 +24,13 @@ from dcpcse.evaluation.own_data import describe_object
 from dcpcse.methods import Method
 from dcpcse.methods.plugins import load_plugins
 from dcpcse.methods.registry import Builder
-from dcpcse.training.options import python_options, resolve_options, training_option_parser
-from dcpcse.training.output_folder import resume_hint
+from dcpcse.training.callbacks import require_callbacks
+from dcpcse.training.checkpoints import resume_hint
+from dcpcse.training.options import python_options, require_valid, resolve_options, training_option_parser
 from dcpcse.training.run import Inputs, run_training
 from dcpcse.training.run_history import Gain, read_run
-from dcpcse.training.trainer import Trainer, require_callbacks
-from dcpcse.training.validate_arguments import require_valid
+from dcpcse.training.setup import encoder_name
+from dcpcse.training.trainer import Trainer
 from dcpcse.utils.arguments import location, path
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import launched
@@ -37,6 +41,7 @@ from dcpcse.utils.run_files import last_checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 _OPTIONS = {"model": "model_name_or_path", "train_data": "train_file"}
 """Parameter of `train` → option of train.py, where the names differ."""
@@ -197,32 +202,6 @@ def _plugins(value: Any) -> list[str]:
     return [location("plugin", plugin) for plugin in plugins]
 
 
-def encoder_name(model: Any, parameter: str = "model") -> str:
-    """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model.
-
-    Args:
-        model: The name or folder that the user gave.
-        parameter: Name of the parameter, for messages.
-    """
-    if model is None:
-        raise UserError(f"{parameter} is missing; give the name or the folder of an encoder")
-    if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
-        return location(parameter, model)
-    kinds = {cls.__name__ for cls in type(model).__mro__}
-    remedy = "give the name or the folder of an encoder, as a string or a path"
-    if "SentenceEncoder" in kinds:
-        remedy = (
-            "give the name or the folder of its encoder, and its own folder as init_from to start from its weights"
-        )
-    elif "SentenceTransformer" in kinds:
-        remedy = "save it, model.save(folder), and give the folder"
-    elif "PreTrainedModel" in kinds:
-        remedy = (
-            "give the name or the folder that it was loaded from, or save it with its tokenizer and give the folder"
-        )
-    raise UserError(f"{parameter} is {describe(model)}; {remedy}")
-
-
 def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:
     """Raise UserError unless method, callbacks and class are of the types that a run takes."""
     if not (method is None or isinstance(method, str | Method) or callable(method)):
@@ -293,3 +272,28 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
             text += f"; the temporary folder is kept: output_dir={str(folder)!r} resumes in it"
         error.args = (text,)
         raise
+
+
+@contextlib.contextmanager
+def unchanged_process() -> Iterator[None]:
+    """Restore the random states, the environment variables and the settings of libraries that training changes."""
+    environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    tf32 = torch.backends.fp32_precision
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(environment):
+            del os.environ[name]
+        os.environ.update(environment)
+        transformers.logging.set_verbosity(verbosity)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        for device, state in enumerate(devices):
+            torch.cuda.set_rng_state(state, device)
+        torch.backends.fp32_precision = tf32
+        torch.use_deterministic_algorithms(deterministic[0])
+        torch.backends.cudnn.deterministic = deterministic[1]

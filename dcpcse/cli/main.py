@@ -1,22 +1,29 @@
 """The program `dcpcse` (`python -m dcpcse`), which runs a command by its name."""
 
+import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from dcpcse import __version__
 from dcpcse.cli.runner import run
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, choose_from
+from dcpcse.utils.signals import resumable
 
 
 class Command(NamedTuple):
-    """A command: its heading in the help, its module in `commands`, what it does, and its name in earlier versions."""
+    """A command: its heading in the help, its module in `commands`, what it does, and its name in earlier versions.
+
+    resumes: whether the same command continues after an interruption with what it has finished.
+    """
 
     group: str
     module: str
     help: str
     former: str = ""
+    resumes: bool = False
 
 
 BEGIN, TRAIN, USE = "Begin here", "Train", "Use an encoder"
@@ -24,28 +31,32 @@ MEASURE, PAPERS, SHARE = "Measure and compare", "Reproduce papers", "Convert and
 
 COMMANDS = {
     "quickstart": Command(BEGIN, "quickstart", "train and evaluate on the sample in a few minutes"),
-    "adapt": Command(BEGIN, "adapt", "adapt an encoder to your data, and say whether that helped"),
+    "adapt": Command(BEGIN, "adapt", "adapt an encoder to your data, and say whether that helped", resumes=True),
     "doctor": Command(BEGIN, "doctor", "check data, models, runs and the environment for problems"),
     "train": Command(TRAIN, "train", "train a method (as train.py)"),
     "pretrain": Command(TRAIN, "pretrain", "pretrain a small BERT or RoBERTa on a text file"),
-    "pretrain corrupt": Command(TRAIN, "corrupt", "write a training corpus with replaced tokens", "corrupt"),
+    "pretrain corrupt": Command(TRAIN, "pretrain", "write a training corpus with replaced tokens", "corrupt"),
     "mine": Command(TRAIN, "mine", "add hard negatives from a corpus to pairs"),
-    "encode": Command(USE, "encode", "encode the lines of a text file"),
+    "encode": Command(USE, "encode", "encode the lines of a text file", resumes=True),
     "search": Command(USE, "search", "search a file or a saved index for similar sentences"),
     "search similarity": Command(USE, "similarity", "print cosine similarities of sentences", "similarity"),
     "serve": Command(USE, "serve", "serve an encoder and its adapters over HTTP, as OpenAI's API"),
     "serve demo": Command(USE, "demo", "serve a local page with the nearest sentences of several models", "demo"),
-    "evaluate": Command(MEASURE, "evaluate", "evaluate an encoder (as evaluation.py)"),
+    "evaluate": Command(MEASURE, "train", "evaluate an encoder (as evaluation.py)"),
     "compare": Command(MEASURE, "compare", "compare models, with intervals and paired tests"),
     "info": Command(MEASURE, "info", "show method, encoder, sizes and scores of a folder"),
     "plot": Command(MEASURE, "plot", "plot embeddings, scores or runs"),
     "plot report": Command(MEASURE, "report", "write an HTML report of one or several runs", "report"),
     "plot runs": Command(MEASURE, "runs", "list and compare training runs", "runs"),
     "plot predictions": Command(MEASURE, "predict", "predict tokens at the [MASK] of a template", "predict"),
-    "reproduce": Command(PAPERS, "reproduce", "reproduce rows of the papers' tables over several seeds"),
+    "reproduce": Command(PAPERS, "reproduce", "reproduce rows of the papers' tables over several seeds", resumes=True),
     "reproduce verify": Command(PAPERS, "verify", "compare a published checkpoint with its paper", "verify"),
-    "reproduce search": Command(PAPERS, "search_hyperparameters", "search hyperparameters", "search-hyperparameters"),
-    "reproduce templates": Command(PAPERS, "search_templates", "search for a template", "search-templates"),
+    "reproduce search": Command(
+        PAPERS, "search_hyperparameters", "search hyperparameters", "search-hyperparameters", resumes=True
+    ),
+    "reproduce templates": Command(
+        PAPERS, "search_templates", "search for a template", "search-templates", resumes=True
+    ),
     "export": Command(SHARE, "export", "export to peft, sentence-transformers, ONNX or transformers"),
     "import": Command(SHARE, "import_", "convert a checkpoint of other code to a model folder"),
     "hub push": Command(SHARE, "hub", "upload a model folder to the Hugging Face hub", "push"),
@@ -65,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int | None:
     words = list(argv) or ["--help"]
+    if words == ["--version"]:
+        print_result(f"dcpcse {__version__}")
+        return 0
     if words[0] in FORMER:
         notify(f"dcpcse {words[0]} is now dcpcse {FORMER[words[0]]}")
         words[:1] = FORMER[words[0]].split()
@@ -78,7 +92,8 @@ def _dispatch(argv: Sequence[str]) -> int | None:
         print_result(_list(members))
     if name is None:
         return 0
-    return find_command(name)(words[len(name.split()) :])
+    with resumable() if COMMANDS[name].resumes else contextlib.nullcontext():
+        return find_command(name)(words[len(name.split()) :])
 
 
 def find_command(name: str) -> Callable[[Sequence[str]], int | None]:
@@ -91,6 +106,7 @@ def find_command(name: str) -> Callable[[Sequence[str]], int | None]:
 def _list(names: Sequence[str]) -> str:
     """Return the help text of commands, by their groups."""
     lines = ["usage: dcpcse COMMAND [--OPTION VALUE ...]; dcpcse COMMAND --help shows the options"]
+    lines += ["       dcpcse --version"]
     for group, members in groupby(names, key=lambda name: COMMANDS[name].group):
         lines += ["", f"{group}:", *(f"  {name:20}  {COMMANDS[name].help}" for name in members)]
     return "\n".join([*lines, ""])

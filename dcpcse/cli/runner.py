@@ -12,8 +12,7 @@ from types import TracebackType
 from senteval.errors import DataError
 
 from dcpcse.utils.console import print_message, printable_output
-from dcpcse.utils.errors import UserError, command_line, printable, shortened
-from dcpcse.utils.refusals import describe_error
+from dcpcse.utils.errors import UserError, command_line, describe_error, printable, shortened
 from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 
 

@@ -20,8 +20,7 @@ from dcpcse.data.examples import Examples, IndexedDataset
 from dcpcse.utils import schema
 from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import write_json_atomic
-from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import read_bytes
+from dcpcse.utils.parsing import open_array, read_bytes
 
 CORPUS = "corpus.json"
 IDS = "corrupted.npy"

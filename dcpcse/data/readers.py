@@ -30,10 +30,9 @@ from dcpcse.data.columns import (
     target_of,
 )
 from dcpcse.data.tables import BATCH_ROWS, describe, is_missing, open_table
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import UserError, doing, first_line
 from dcpcse.utils.files import atomic_file
 from dcpcse.utils.parsing import open_input
-from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line, numbered_lines
 
 DROPPED_SHOWN = 5

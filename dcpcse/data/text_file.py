@@ -9,8 +9,7 @@ from pathlib import Path
 
 from dcpcse.data.readers import open_rows
 from dcpcse.utils import arguments
-from dcpcse.utils.errors import UserError, same_call, spell
-from dcpcse.utils.refusals import doing
+from dcpcse.utils.errors import UserError, doing, same_call, spell
 from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
 

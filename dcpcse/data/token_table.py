@@ -31,7 +31,7 @@ from dcpcse.encoders.tokenization import TokenIds
 from dcpcse.encoders.truncation import configuration, tokenize
 from dcpcse.utils.console import notify
 from dcpcse.utils.files import staging_folder
-from dcpcse.utils.npy import open_array
+from dcpcse.utils.parsing import open_array
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

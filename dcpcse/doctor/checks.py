@@ -9,8 +9,7 @@ from dcpcse.doctor import environment, evaluation_data, model_folder, training_f
 from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings, fault, note
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.live_runs import read_beside_training, running_in
-from dcpcse.utils.run_files import RUN_FILE, STATE
+from dcpcse.utils.run_files import RUN_FILE, STATE, read_beside_training, running_in
 
 Check = Callable[[Path, CheckSettings], Findings]
 

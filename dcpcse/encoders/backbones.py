@@ -32,11 +32,10 @@ from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, WEIGHTS, backbone_path
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import OptionError, UserError, first_line, spell
+from dcpcse.utils.errors import OptionError, UserError, doing, first_line, spell
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.private.models import holds_peft_adapter
-from dcpcse.utils.refusals import doing
-from dcpcse.utils.safetensors_io import require_same_tensors
+from dcpcse.utils.tensor_files import require_same_tensors
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from transformers import PretrainedConfig
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, WeightIndex, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
-from dcpcse.utils.pickled_tensors import load_pickle
 from dcpcse.utils.private.models import attention_of
 from dcpcse.utils.safetensors_header import require_no_pointer
+from dcpcse.utils.tensor_files import load_pickle
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 """Option of every `from_pretrained` and `from_config`; by default, transformers asks, and scripts may answer yes."""
@@ -81,7 +81,7 @@ class WeightFiles:
         return WEIGHT_FILES[self.name]
 
     def read_pickles(self) -> dict[str, Tensor]:
-        """Return the tensors by name, mapped from the files where possible (`pickled_tensors.load_pickle`).
+        """Return the tensors by name, mapped from the files where possible (`tensor_files.load_pickle`).
 
         Raises UserError if a file is damaged or contains more than tensors; no code in it is run.
         """

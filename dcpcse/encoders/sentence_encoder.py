@@ -53,10 +53,9 @@ from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.arguments import encode_arguments, location, path, whole_number
 from dcpcse.utils.console import warn
 from dcpcse.utils.devices import Movable, pick_device, release_memory, run_jobs, run_pipeline, send
-from dcpcse.utils.errors import UserError, first_line, spell
-from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.refusals import doing
-from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_dtype
+from dcpcse.utils.errors import UserError, doing, first_line, spell
+from dcpcse.utils.run_files import read_beside_training
+from dcpcse.utils.tensor_files import TORCH_DTYPES, require_same_tensors, set_dtype
 
 logger = logging.getLogger(__name__)
 

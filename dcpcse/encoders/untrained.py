@@ -34,9 +34,8 @@ from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.utils.errors import UserError, no_effect, spell
+from dcpcse.utils.errors import UserError, doing, no_effect, spell
 from dcpcse.utils.parsing import open_input
-from dcpcse.utils.refusals import doing
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.utils.arguments import whole_number
-from dcpcse.utils.refusals import doing
+from dcpcse.utils.errors import doing
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
 from dcpcse.utils.arguments import encode_arguments, location, strings
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, did_you_mean
-from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.safetensors_io import TORCH_DTYPES, set_dtype
+from dcpcse.utils.run_files import read_beside_training
+from dcpcse.utils.tensor_files import TORCH_DTYPES, set_dtype
 
 Key = TypeVar("Key", bound=Hashable)
 

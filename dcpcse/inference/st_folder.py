@@ -25,8 +25,7 @@ from dcpcse.encoders.storage.st_modules import (
 )
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.pickled_tensors import load_pickle
-from dcpcse.utils.safetensors_io import load_tensors, require_same_tensors
+from dcpcse.utils.tensor_files import load_pickle, load_tensors, require_same_tensors
 
 
 def modules_folder(name: str, options: LoadOptions) -> Path | None:

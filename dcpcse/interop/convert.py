@@ -100,7 +100,7 @@ def write_model_folder(model: "SentenceEncoder", output: Path) -> None:
     if output.is_dir() and any(output.iterdir()):
         # Imported here because they import torch.
         from dcpcse.encoders.storage.model_folder import replaced_model
-        from dcpcse.training.output_folder import clear_run
+        from dcpcse.training.checkpoints import clear_run
 
         with replaced_model(output, clear_run) as part:  # records of an earlier model must not describe this one
             model.save(part)

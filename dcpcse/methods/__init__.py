@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 
 from dcpcse.data.views import Augmentation, View, sentence_pair_views
+from dcpcse.methods.arguments import refuse_contrastive_options
 from dcpcse.methods.building import contrastive, sentence_encoder
 from dcpcse.methods.registry import (
     METHODS,
@@ -22,7 +23,6 @@ from dcpcse.methods.registry import (
     option_parts,
     register,
 )
-from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of, with_prototypes
 from dcpcse.methods.tunings import Recipe
 from dcpcse.utils.errors import OptionError, UserError, spell

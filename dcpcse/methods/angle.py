@@ -8,10 +8,9 @@ from dcpcse.data.columns import LABEL, SCORE, Columns
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Term
 from dcpcse.losses.pair_ranking import TARGETS, PairRanking, PairsInBatch, angle_of_pairs, pairs_with_targets
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import ModelArguments, refuse_contrastive_options
 from dcpcse.methods.building import pair_method
 from dcpcse.methods.registry import Method, register
-from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.tunings import Recipe
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import OptionError, UserError, spell

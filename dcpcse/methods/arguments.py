@@ -416,3 +416,25 @@ class ModelArguments(
 
 _OF_RUN = ("model_name_or_path", "method", "preset", "plugin")
 """Options that say what is trained, not how."""
+
+DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
+
+CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide")
+
+
+def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
+    """Return no defaults, or raise UserError for an option of the contrastive loss that has no effect.
+
+    Args:
+        args: Options of the method.
+        used: Options of the contrastive loss that the method uses.
+        data: The data for which the method has no such loss, for the message.
+    """
+    for name in CONTRASTIVE_OPTIONS:
+        if name not in used and getattr(args, name) != DEFAULTS[name]:
+            raise OptionError(
+                name,
+                reason=f"has no effect: {spell('method', args.method)} has no contrastive loss{data}",
+                remedy="leave it out",
+            )
+    return {}

@@ -19,9 +19,9 @@ from dcpcse.encoders.encoder import set_dropout
 from dcpcse.losses import Classification, Term
 from dcpcse.losses.nt_xent import NTXent
 from dcpcse.losses.pair_classification import classified_pairs
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import DEFAULTS, ModelArguments
 from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
-from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
+from dcpcse.methods.registry import Adversary, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.methods.tunings import DROPOUT_OPTIONS, TUNINGS
 from dcpcse.utils.errors import UserError, no_effect, spell

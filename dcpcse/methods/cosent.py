@@ -6,10 +6,9 @@ from dcpcse.data.columns import LABEL, SCORE, Columns
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Term
 from dcpcse.losses.pair_ranking import PairRanking, pairs_with_targets
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import ModelArguments, refuse_contrastive_options
 from dcpcse.methods.building import pair_method
 from dcpcse.methods.registry import Method, register
-from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.tunings import Recipe
 
 CITATION = "Su, *CoSENT: A more effective sentence vector scheme than Sentence-BERT*, 2022 (kexue.fm/archives/8847)."

@@ -26,10 +26,10 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.tunings import RECIPES, TUNINGS, Recipe
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import OptionError, UserError, did_you_mean, invalid_choice, spell
-from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.packages import require_packages
-from dcpcse.utils.safetensors_io import TORCH_DTYPES
+from dcpcse.utils.run_files import read_beside_training
+from dcpcse.utils.tensor_files import TORCH_DTYPES
 
 
 @dataclass(frozen=True)
@@ -247,13 +247,6 @@ def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
             f"method is {describe(method)}; give a name, a function (backbone, args, columns) -> Method, or a "
             "dcpcse.methods.Method"
         )
-    try:
-        inspect.signature(method).bind(None, None, None)
-    except TypeError as error:
-        raise UserError(
-            f"method: {method.__name__}{inspect.signature(method)} cannot be called with three arguments; define it "
-            "with the parameters (backbone, args, columns)"
-        ) from error
     name = method.__name__
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -446,9 +439,6 @@ def _require_fitting_encoder(args: ModelArguments) -> None:
         )
     if args.pooler_type == "mask" and args.template is None:
         raise UserError(f"{spell('pooler_type', 'mask')} needs a template with [MASK]; give {spell('template')}")
-
-
-DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:

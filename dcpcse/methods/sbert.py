@@ -6,10 +6,9 @@ from typing import Any
 from dcpcse.data.columns import Columns
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Term
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import ModelArguments, refuse_contrastive_options
 from dcpcse.methods.building import pair_method
 from dcpcse.methods.registry import Method, register
-from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.labelled_pairs import LABELS, LabelledPairsOptions, labelled_pairs_loss
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.methods.tunings import Recipe

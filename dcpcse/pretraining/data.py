@@ -18,9 +18,8 @@ from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.utils.console import warn
 from dcpcse.utils.devices import send
-from dcpcse.utils.errors import UserError, plural, spell
+from dcpcse.utils.errors import UserError, doing, plural, spell
 from dcpcse.utils.parsing import open_input
-from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import decode_line, numbered_lines
 
 BLOCK = 100

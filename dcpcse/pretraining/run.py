@@ -20,7 +20,7 @@ from dcpcse.pretraining.vocabulary import make_tokenizer, save_tokenizer
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import launched
 from dcpcse.utils.environment import system_info
-from dcpcse.utils.errors import OptionError, UserError, same_call, spell
+from dcpcse.utils.errors import OptionError, UserError, doing, same_call, spell
 from dcpcse.utils.files import (
     file_sha256,
     remove,
@@ -30,7 +30,6 @@ from dcpcse.utils.files import (
     write_json_atomic,
 )
 from dcpcse.utils.locks import exclusive_lock
-from dcpcse.utils.refusals import doing
 from dcpcse.utils.run_files import checkpoints_in, read_state
 from dcpcse.utils.signals import DeferredSignal, Interrupted
 

@@ -19,9 +19,18 @@ from dcpcse.data.tables import describe
 from dcpcse.encoders.tokenization import CPU_ROWS
 from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import OptionError, UserError, did_you_mean, spell
-from dcpcse.utils.option_fields import SEEDS, SHARE, Need, Options, check_value, flag, option, require_kinds
+from dcpcse.utils.option_fields import (
+    SEEDS,
+    SHARE,
+    Need,
+    Options,
+    check_value,
+    flag,
+    option,
+    refuse_removed,
+    require_kinds,
+)
 from dcpcse.utils.private.arguments import OneGpuArguments, enable_tf32
-from dcpcse.utils.removed_options import refuse_removed
 
 _NEGATIVES = "it decides which sentences are each other's negatives"
 _UNTESTED = "it is not tested with frozen encoders and prompts"
@@ -91,6 +100,7 @@ class DataArguments(Options):
         ["STSBenchmark", "SICKRelatedness"],
         "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness. With --eval_pairs, --eval_labels "
         "or --eval_retrieval they are evaluated only if this option is given.",
+        choices=["STSBenchmark", "SICKRelatedness"],
     )
     eval_transfer: bool = option(
         False,
@@ -138,7 +148,7 @@ class TrainingArguments(OneGpuArguments):
 
     # These are not options themselves.
     given = frozenset()  # names of the options that were passed, also with a default value
-    filled = MappingProxyType({})  # option → the value that `dcpcse.training.fitting_options` has filled in
+    filled = MappingProxyType({})  # option → the value that `dcpcse.training.resolve_arguments` has filled in
     is_resolved = False  # set by `resolve_arguments`
     trains = True  # set by `resolve_arguments`
 
@@ -361,7 +371,6 @@ def as_training_arguments(args: transformers.TrainingArguments | None) -> Traini
                 setattr(copied, name, None)
     else:
         require_supported(changed)
-        _require_only_known(args)
         known = {field.name for field in fields(args)} & {field.name for field in fields(TrainingArguments)}
         copied = TrainingArguments(**{name: getattr(args, name) for name in known})
         copied.given = changed
@@ -385,11 +394,3 @@ def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
     if args.per_device_eval_batch_size == transformers.TrainingArguments.per_device_eval_batch_size:
         changed -= {"per_device_eval_batch_size"}
     return frozenset(changed)
-
-
-def _require_only_known(args: transformers.TrainingArguments) -> None:
-    """Raise UserError for an option of a subclass of transformers' arguments that has an effect elsewhere only."""
-    others = [field for field in fields(args) if field.name not in {known.name for known in fields(TrainingArguments)}]
-    usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu) if others else args
-    if unknown := sorted(field.name for field in others if getattr(args, field.name) != getattr(usual, field.name)):
-        raise UserError(f"args: {unknown[0]} of {type(args).__name__} has no effect here; leave it out")

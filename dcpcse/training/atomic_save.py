@@ -167,12 +167,9 @@ def read_seal(folder: Path) -> Mapping[str, Any]:
     return seal["made_of"]
 
 
-_DISK_FULL_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name)}
-_DISK_ERRORS = _DISK_FULL_ERRORS | {
-    getattr(errno, name)
-    for name in ("EROFS", "EACCES", "EPERM", "EIO", "ENOENT", "ENOTDIR", "EFBIG", "ESTALE")
-    if hasattr(errno, name)
-}
+_DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+_DISK_ERRORS = {*_DISK_FULL_ERRORS, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_DISK_ERRORS |= {errno.ENOENT, errno.ENOTDIR, errno.EFBIG, errno.ESTALE}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Find the checkpoint from which a run resumes, and check it before anything is written."""
+"""Find the checkpoint from which a run resumes, and check it and the output folder before anything is written."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -13,24 +13,27 @@ from dcpcse.encoders.identity import base_differences, tell_unrecorded, tokenize
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
+from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.atomic_save import read_seal
+from dcpcse.training.guards import NON_FINITE
 from dcpcse.utils.console import warn
-from dcpcse.utils.errors import UserError, spell
-from dcpcse.utils.files import write_json_atomic
-from dcpcse.utils.live_runs import read_beside_training
+from dcpcse.utils.errors import UserError, same_call, spell
+from dcpcse.utils.files import remove, require_writable, write_json_atomic
+from dcpcse.utils.option_fields import REMOVED
 from dcpcse.utils.private.trainer import safe_globals
-from dcpcse.utils.removed_options import REMOVED
 from dcpcse.utils.run_files import (
+    RECORDS,
     RUN_FILE,
     STATE,
     checkpoints_in,
     is_number,
     last_checkpoint,
+    read_beside_training,
     read_options,
     read_state,
 )
-from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, save_tensors
+from dcpcse.utils.tensor_files import BROKEN_PICKLE, listed, load_tensors, save_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -399,3 +402,84 @@ def _require_readable(path: Path) -> None:
             torch.load(path, map_location="cpu", weights_only=True)
     except (*BROKEN_PICKLE, OSError) as error:
         raise BrokenCheckpoint(f"{path} is damaged, or contains more than tensors and numbers; {_ANOTHER}") from error
+
+
+EVAL_RESULTS = "eval_results.txt"
+REPORTS = (RUN_FILE, "train_results.txt", EVAL_RESULTS, STATE, *RECORDS)
+
+
+def require_output_dir(run: TrainingArguments) -> None:
+    """Raise UserError unless files can be written to --output_dir."""
+    folder = Path(run.output_dir)
+    if run.process_index:  # the first process checks
+        return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{spell('output_dir', folder)} is a file; give a folder")
+    require_writable(folder, spell("output_dir", run.output_dir))
+
+
+def check_output(run: TrainingArguments, encoder: str | None) -> None:
+    """Raise UserError if the output folder cannot be used for this run.
+
+    It must be empty, unless it is to be overwritten or its run is to be resumed. It must not contain the encoder.
+
+    Args:
+        run: Options of the run.
+        encoder: Folder or hub id of the encoder; None for a built method.
+    """
+    if run.process_index:  # only the first process checks: a slower process would find files that it has written
+        return
+    folder = Path(run.output_dir)
+    if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
+        raise UserError(f"{spell('output_dir', folder)} is the folder of the encoder; give another folder")
+    if not run.trains or _resumes_in(folder, run):
+        return
+    if any(not atomic_save.is_temporary(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
+        if run.resume:
+            raise UserError(
+                f"{spell('output_dir', folder)} contains files that are not from a run; give another folder"
+            )
+        raise UserError(
+            f"{spell('output_dir', folder)} is not empty; give another folder, or add "
+            f"{spell('overwrite_output_dir', True)} to replace its run or {spell('resume', True)} to continue from "
+            "its last checkpoint"
+        )
+    if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
+        raise UserError(
+            f"{spell('output_dir', folder)} contains an encoder that is no result of dcpcse train; give another folder"
+        )
+
+
+def _resumes_in(folder: Path, run: TrainingArguments) -> bool:
+    """Return whether the options request that the run in this folder be resumed."""
+    asked = run.resume_from_checkpoint
+    if not checkpoints.asks_to_resume(asked):
+        return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
+    return not Path(asked).is_dir() or Path(asked).resolve().parent == folder.resolve()
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Return whether a run that was killed before its first checkpoint may have written this file."""
+    return atomic_save.is_temporary(path) or path.name in REPORTS
+
+
+def resume_hint(output: Path) -> str:
+    """Return the message for an interrupted run: the path of its last checkpoint, and how to resume."""
+    newest = last_checkpoint(output)
+    if newest is None:
+        return f"there is no checkpoint in {output} yet; {same_call()} with {spell('resume', True)} starts again"
+    return f"{newest} is the last checkpoint; {same_call()} with {spell('resume', True)} continues from there"
+
+
+def clear_run(output_dir: Path) -> None:
+    """Remove the model, checkpoints and reports of an earlier run from a folder that is to be overwritten."""
+    model_folder.clear(output_dir)
+    for checkpoint in checkpoints_in(output_dir).values():
+        atomic_save.delete_checkpoint(checkpoint)
+    clear_reports(output_dir)
+
+
+def clear_reports(output_dir: Path) -> None:
+    """Remove the reports of an earlier run from a folder."""
+    for name in (NON_FINITE, *REPORTS):
+        remove(output_dir / name)

@@ -17,28 +17,21 @@ from dcpcse.evaluation.significance import Outcomes, difference, resample
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model, load_plain
 from dcpcse.inference.st_folder import SentenceFolder
-from dcpcse.methods.arguments import ModelArguments
-from dcpcse.training.dev_evaluation import OwnTask
-from dcpcse.training.fitting_options import load_options
+from dcpcse.training.eval_datasets import OwnTask
+from dcpcse.training.resolve_arguments import load_options
 from dcpcse.training.run_history import gains_of
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import broadcast
-from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.run_files import GAIN, read_gains
 
 Entry = dict[str, Any]
 """An entry of `gain.json` (`dcpcse.utils.run_files.GainEntry`)."""
 
-UNTOUCHED_CLS = "pooler cls_before_pooler"
-"""The representation of an untouched encoder that has none of its own and is trained by [CLS] without a template."""
 
-FAR = 5.0
-"""Points by which an untouched encoder's mean must be ahead of its [CLS] for mean pooling to be recommended."""
-
-
-def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask], model_args: ModelArguments | None) -> None:
+def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
     """Measure the encoder before training on own data, and record the outcomes in the folder of the run.
 
     Data that the record contains already, as that of a resumed run does, are not measured. All processes must call
@@ -47,7 +40,6 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask], model_args: Mo
     Args:
         trainer: The Trainer of the run.
         tasks: The own evaluation data.
-        model_args: Options of the model as the user gave them; None for a built method.
     """
     recorded = _recorded(trainer, tasks)
     missing = [task for task in tasks if task.name not in recorded]
@@ -62,8 +54,6 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask], model_args: Mo
     results = _measure(encoder, _suite(missing), trainer)
     entries = {task.name: _entry(task, results, representation) for task in missing}
     _write(trainer, [(recorded | entries)[task.name] for task in tasks])
-    if model_args is not None and trainer.args.eval_on_start and representation == UNTOUCHED_CLS:
-        _advise(trainer, model_args, encoder, missing[0], results)
 
 
 def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool = False) -> None:
@@ -173,22 +163,3 @@ def _interval(before: Sequence[float], after: ExampleOutcomes) -> list[float] | 
     except ValueError:
         return None
     return list(interval.points[1:])
-
-
-def _advise(
-    trainer: Trainer, model_args: ModelArguments, encoder: SentenceEncoder, task: OwnTask, cls: Mapping[str, Result]
-) -> None:
-    """Recommend mean pooling if the mean of the untouched encoder is far ahead of its [CLS]. cls: results of [CLS]."""
-    if model_args.pooler_type is not None or trainer.sentence_encoder.templates:
-        return
-    positions = model_args.position_offset is None and trainer.sentence_encoder.encoder.position_offset
-    words = " ".join([spell("pooler_type", "avg"), *([spell("position_offset", 0)] if positions else [])])
-    encoder.pooling = "avg"
-    mean = _measure(encoder, _suite([task]), trainer)
-    before, after = cls[task.name].points, mean[task.name].points
-    interval = _interval(_outcomes(task, cls).values, _outcomes(task, mean))
-    if after - before >= FAR and interval is not None and interval[0] > 0:
-        notify(
-            f"before training, the mean of the tokens has {after:.2f} on {task.name} and [CLS] {before:.2f}; if the "
-            f"encoder was trained for sentences, {words} keeps this representation"
-        )

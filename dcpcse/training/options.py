@@ -6,6 +6,7 @@ defaults.
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
@@ -13,8 +14,9 @@ from dcpcse.utils import presets
 from dcpcse.utils.arguments import unknown_argument
 from dcpcse.utils.command_parser import Parser, build_dataclass
 from dcpcse.utils.console import notify, warn
-from dcpcse.utils.errors import spell
-from dcpcse.utils.removed_options import refuse_removed
+from dcpcse.utils.errors import OptionError, UserError, spell
+from dcpcse.utils.files import require_encoder_path
+from dcpcse.utils.option_fields import refuse_removed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -68,6 +70,42 @@ def resolve_options(
     return (model, data, run), set(options)
 
 
+def require_valid(options: "Options", option_names: "Collection[str]", objects: "Collection[str]" = ()) -> None:
+    """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
+
+    The modules that train, whose import takes seconds, are not needed for this.
+
+    Args:
+        options: The result of `resolve_options`.
+        option_names: Names of options that the user has set.
+        objects: Names of inputs that are Python objects instead of options, such as `train_data` and `method`.
+    """
+    from dcpcse.data.readers import reader_of
+    from dcpcse.methods import fill_defaults
+
+    model, data, run = options
+    if "output_dir" not in option_names:  # transformers would take ./trainer_output
+        raise OptionError("output_dir", reason="is missing", remedy="give a folder for the trained model")
+    if Path(run.output_dir).is_file():
+        raise UserError(f"{spell('output_dir', run.output_dir)} is a file; give a folder")
+    if model.model_name_or_path:
+        require_encoder_path(model.model_name_or_path, "model_name_or_path")
+    elif "method" not in objects:  # a built method has an encoder
+        remedy = "give an encoder as a Hugging Face folder or hub id"
+        raise OptionError("model_name_or_path", reason="is missing", remedy=remedy)
+    if "train_data" not in objects:
+        if not data.train_file:
+            raise OptionError("train_file", reason="is missing", remedy="give a txt, csv, tsv, json or jsonl file")
+        reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
+    if not run.do_train and not run.do_eval and "do_train" in option_names:
+        raise UserError(
+            f"{spell('do_train', False)} leaves nothing to do without {spell('do_eval', True)}; leave it out, or add "
+            f"{spell('do_eval', True)}"
+        )
+    if "method" not in objects:
+        fill_defaults(model, None)
+
+
 def python_options(
     function: str, parser: Parser, options: Mapping[str, Any], others: "Collection[str]" = ()
 ) -> dict[str, Any]:
@@ -109,7 +147,7 @@ def _preset(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
 def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options implied by own evaluation data: they alone are measured, before training and at every epoch.
 
-    The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.dev_evaluation`).
+    The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.eval_datasets`).
     """
     data_options = [name for name in OWN_METRICS_OF_OPTION if options.get(name) is not None]
     if not data_options:

@@ -1,20 +1,33 @@
-"""Check the options of train.py and fill in values that follow from them, before any file is read."""
+"""Fill in options of train.py that follow from others, the method, the encoder or the device, and check them."""
 
 import os
+import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from senteval import TRANSFER_TASKS
 
-from dcpcse.evaluation.evaluator import METRIC_NAMES
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import hub
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.storage.manifest import MODULES
+from dcpcse.inference.st_folder import SentenceFolder, is_sentence_encoder
+from dcpcse.methods import METHODS, fill_defaults
+from dcpcse.methods.arguments import ModelArguments, PromptOptions
+from dcpcse.methods.registry import Entry
+from dcpcse.methods.tunings import Recipe
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.options import OWN_METRICS_OF_OPTION
 from dcpcse.training.publish import PushTarget
-from dcpcse.utils.console import warn
-from dcpcse.utils.errors import OptionError, UserError, invalid_choice, spell
+from dcpcse.utils.console import notify, warn
+from dcpcse.utils.devices import has_bfloat16_units
+from dcpcse.utils.distributed import all_reduce_max
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.option_fields import Need, needs_value
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
@@ -108,7 +121,6 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
             remedy=f"add {spell('eval_strategy', 'steps')} or {spell('do_eval', True)}",
         )
     if run.metric_for_best_model and data:
-        _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in option_names else True
     _notify_of_unused(run, option_names)
     if run.ddp_find_unused_parameters is None:
@@ -159,7 +171,7 @@ def _word(value: Any) -> str:
 def _try_optimizer_and_schedule(run: TrainingArguments) -> None:
     """Raise the errors of transformers before anything is written: for a missing package, or options of a schedule."""
     transformers.Trainer.get_optimizer_cls_and_kwargs(run)
-    # A learning rate that is not given is filled in later (`dcpcse.training.fitting_options.fill_recipe`).
+    # A learning rate that is not given is filled in later (`dcpcse.training.resolve_arguments.fill_recipe`).
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate or 1.0)
     schedule = transformers.get_scheduler(
         run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
@@ -170,24 +182,212 @@ def _try_optimizer_and_schedule(run: TrainingArguments) -> None:
             schedule.step()
 
 
-def _require_metric(name: str, data: DataArguments) -> None:
-    """Raise UserError if the metric of the best checkpoint is not measured."""
-    own_metrics = [metrics for option, metrics in OWN_METRICS_OF_OPTION.items() if getattr(data, option) is not None]
-    known = [metric for metrics in own_metrics for metric in metrics]
-    sts = {METRIC_NAMES[task]: task for task in data.eval_tasks if task in METRIC_NAMES}
-    known += [*sts, *(["avg_sts"] if len(sts) == len(METRIC_NAMES) else [])]
-    known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
-    name = name.removeprefix("eval_")
-    if name in known:
-        return
-    if tasks := [task for task, metric in METRIC_NAMES.items() if name in (metric, "avg_sts")]:
-        raise UserError(
-            f"{spell('metric_for_best_model', name)} is not measured; add {spell('eval_tasks', tasks)}, or "
-            f"choose from: {', '.join(known)}"
-        )
-    raise invalid_choice("metric_for_best_model", name, known)
-
-
 def wants_dev_scores(run: TrainingArguments) -> bool:
     """Return whether the run computes dev scores at any time."""
     return run.do_eval or run.eval_strategy != "no" or run.eval_on_start
+
+
+WORKERS_ON_GPU = 2
+"""Number of processes that collate the batches of a training on a GPU, for each process that trains."""
+
+FAR = 10.001
+"""Factor by which a learning rate is far from the default. Ten times, without its rounding errors."""
+
+
+def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
+    """Set the learning rate and the batch size if they are not given, and say so if the run trains.
+
+    Args:
+        run: Options of the run, which are changed.
+        recipe: The learning rate and the batch size of the method.
+        model: Options of the model, which name the encoder.
+    """
+    depends = run.learning_rate is None and recipe.on_sentence_encoder is not None
+    trained_before = depends and _is_sentence_encoder(model)
+    rate = recipe.rate(sentence_encoder=trained_before)
+    filled = _fill(run, {"learning_rate": rate, "per_device_train_batch_size": recipe.batch_size})
+    if filled and run.trains:
+        values = " and ".join(f"{spell(name)} {value:g}" for name, value in filled.items())
+        kind = f" on an encoder that was {'' if trained_before else 'not '}trained for sentences" if depends else ""
+        warn(f"{values}: filled in, as the default of {_words(model)}{kind}")
+
+
+def _fill(run: TrainingArguments, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Set those of these options that are not given, and return them."""
+    filled = {name: value for name, value in values.items() if getattr(run, name) is None}
+    for name, value in filled.items():
+        setattr(run, name, value)
+    run.filled = {**run.filled, **filled}
+    return filled
+
+
+def _words(model: ModelArguments) -> str:
+    tuning = f" with {spell('tuning', model.tuning)}" if model.tuning else ""
+    return f"{spell('method', model.method)}{tuning}"
+
+
+def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
+    """Warn if the given options are probably those of another method: a rate far from the recipe, or a folder's name.
+
+    The commands of other public codes name no method, so that they would train the default one.
+
+    Args:
+        run: Options of the run.
+        recipe: The learning rate and the batch size of the method.
+        model: Options of the model with all values filled in.
+    """
+    problem, rate, usual = "", run.learning_rate, recipe.learning_rate
+    if "learning_rate" not in run.filled and "preset" not in run.given:
+        known = recipe.on_sentence_encoder is not None and _is_sentence_encoder(model)
+        usual = recipe.rate(sentence_encoder=known)
+        is_far = not usual / FAR <= rate <= usual * FAR
+        how = "under a tenth of" if rate < usual else "more than ten times"
+        problem = (
+            f"{spell('learning_rate')} {rate:g} is {how} {usual:g}, the default of {_words(model)}" if is_far else ""
+        )
+    other = _other_method(run, model, "simcse" if problem and rate < usual else None)
+    if other and not problem:
+        problem = f"{spell('output_dir', Path(run.output_dir).name)} names another method than {model.method}"
+    if problem:
+        hint = (
+            f"; no {spell('method')} is given: add {spell('method', other)} if that method is meant" if other else ""
+        )
+        warn(f"{problem}{hint}")
+
+
+def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | None) -> str | None:
+    """Return the method that the name of the output folder contains, or else a likely one, if none was chosen.
+
+    Options of prompts choose the default method as well.
+    """
+    choosing = {"method", "preset", "tuning", *(field.name for field in fields(PromptOptions))}
+    if model.method != ModelArguments.method or choosing & run.given:
+        return None
+    words = re.findall("[a-z0-9]+", Path(run.output_dir).name.lower())
+    return None if model.method in words else next((word for word in words if word in METHODS), likely)
+
+
+def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
+    """Set `bf16` if no precision is given, and say so if it is on and the run trains.
+
+    It is on if every process has a GPU with units for bfloat16; all processes must call this function.
+
+    Args:
+        run: Options of the run, which are changed.
+        model: Options of the model, of which `encoder_dtype` is a precision too.
+    """
+    if run.bf16 is not None:
+        return
+    by_launcher = run.mixed_precision  # that of accelerate launch, unless --fp16 is given
+    explicit = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
+    on = by_launcher == "bf16" or not (explicit or all_reduce_max(int(not has_bfloat16_units(run.device))))
+    _fill(run, {"bf16": on})
+    run.set_bf16(on)
+    if on and not explicit and run.trains:
+        warn(f"{spell('bf16', True)}: filled in, as the default on this GPU; {spell('bf16', False)} trains in float32")
+
+
+def fill_workers(run: TrainingArguments) -> None:
+    """Set the number of processes that collate batches if it is not given, and say so if there are any.
+
+    The result does not depend on it.
+    """
+    number = WORKERS_ON_GPU if run.trains and run.device.type == "cuda" else 0
+    if _fill(run, {"dataloader_num_workers": number}) and number:
+        notify(f"{spell('dataloader_num_workers', number)}: filled in, as the default on a GPU")
+
+
+def _is_sentence_encoder(model: ModelArguments) -> bool:
+    try:
+        return is_sentence_encoder(model.model_name_or_path, load_options(model))
+    except UserError:  # an encoder that was built in memory, or one that cannot be loaded, which is reported later
+        return False
+
+
+def load_options(model: ModelArguments) -> LoadOptions:
+    """Return the options with which the encoder is loaded."""
+    return LoadOptions.from_args(model.cache_dir, model.use_auth_token, model.model_revision)
+
+
+def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | None:
+    """Return the sentence-transformers settings of an encoder; None if it has none.
+
+    A warning reports settings that cannot be reproduced; they count as none.
+
+    Args:
+        model: Options of the model, which name the encoder.
+        loaded: Whether the encoder is in memory already, where its name need not be that of a folder.
+
+    Raises:
+        UserError: If the encoder does not exist.
+    """
+    name, options = model.model_name_or_path, load_options(model)
+    try:
+        hub.require_known(name, options)
+    except UserError:
+        if loaded:
+            return None
+        raise
+    try:
+        folder = SentenceFolder.find(name, options)
+        if folder is not None:
+            folder.pooling  # noqa: B018, it is read here, so that its errors are raised here
+        return folder
+    except UserError as error:
+        warn(f"the representation of {name} is not kept: {error}")
+        return None
+
+
+def fill_representation(
+    model: ModelArguments, columns: Sequence[str], entry: Entry, folder: SentenceFolder | None
+) -> ModelArguments:
+    """Return the options with the representation of a sentence encoder, unless another one is chosen.
+
+    A pooler, a template or a head chooses another representation; a method may do so too.
+
+    Args:
+        model: Options of the model.
+        columns: As in `fill_defaults`.
+        entry: As in `fill_defaults`.
+        folder: The settings of the encoder; None for an encoder without any.
+    """
+    if folder is None:
+        return model
+    filled = fill_defaults(model, columns, entry)
+    if filled.template is not None:
+        return model
+    values: dict[str, Any] = {"prompt": folder.texts.prefix or None}
+    if not (model.pooler_type or model.mlp_only_train or model.org_mlp or model.batchnorm):
+        values |= {"pooler_type": folder.pooling.pooling, "normalize": folder.pooling.normalize}
+    if filled.tuning == "deep":
+        values["position_offset"] = 0
+    return replace(model, **{name: value for name, value in values.items() if getattr(model, name) is None})
+
+
+def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> None:
+    """Say whether a training keeps the representation of its sentence encoder, and warn of each difference.
+
+    Args:
+        model: The model that is trained.
+        folder: The settings of the encoder.
+    """
+    name = f"{model.source.name_or_path} is a sentence encoder ({folder.pooling}, as {MODULES} says)"
+    trained, original = model.pooler, POOLERS[folder.pooling.pooling]
+    prompt = folder.texts.prefix
+    differences = {
+        f"the pooler {model.pooling}": (trained.layers, trained.reduce) != (original.layers, original.reduce),
+        "a head": model.head_at_inference,
+        "no dense layer": bool(folder.pooling.dense),
+        f"vectors that are {'' if model.normalize else 'not '}scaled to unit length": (
+            model.normalize != folder.pooling.normalize
+        ),
+        f"{f'the prompt {model.text_prefix!r}' if model.text_prefix else 'no prompt'} instead of {prompt!r}": (
+            model.text_prefix != prompt
+        ),
+        f"texts that begin at position {model.encoder.position_offset}": model.encoder.position_offset != 0,
+    }
+    if changed := [difference for difference, differs in differences.items() if differs]:
+        warn(f"{name}; the trained model has another representation: {', '.join(changed)}")
+    else:
+        before = f" after the text {prompt!r}" if prompt else ""
+        notify(f"{name}; the trained model keeps this representation{before}")

@@ -15,27 +15,22 @@ from dcpcse.encoders.storage import manifest
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
-from dcpcse.training import atomic_save, checkpoints, output_folder
+from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.dev_evaluation import OwnTask, load_dev_tasks, read_own_data, settle_metric
+from dcpcse.training.callbacks import replace_progress, write_environment
+from dcpcse.training.eval_datasets import OwnTask, load_dev_tasks, read_own_data, settle_metric
 from dcpcse.training.gain import measure_untouched, report_gains
-from dcpcse.training.progress_bar import print_no_log
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import resolve_arguments, take_push_target, wants_dev_scores
-from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.setup import open_train_dataset, write_run
 from dcpcse.training.summary import planned_steps, summary
 from dcpcse.training.trainer import Trainer
-from dcpcse.training.validate_arguments import require_encoder, require_file
-from dcpcse.training.validate_setup import require_dev_tasks
 from dcpcse.utils.console import notify, print_message
 from dcpcse.utils.distributed import is_lost_process
-from dcpcse.utils.errors import UserError, plural, spell
+from dcpcse.utils.errors import UserError, doing, plural, spell
 from dcpcse.utils.files import write_atomic
-from dcpcse.utils.live_runs import explain_removal
 from dcpcse.utils.locks import exclusive_lock, is_locked
-from dcpcse.utils.refusals import doing
-from dcpcse.utils.run_files import RUN_FILE, last_checkpoint, read_state
+from dcpcse.utils.run_files import RUN_FILE, explain_removal, last_checkpoint, read_state
 from dcpcse.utils.signals import Interrupted
 
 logger = logging.getLogger(__name__)
@@ -79,10 +74,10 @@ def run_training(
     """
     _, _, run_args = options
     resolve_arguments(run_args, options[1], option_names)
-    output_folder.require_output_dir(run_args)
+    checkpoints.require_output_dir(run_args)
     output = Path(run_args.output_dir)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(atomic_save.explain_disk_errors(output, lambda: output_folder.resume_hint(output)))
+        stack.enter_context(atomic_save.explain_disk_errors(output, lambda: checkpoints.resume_hint(output)))
         if run_args.process_index == 0:
             stack.enter_context(exclusive_lock(output, spell("output_dir", output)))
         return _train_with(options, option_names, inputs)
@@ -92,13 +87,12 @@ def _train_with(
     options: tuple[ModelArguments, DataArguments, TrainingArguments], option_names: Collection[str], inputs: Inputs
 ) -> Trainer:
     model_args, data_args, run_args = options
-    output_folder.check_output(run_args, model_args.model_name_or_path)
+    checkpoints.check_output(run_args, model_args.model_name_or_path)
     target = take_push_target(run_args, option_names)
     if target and run_args.process_index == 0:  # checked before training, to save the time
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
     checkpoints.keep_precision(run_args, checkpoint)
-    _require_inputs(model_args, data_args, inputs)
     tasks, dev = [], None
     if wants_dev_scores(run_args):
         tasks = read_own_data(data_args, inputs.eval_pairs, inputs.eval_labels)
@@ -112,7 +106,7 @@ def _train_with(
     if checkpoint:
         with _explain_removal(checkpoint, run_args):
             trainer.require_resumable(checkpoint)
-    _train_and_evaluate(trainer, checkpoint, tasks, None if isinstance(inputs.method, Method) else model_args)
+    _train_and_evaluate(trainer, checkpoint, tasks)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # a process that leaves the group early may abort the others
@@ -120,29 +114,15 @@ def _train_with(
     return trainer
 
 
-def _require_inputs(model: ModelArguments, data: DataArguments, inputs: Inputs) -> None:
-    """Raise UserError if there is no encoder or no training data, or if a dev task is unknown."""
-    if not isinstance(inputs.method, Method):
-        require_encoder(model)
-    if inputs.train_data is None:
-        require_file(data)
-    require_dev_tasks(data)
-
-
-def _train_and_evaluate(
-    trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask], args: ModelArguments | None
-) -> None:
-    """Train and evaluate if this is requested and not done yet, and report the gain on own data.
-
-    args: the options of the model as the user gave them; None for a built method.
-    """
+def _train_and_evaluate(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask]) -> None:
+    """Train and evaluate if this is requested and not done yet, and report the gain on own data."""
     run = trainer.args
     finished = run.trains and _is_finished(trainer)
     if run.trains and not finished:
         _prepare(trainer, checkpoint)
-        measure_untouched(trainer, tasks, args)
+        measure_untouched(trainer, tasks)
         _train(trainer, checkpoint)
-    if run.do_eval and not (finished and (Path(run.output_dir) / output_folder.EVAL_RESULTS).is_file()):
+    if run.do_eval and not (finished and (Path(run.output_dir) / checkpoints.EVAL_RESULTS).is_file()):
         _evaluate(trainer)
     if run.trains:
         report_gains(trainer, tasks, finished=finished)
@@ -186,8 +166,7 @@ def build_trainer(
         options=(model_args, data_args),
     )
     trainer.is_prepared = True
-    if not inputs.prints_log:
-        print_no_log(trainer)
+    replace_progress(trainer, prints_log=inputs.prints_log)
     return trainer
 
 
@@ -232,9 +211,9 @@ def _prepare(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> Non
             f"{spell('resume', True)}: there is no complete checkpoint in {output} yet; training starts from the "
             "beginning"
         )
-        output_folder.clear_reports(output)  # broken checkpoints remain until complete ones replace them
+        checkpoints.clear_reports(output)  # broken checkpoints remain until complete ones replace them
     elif not checkpoint:
-        output_folder.clear_run(output)
+        checkpoints.clear_run(output)
     else:
         notify(f"resuming from {checkpoint.folder}, after step {checkpoint.step}")
     write_run(output / RUN_FILE, trainer.run_options)
@@ -248,9 +227,9 @@ def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
     with trainer.stop.active():
         metrics = _metrics_of_training(trainer, checkpoint)
         trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
-        if metrics is not None and trainer.is_world_process_zero():
-            for line in _lines(metrics).splitlines():
-                notify(line)
+    if metrics is not None and trainer.is_world_process_zero():
+        speed = f"{metrics['train_runtime']:,.1f} s, {metrics['train_steps_per_second']:.3g} steps per second"
+        notify(f"finished at step {trainer.state.global_step}: mean loss {metrics['train_loss']:.4g}; {speed}")
     if trainer.is_world_process_zero():
         notify(f"the model is in {output}")
     if number := trainer.stop.number:  # the signal arrived in the last step, or while the result was saved
@@ -265,10 +244,11 @@ def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | 
             doing("while the model was trained"),
             _explain_removal(checkpoint, trainer.args, lambda: trainer.state.global_step <= checkpoint.step),
         ):
-            return trainer.train(checkpoint.folder if checkpoint else False).metrics or None
+            metrics = trainer.train(checkpoint.folder if checkpoint else False).metrics
+            return {name: value for name, value in metrics.items() if name != "total_flos"} or None
     except KeyboardInterrupt as error:
         if not str(error):  # interrupted immediately, within a step
-            notify(output_folder.resume_hint(output))
+            notify(checkpoints.resume_hint(output))
         raise
     except RuntimeError as error:
         if is_lost_process(error):
@@ -290,14 +270,14 @@ def _report_lost_process(trainer: Trainer, output: Path) -> None:
         raise Interrupted(number)
     reporter = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
     if trainer.args.process_index == reporter:
-        print_message(f"another process of this run has ended; {output_folder.resume_hint(output)}")
+        print_message(f"another process of this run has ended; {checkpoints.resume_hint(output)}")
 
 
 def _evaluate(trainer: Trainer) -> None:
     """Evaluate the result on the dev sets, print the scores, and write them to eval_results.txt."""
     lines = _lines(trainer.evaluate())
     if trainer.is_world_process_zero():
-        write_atomic(Path(trainer.args.output_dir) / output_folder.EVAL_RESULTS, lines)
+        write_atomic(Path(trainer.args.output_dir) / checkpoints.EVAL_RESULTS, lines)
         for line in lines.splitlines():
             notify(line)
 

@@ -237,11 +237,16 @@ def _newest_state(folder: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def require_run(folder: Path) -> Run:
-    """Read the files of a run. Raises UserError if the folder contains no run, or if a file is damaged."""
+def require_run_folder(folder: Path) -> None:
+    """Raise UserError if the folder contains no run."""
     if not (folder / RUN_FILE).is_file():
         what = f"contains no {RUN_FILE}" if folder.is_dir() else "is not a folder"
         raise UserError(f"{folder} {what}; give output folders of a training")
+
+
+def require_run(folder: Path) -> Run:
+    """Read the files of a run. Raises UserError if the folder contains no run, or if a file is damaged."""
+    require_run_folder(folder)
     run = read_run(folder)
     if run.problems:
         raise UserError(run.problems[0])
@@ -309,8 +314,13 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
 
 def run_labels(folders: Sequence[Path]) -> list[str]:
-    """Return a label for each folder: the fewest last parts of its path that make all labels different."""
+    """Return a label for each folder: the fewest last parts of its path that make all labels different.
+
+    Raises UserError if a folder is given twice.
+    """
     paths = [folder.resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise UserError("a run is given twice; give each run once")
     for count in range(1, max(len(path.parts) for path in paths)):
         names = [str(Path(*path.parts[-count:])) for path in paths]
         if len(set(names)) == len(names):

@@ -33,7 +33,6 @@ from dcpcse.encoders.identity import (
 )
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
-from dcpcse.inference.public_checkpoints.read import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
@@ -47,7 +46,11 @@ from dcpcse.methods.registry import (
     require_own_options,
 )
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.fitting_options import (
+from dcpcse.training.checkpoints import find_checkpoint
+from dcpcse.training.gradient_cache import require_repeatable
+from dcpcse.training.resolve_arguments import (
+    HUB_OPTIONS,
+    NEEDS,
     fill_precision,
     fill_recipe,
     fill_representation,
@@ -57,14 +60,13 @@ from dcpcse.training.fitting_options import (
     sentence_folder,
     warn_of_another_method,
 )
-from dcpcse.training.gradient_cache import require_repeatable
-from dcpcse.training.resolve_arguments import HUB_OPTIONS, NEEDS
 from dcpcse.training.validate_setup import (
     require_data,
     require_distinct_rows,
     require_fitting,
     warn_of_unknown_tokens,
 )
+from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, did_you_mean, spell
 from dcpcse.utils.files import write_atomic
@@ -75,16 +77,6 @@ ALWAYS_RECORDED += ("max_steps", "fp16", "bf16")
 
 NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
 """Options that are never recorded in `run.yaml`, because they belong to one call and not to the run."""
-
-NOT_HERE = {
-    "preset": "presets are read by dcpcse.train and train.py",
-    "plugin": "import the module, or give the function itself as method",
-    "model_init": "the method builds the model; give method a function",
-    "compute_loss_func": "override compute_loss in a subclass of dcpcse.Trainer",
-    **dict.fromkeys(("processing_class", "tokenizer"), "the tokenizer is the encoder's; tokenizer_name changes it"),
-    **dict.fromkeys(("preprocess_logits_for_metrics", "optimizer_cls_and_kwargs"), "no code here uses it"),
-}
-"""Keyword that other Trainers or train.py have → why `dcpcse.Trainer` does not take it."""
 
 _OF_LOADING = ("config_name", "tokenizer_name", "lm_head", "cache_dir", "model_revision", "use_auth_token")
 
@@ -119,16 +111,14 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
     Raises:
         UserError: For an encoder or a method of another type, and for an option that is unknown or has no effect.
     """
-    if reason := next((f"{name} is not supported: {NOT_HERE[name]}" for name in values if name in NOT_HERE), None):
-        raise UserError(reason)
-    known = option_fields().keys() - {"model_name_or_path", "method", *NOT_HERE}
+    known = option_fields().keys() - {"model_name_or_path", "method", "preset", "plugin"}
     if unknown := next((name for name in values if name not in known), None):
         hint = did_you_mean(unknown, known)
         raise UserError(f"unknown option {unknown}{hint and f'; {hint}'}")
     if isinstance(method, Method):
         return options_of_built(model, method, values)
     kind, name = require_own_options(method, values), find_method(method)[0]
-    options = kind(method=name, model_name_or_path=_name_of_encoder(model), **values)
+    options = kind(method=name, model_name_or_path=encoder_name(model), **values)
     if isinstance(model, Backbone):
         if unread := next((name for name in _OF_LOADING if name in values), None):
             raise UserError(f"{unread} has no effect on an encoder that is loaded already; give its name or folder")
@@ -159,17 +149,26 @@ def options_of_built(model: Any, method: Method, option_names: Collection[str]) 
     return kind(**{**made_from, "method": encoder.method, "model_name_or_path": encoder.source.name_or_path})
 
 
-def _name_of_encoder(model: Any) -> str:
+def encoder_name(model: Any, parameter: str = "model") -> str:
+    """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model.
+
+    Args:
+        model: The name or folder that the user gave, or a loaded `Backbone`.
+        parameter: Name of the parameter, for messages.
+    """
     if isinstance(model, Backbone):
         return model.source.name_or_path
     if model is None:
-        raise UserError("model is missing; give an encoder as a Hugging Face folder or hub id")
-    if not isinstance(model, str | PathLike) or not fspath(model):
-        raise UserError(
-            f"model is {describe(model)}; give an encoder as a Hugging Face folder or hub id, or what "
-            "dcpcse.encoders.backbones.load_backbone returns"
-        )
-    return fspath(model)
+        raise UserError(f"{parameter} is missing; give an encoder as a Hugging Face folder or hub id")
+    if isinstance(model, str | PathLike) and isinstance(fspath(model), str) and fspath(model):
+        return location(parameter, model)
+    kinds = {cls.__name__ for cls in type(model).__mro__}
+    remedy = "give the name or the folder of an encoder, as a string or a path"
+    if "SentenceEncoder" in kinds:
+        remedy = "give the name or the folder of its encoder, and its own folder as init_from to keep its weights"
+    elif "PreTrainedModel" in kinds or "SentenceTransformer" in kinds:
+        remedy = "give the name or the folder that it was loaded from, or save it and give the folder"
+    raise UserError(f"{parameter} is {describe(model)}; {remedy}")
 
 
 def open_train_dataset(

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.collator import ByValue, ViewCollator
@@ -35,15 +35,14 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments, as_training_arguments
+from dcpcse.training.callbacks import AfterStep, MetricsFile, ResumeCallback, close_bars, require_callbacks
+from dcpcse.training.checkpoints import EVAL_RESULTS, clear_run, resume_hint
 from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards
-from dcpcse.training.model_card import CARD, write_card
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
-from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
-from dcpcse.training.progress_bar import close_bars
+from dcpcse.training.publish import CARD, write_card
 from dcpcse.training.resolve_arguments import resolve_arguments
-from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.setup import (
     build,
     model_options,
@@ -216,15 +215,15 @@ class Trainer(HookedTrainer):
         set_packed(self.step_module, args.packing, kernels)
         self.metrics_file = MetricsFile(Path(args.output_dir))
         self.add_callback(self.metrics_file)
-        self.add_callback(_AfterStep(self.method))
+        self.add_callback(AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
         self.stop = DeferredSignal()
         self.is_prepared = False  # set by `run_training`, which has checked and prepared the output folder
-        self._resumed_from: Path | None = None
+        self.resumed_from: Path | None = None
         self._term_sums: dict[str, Tensor] = {}
         self._metric_sums: dict[str, Tensor] = {}
         self._batches_since_log = 0
-        self._epoch_is_over = False
+        self.epoch_is_over = False
         self._saved_step = 0
         self._set_loss_sum(0.0)
         self._limit = args.save_total_limit
@@ -319,7 +318,7 @@ class Trainer(HookedTrainer):
         layout = prepacked(self.step_module, self.args.prepack and not (compiled or half))
         # The guide computes in float32.
         cast = nn.ModuleList([self.sentence_encoder, self.step_module.losses])
-        self._resumed_from = resume_from_checkpoint and Path(resume_from_checkpoint)
+        self.resumed_from = resume_from_checkpoint and Path(resume_from_checkpoint)
         self._set_loss_sum(0.0)
         # What was drawn since the constructor has no effect, and every process draws other dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
@@ -617,7 +616,7 @@ class Trainer(HookedTrainer):
                 "train_loss is the mean over the steps after step %d: %s, of an earlier version, does not record the "
                 "losses before",
                 self._unknown_until,
-                self._resumed_from,
+                self.resumed_from,
             )
         return self._read_loss_sum() / max(self.state.global_step - self._unknown_until, 1)
 
@@ -725,7 +724,7 @@ class Trainer(HookedTrainer):
     def after_step_is_saved(self) -> None:
         """Stop if a signal has come, once an epoch's last step has been evaluated."""
         ends_epoch = float(self.state.epoch).is_integer()
-        if self.state.global_step < self.state.max_steps and self._epoch_is_over == ends_epoch:
+        if self.state.global_step < self.state.max_steps and self.epoch_is_over == ends_epoch:
             self._stop_if_signalled()
 
     def _stop_if_signalled(self) -> None:
@@ -764,67 +763,3 @@ class Trainer(HookedTrainer):
         # The folder of a run may have been moved or copied since the path was recorded.
         checkpoint = Path(self.args.output_dir) / best.name
         self.step_module.model.load_trained(checkpoint if checkpoint.is_dir() else best)
-
-
-def require_callbacks(callbacks: Any) -> None:
-    """Raise UserError unless these are a list of callbacks, or of their classes."""
-    if not isinstance(callbacks, list | tuple):
-        raise UserError(f"callbacks is {describe(callbacks)}; give a list of transformers.TrainerCallback")
-    for callback in callbacks:
-        if not isinstance(callback, TrainerCallback) and not (
-            isinstance(callback, type) and issubclass(callback, TrainerCallback)
-        ):
-            raise UserError(
-                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from that"
-            )
-
-
-class _AfterStep(TrainerCallback):
-    """Calls `after_step` of the losses after each optimiser step, before evaluation and saving."""
-
-    def __init__(self, method: Method) -> None:
-        self.method = method
-
-    @torch.no_grad()
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        for loss_fn in self.method.losses:
-            loss_fn.after_step(self.method.model)
-
-
-class ResumeCallback(TrainerCallback):
-    """Makes a resumed run continue exactly: finds the best checkpoint, sets the epoch, delays epoch checkpoints."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.postponed = False
-
-    def on_train_begin(
-        self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
-    ) -> None:
-        """Find the best checkpoint of a resumed run, whose folder may have moved; transformers drops the old path."""
-        resumed_from = self.trainer._resumed_from
-        if resumed_from is None:
-            return
-        if best := checkpoints.find_best(state.best_global_step, Path(args.output_dir), resumed_from):
-            state.best_model_checkpoint = str(best)
-
-    def on_epoch_begin(
-        self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
-    ) -> None:
-        """Set the epoch of the training data. A resumed run may start in the middle of an epoch."""
-        self.trainer._epoch_is_over = False
-        self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
-
-    def on_step_end(
-        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """After the last step of an epoch, postpone the checkpoint until the epoch has been evaluated."""
-        self.postponed = control.should_save and float(state.epoch).is_integer()
-        control.should_save = control.should_save and not self.postponed
-
-    def on_epoch_end(
-        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.trainer._epoch_is_over = True
-        control.should_save = control.should_save or self.postponed
-        self.postponed = False

@@ -10,37 +10,17 @@ from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
-from dcpcse.evaluation.evaluator import METRIC_NAMES
-from dcpcse.losses import PerRowLoss
 from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
-from dcpcse.training.gradient_cache import require_cachable
+from dcpcse.training.gradient_cache import joint, require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.distributed import step_sizes
-from dcpcse.utils.errors import OptionError, UserError, plural, spell
+from dcpcse.utils.errors import OptionError, UserError, no_effect, plural, spell
 
 logger = logging.getLogger(__name__)
-
-
-def require_training_file(model: ModelArguments, data: DataArguments) -> None:
-    """Raise UserError if the option for the encoder or the training file is missing, or a dev task is unknown.
-
-    Args:
-        model: Options of the model.
-        data: Options of the data.
-    """
-    first_checks.require_encoder_and_file(model, data)
-    require_dev_tasks(data)
-
-
-def require_dev_tasks(data: DataArguments) -> None:
-    """Raise UserError if a task of --eval_tasks has no dev scores."""
-    if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
-        raise UserError(f"{spell('eval_tasks', unknown[0])} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
 def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> None:
@@ -187,7 +167,7 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
     """
     sources = {"the column of classes": CLASS in columns, spell("guide"): FALSE_NEGATIVES in method.guides}
     for what in (name for name, known in sources.items() if known):
-        comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
+        comparing = joint({name: term.loss for name, term in method.terms.items()})
         for name, loss_fn in comparing.items():
             if not loss_fn.leaves_out_false_negatives:
                 raise UserError(
@@ -196,11 +176,7 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
                     "leaves_out_false_negatives"
                 )
         if FALSE_NEGATIVES in method.guides and not comparing:
-            raise OptionError(
-                "guide",
-                reason=f"has no effect: {spell('method', method.model.method)} compares no rows",
-                remedy="leave it out",
-            )
+            raise no_effect("guide", f"on {spell('method', method.model.method)}, which compares no rows")
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
@@ -212,13 +188,9 @@ def require_row_chunks(method: Method, run: TrainingArguments) -> None:
     """
     if run.loss_chunk is None:
         return
-    comparing = {name: term.loss for name, term in method.terms.items() if not isinstance(term.loss, PerRowLoss)}
+    comparing = joint({name: term.loss for name, term in method.terms.items()})
     if not comparing:
-        raise OptionError(
-            "loss_chunk",
-            reason=f"has no effect: {spell('method', method.model.method)} compares no rows",
-            remedy="leave it out",
-        )
+        raise no_effect("loss_chunk", f"on {spell('method', method.model.method)}, which compares no rows")
     if whole := next((name for name, loss_fn in comparing.items() if not loss_fn.has_row_chunks), None):
         raise UserError(
             f"{spell('loss_chunk')}: the loss {whole} of {spell('method', method.model.method)} compares all rows at "

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any, NoReturn
 
 from transformers.hf_argparser import string_to_bool
 
-from dcpcse.utils.console import notify, print_result
+from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError, choose_from, did_you_mean
-from dcpcse.utils.option_fields import Whole, finite_number
-from dcpcse.utils.private.parser import DataclassParser
-from dcpcse.utils.removed_options import refuse_removed, without_removed_defaults
+from dcpcse.utils.option_fields import Whole, finite_number, refuse_removed, without_removed_defaults
+from dcpcse.utils.private import DataclassParser
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
@@ -136,7 +134,6 @@ class CommandParser(argparse.ArgumentParser):
                 if name in self.unsupported:
                     raise UserError(f"--{name} is not supported: {self.unsupported[name]}; leave it out")
             self.refuse_unknown([name for name in options if name not in self._option_string_actions])
-            self._notify_of_repeated(options)
         return super().parse_known_args(words, namespace)
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
@@ -154,12 +151,6 @@ class CommandParser(argparse.ArgumentParser):
         else:
             hint = f"did you mean --{name}?" if name in known else ""
         raise UserError(f"unknown argument {words[0]}{hint and '; ' + hint} (--help lists the options)")
-
-    def _notify_of_repeated(self, options: Sequence[str]) -> None:
-        actions = [self._option_string_actions[name] for name in options]
-        for action, times in Counter(actions).items():
-            if times > 1 and not isinstance(action, argparse._AppendAction):
-                notify(f"{action.option_strings[0]} is given {times} times; the last one is used")
 
 
 def _name(action: argparse.Action) -> str:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.errors import UserError, doing, spell
 from dcpcse.utils.parsing import open_input
-from dcpcse.utils.refusals import doing
 
 PART = re.compile(r"\.(.+)\.[0-9a-f]{8}(?:[0-9a-f]{8})?\.part", re.DOTALL)
 """Names of the files and folders that are being written, with 16 random digits (8 in earlier versions)."""

@@ -1,9 +1,9 @@
-"""Functions that declare and check the fields of option dataclasses, and values that several tools share."""
+"""Functions that declare and check the fields of option dataclasses, values that tools share, and removed options."""
 
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, Self, get_args
@@ -20,7 +20,6 @@ from dcpcse.utils.arguments import (
     whole_numbers,
 )
 from dcpcse.utils.errors import OptionError, invalid_choice, spell
-from dcpcse.utils.removed_options import refuse_removed
 
 BATCH_SIZE_HELP = "Maximum batch size in sentences. Default: 128 on a CPU; on a GPU, only tokens are limited."
 """Help of the options for the batch size of `encode`."""
@@ -106,23 +105,16 @@ class Whole:
     least: int
     most: int | None = None
 
-    @property
-    def allowed(self) -> str:
-        """The range in words."""
-        return f"at least {self.least}" if self.most is None else f"a whole number from {self.least} to {self.most}"
-
-    def holds(self, number: int) -> bool:
-        """Return whether a number is in the range."""
-        return self.least <= number and (self.most is None or number <= self.most)
-
     def __call__(self, text: str) -> int:
         """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
         try:
             number = int(text)
         except ValueError:
             raise ValueError("a whole number, such as 10") from None
-        if not self.holds(number):
-            raise ValueError(self.allowed)
+        if self.most is None and number < self.least:
+            raise ValueError(f"at least {self.least}")
+        if self.most is not None and not self.least <= number <= self.most:
+            raise ValueError(f"a whole number from {self.least} to {self.most}")
         return number
 
 
@@ -293,3 +285,40 @@ def needs_of(metadata: Mapping[str, Any]) -> tuple[Need, ...]:
     """Return the conditions that an option declares in its metadata."""
     needs = metadata.get("needs", ())
     return (needs,) if isinstance(needs, Need) else needs
+
+
+REMOVED: Mapping[str, tuple[str, str]] = {
+    "compile_layers": ("0.2.0", "training was slower with it on a CPU and on an H100"),
+    "final_dropout": ("0.2.0", "the config.json of an encoder sets a dropout of 0.1"),
+    "flex_attention": ("0.2.0", "on a GPU, the Triton kernels compute attention over packed sentences"),
+    "initializer_range": ("0.2.0", "the weights of a new encoder are drawn with standard deviation 0.04"),
+    "intermediate_size": ("0.2.0", "the inner layers of a new encoder are four times as wide as its hidden states"),
+    "max_position_embeddings": ("0.2.0", "a new encoder has the positions that it is trained on (max_seq_length)"),
+    "num_attention_heads": ("0.2.0", "a head of a new encoder has 64 units"),
+    "shard_encoder": ("0.2.0", "frozen encoders larger than one GPU are not supported"),
+    "url": ("0.2.0", "dcpcse encode loads the model itself, so give the folder of the model as MODEL"),
+}
+"""Removed option → the version without it, and the reason."""
+
+
+def refuse_removed(names: Iterable[str]) -> None:
+    """Raise OptionError for the first of these names that is a removed option.
+
+    Args:
+        names: Names of options that do not exist, with underscores and without dashes in front.
+    """
+    for name in names:
+        if name in REMOVED:
+            version, reason = REMOVED[name]
+            raise OptionError(name, reason=f"was removed in {version}: {reason}", remedy="leave it out")
+
+
+def without_removed_defaults(options: Mapping[str, Any], existing: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options of a file without removed options that are False or None, since this is what runs do now.
+
+    Args:
+        options: Option name to value.
+        existing: Names of options that exist, such as one of a plugin that has the name of a removed option.
+    """
+    removed = REMOVED.keys() - set(existing)
+    return {name: value for name, value in options.items() if name not in removed or value not in (False, None)}

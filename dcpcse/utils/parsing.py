@@ -1,4 +1,4 @@
-"""Functions that open the files of users and parse JSON and YAML without running code or exhausting the memory."""
+"""Functions that open the files of users and parse JSON, YAML and .npy without running code or filling the memory."""
 
 import errno
 import functools
@@ -7,15 +7,17 @@ import json
 import os
 import re
 import stat
+import tokenize
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+import numpy as np
 import yaml
 
-from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.refusals import doing
+from dcpcse.utils.errors import UserError, doing, first_line
 
 MOST_NODES = 1_000_000
 """Maximum number of values of a YAML text after its aliases are expanded; ten lines can expand to a billion."""
@@ -173,3 +175,21 @@ def _refuse_repeats(names: Iterable[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise ValueError(f"{name} occurs {times} times; keep one of them")
+
+
+_ABSURD = (EOFError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError)
+BROKEN_HEADERS = (*_ABSURD, tokenize.TokenError)
+"""Exceptions besides ValueError that numpy raises for malformed headers, which it parses as Python literals."""
+
+
+def open_array(path: str | Path) -> np.ndarray:
+    """Return the array of a .npy file without unpickling. Raises OSError or ValueError for any other file."""
+    try:
+        open_input(path).close()  # raises OSError for anything that is not a file
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (*BROKEN_HEADERS, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a .npy file ({error})") from error
+    if not isinstance(array, np.ndarray):  # an archive of arrays (.npz), which must be closed
+        array.close()
+        raise ValueError(f"{path} is an archive, not a .npy file")
+    return array

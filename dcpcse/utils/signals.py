@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from dcpcse.utils.errors import same_call
+
 _ONE_PRESS = 1.0
 """Seconds within which a second signal is ignored: torchrun and the terminal both send SIGINT for one Ctrl-C."""
 
@@ -75,6 +77,17 @@ def sigterm_raises() -> Iterator[None]:
 
 def _leave(number: int, frame: object) -> None:
     raise Interrupted(number)
+
+
+@contextlib.contextmanager
+def resumable() -> Iterator[None]:
+    """Say in an interruption without a message that the work so far is kept, and how to resume it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not str(error):
+            error.args = (f"interrupted; what is finished is kept: repeat {same_call()} to resume",)
+        raise
 
 
 def end_silently() -> None:

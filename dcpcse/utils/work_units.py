@@ -27,9 +27,8 @@ from tqdm import tqdm
 
 from dcpcse.utils.console import printable_output
 from dcpcse.utils.devices import pick_device
-from dcpcse.utils.errors import OptionError, UserError, command_line, is_command_line, same_call
+from dcpcse.utils.errors import OptionError, UserError, as_user_error, command_line, is_command_line, same_call
 from dcpcse.utils.ray_cluster import connected
-from dcpcse.utils.refusals import as_user_error
 
 UnitT = TypeVar("UnitT")
 ResultT = TypeVar("ResultT")

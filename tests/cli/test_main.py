@@ -3,20 +3,23 @@
 import contextlib
 import io
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
 
+import dcpcse
 from dcpcse.cli import main as program
 from dcpcse.cli.commands.compare import compare_parser
-from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.commands.encode import encode_parser
 from dcpcse.cli.commands.plot import plot_parser
 from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.commands.pretrain import corrupt_parser
 from dcpcse.cli.main import COMMANDS, FORMER, find_command, main
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.signals import Interrupted
 
 
 def help_of(*words: str) -> str:
@@ -46,6 +49,27 @@ def test_a_former_name_runs_its_command_and_says_so_in_one_line(former, monkeypa
     assert main([former, "a", "--b", "c"]) == 0
     assert calls == [(FORMER[former], ["a", "--b", "c"])]
     assert caplog.messages == [f"dcpcse {former} is now dcpcse {FORMER[former]}"]
+
+
+def test_the_version_is_printed(capfd):
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"dcpcse {dcpcse.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), Interrupted(signal.SIGTERM), KeyboardInterrupt("said already")]
+)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_says_whether_the_same_command_resumes(name, error, monkeypatch, capfd):
+    def stop(words):
+        raise error
+
+    monkeypatch.setattr(program, "find_command", lambda name: stop)
+    said = str(error) or "interrupted"
+    if COMMANDS[name].resumes and said == "interrupted":
+        said = "interrupted; what is finished is kept: repeat the same command to resume"
+    assert main([*name.split(), "x"]) == getattr(error, "code", 130)
+    assert capfd.readouterr().err == f"{said}\n"
 
 
 def test_a_former_name_prints_its_line_to_stderr(tmp_path):

@@ -174,7 +174,7 @@ def test_an_installed_package_says_what_to_give(there, given, asked, sample, tmp
     for name in there:
         shutil.copytree(sample, tmp_path / name)
     monkeypatch.setattr(quickstart, "SAMPLE", tmp_path / "sample")
-    monkeypatch.setattr("dcpcse.utils.embedded.EMBEDDED_ENCODER", tmp_path / "encoder")
+    monkeypatch.setattr("dcpcse.utils.packages.EMBEDDED_ENCODER", tmp_path / "encoder")
     monkeypatch.chdir(tmp_path)
     assert main(["quickstart", *given]) == 2
     assert re.fullmatch(rf"error: .*{re.escape(asked)}.*\n", capsys.readouterr().err)
@@ -185,7 +185,7 @@ def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(sample, t
     folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-50])
-    monkeypatch.setattr("dcpcse.utils.embedded.EMBEDDED_ENCODER", folder)
+    monkeypatch.setattr("dcpcse.utils.packages.EMBEDDED_ENCODER", folder)
     assert main(["quickstart", "--data", sample, "--output_dir", str(tmp_path / "out")]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(said) == 1

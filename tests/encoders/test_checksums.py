@@ -22,7 +22,7 @@ from dcpcse.inference.adapters import Adapters
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import METHODS
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_io import TORCH_DTYPES
+from dcpcse.utils.tensor_files import TORCH_DTYPES
 
 READERS = {
     "dcpcse.load": dcpcse.load,

@@ -425,9 +425,7 @@ def test_clearing_leaves_what_is_not_of_the_model(saved):
 
 def test_a_model_that_cannot_be_written_leaves_the_earlier_one(tiny, saved, monkeypatch):
     model, before = trained(tiny("bert"), head=True, seed=4), contents(saved)
-    monkeypatch.setattr(
-        "dcpcse.utils.safetensors_io.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full"))
-    )
+    monkeypatch.setattr("dcpcse.utils.tensor_files.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
     for folder in (saved, saved.parent / "new"):
         with pytest.raises(OSError, match="disk full"):
             model.save(folder)

@@ -27,7 +27,7 @@ def score(options):
 @pytest.fixture(autouse=True)
 def no_dev_data(monkeypatch):
     """Nothing is measured but in the last test."""
-    monkeypatch.setattr("dcpcse.training.dev_evaluation.load_dev_tasks", lambda data: None)
+    monkeypatch.setattr("dcpcse.training.eval_datasets.load_dev_tasks", lambda data: None)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_io import set_dtype
+from dcpcse.utils.tensor_files import set_dtype
 
 KINDS = ("bert", "roberta", "modernbert")
 TEMPLATE = Template.parse('This sentence : "{sentence}" means [MASK] .')

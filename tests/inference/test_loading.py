@@ -11,9 +11,9 @@ from senteval_tiny import write_tiny_data
 from transformers import AutoModel, AutoTokenizer
 
 from dcpcse.cli.commands.encode import encode_command
-from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.search import search_command
 from dcpcse.cli.commands.similarity import similarity_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.identity import identity

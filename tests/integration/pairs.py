@@ -19,8 +19,6 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-import dcpcse.cli.commands.evaluate
-import dcpcse.cli.commands.train  # noqa: F401
 from dcpcse.training import run as training
 
 

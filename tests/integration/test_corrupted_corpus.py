@@ -9,7 +9,7 @@ import pytest
 import torch
 from runs import assert_same_weights, files, refused
 
-from dcpcse.cli.commands.corrupt import corrupt_command
+from dcpcse.cli.commands.pretrain import corrupt_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.data.corrupted_corpus import CORRUPTED, Corpus, CorruptedDataset
 from dcpcse.data.training_data import load_training_file

@@ -464,7 +464,7 @@ def test_two_processes_train_replaced_token_detection(method, tiny, train, train
 
 FAILING = """
 import os, sys
-from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.utils.errors import UserError

@@ -16,8 +16,7 @@ from senteval_tiny import hashed_encode, write_tiny_data
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.identity import identity

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from runs import files, refused, words
 
-from dcpcse.cli.commands.corrupt import corrupt_command
 from dcpcse.cli.commands.encode import encode_command
-from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.export import export_command
 from dcpcse.cli.commands.hub import card_command
 from dcpcse.cli.commands.plot import plot_command
+from dcpcse.cli.commands.pretrain import corrupt_command
 from dcpcse.cli.commands.report import report_command
 from dcpcse.cli.commands.runs import runs_command
 from dcpcse.cli.commands.search_templates import search_templates_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.experiments.hyperparameter_search import SEARCHES, Trials
 from dcpcse.utils.errors import UserError

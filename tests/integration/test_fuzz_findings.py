@@ -13,7 +13,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.npy import open_array
+from dcpcse.utils.parsing import open_array
 
 
 @pytest.mark.parametrize(

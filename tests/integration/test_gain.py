@@ -211,31 +211,6 @@ def test_an_encoder_that_cannot_be_measured_is_said_and_the_training_goes_on(
     assert "mine.Transformer" in said
 
 
-def test_mean_pooling_is_recommended_where_it_is_far_ahead_before_training(
-    tiny, train, train_txt, own, rows, caplog, tmp_path
-):
-    """The scores of the pairs are the ranks of the cosines of the means."""
-    encoder = tiny("bert")
-    gold = cosines(mean_or_cls(encoder, both_sides(rows), mean=True))
-    data = tmp_path / "pairs.tsv"
-    lines = [f"{first}\t{second}\t{score}\n" for (first, second, _), score in zip(rows, gold, strict=True)]
-    data.write_text("".join(lines), encoding="utf-8")
-
-    def said(**options) -> list[str]:
-        caplog.clear()
-        train(encoder, train_txt, eval_pairs=data, max_steps=1, **options)
-        return [line for line in caplog.messages if line.startswith("before training, the mean")]
-
-    (line,) = said()
-    assert re.match(r"before training, the mean of the tokens has 100.00 on pairs.tsv and \[CLS\] \S+; if", line)
-    assert line.endswith("--pooler_type avg --position_offset 0 keeps this representation")
-    assert "--position_offset" not in said(method="simcse", learning_rate=1e-5)[0]
-    assert not said(pooler_type="cls") and not said(eval_on_start="False")
-    caplog.clear()
-    train(encoder, train_txt, eval_pairs=own["pairs"], max_steps=1)
-    assert not [line for line in caplog.messages if line.startswith("before training, the mean")]
-
-
 def test_from_python_the_result_holds_the_gains(tiny, train, train_txt, own, rows, caplog):
     options = {"eval_steps": 2, "max_steps": 4, "use_cpu": True, "disable_tqdm": True, "cache_dir": train.cache_dir}
     options |= {"per_device_train_batch_size": 4, "learning_rate": 0.03, "save_strategy": "no", "report_to": "none"}

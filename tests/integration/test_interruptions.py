@@ -24,7 +24,7 @@ from dcpcse.training import setup
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils import signals as interruption
 from dcpcse.utils.locks import LOCK, exclusive_lock
-from dcpcse.utils.safetensors_io import save_tensors
+from dcpcse.utils.tensor_files import save_tensors
 
 # 40 sentences in batches of 8 are 5 steps an epoch.
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "logging_steps": 3}

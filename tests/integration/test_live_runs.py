@@ -13,8 +13,8 @@ from dcpcse.cli.main import main
 from dcpcse.encoders.storage import manifest
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.utils import run_files
-from dcpcse.utils.live_runs import ATTEMPTS
 from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.run_files import ATTEMPTS
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from method_models import COLUMNS, with_encoder
 from runs import files
 
 import dcpcse
-from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.methods import METHODS
 

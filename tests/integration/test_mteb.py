@@ -19,7 +19,7 @@ from runs import ROOT, refused
 from scipy.stats import spearmanr
 
 import dcpcse
-from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder

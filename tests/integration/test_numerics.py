@@ -26,7 +26,7 @@ from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained import REPRESENTATIONS, Choice, TopKAverage, build_representation
 from dcpcse.methods import METHODS
 from dcpcse.training.step import TrainingStep
-from dcpcse.utils.safetensors_io import set_dtype
+from dcpcse.utils.tensor_files import set_dtype
 
 FLOAT32 = 2e-6
 """Of an embedding's length: what rounding may move it by in these small encoders, whatever it is computed with."""

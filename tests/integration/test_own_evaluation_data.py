@@ -9,8 +9,8 @@ from scipy.stats import spearmanr
 
 import dcpcse
 from dcpcse.analysis.plots import training_curves
-from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.runs import runs_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.evaluation.retrieval_data import own_retrieval
 from dcpcse.training.arguments import DataArguments

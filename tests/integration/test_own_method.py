@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from method_models import Collator
 from runs import Run, watching
 
-from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.cli.runner import run
 from dcpcse.losses import EncodedBatch, row_loss
 from dcpcse.methods import METHODS

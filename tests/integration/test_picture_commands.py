@@ -18,9 +18,9 @@ from dcpcse.analysis.plots import (
     scores,
     training_curves,
 )
-from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.import_ import import_command
 from dcpcse.cli.commands.plot import plot_command, plot_parser
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.utils.run_files import METRICS, read_metrics

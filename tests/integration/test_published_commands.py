@@ -2,8 +2,7 @@
 
 import pytest
 
-from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.encoders.pooling import WITHOUT_TEMPLATE
 
 COMMON = {

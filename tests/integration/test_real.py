@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dcpcse
-from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.evaluation.evaluator import dev_metrics
 from dcpcse.methods import Method
 

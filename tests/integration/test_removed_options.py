@@ -14,7 +14,7 @@ from dcpcse.cli.parse import parse_training
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.training.atomic_save import SEAL
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.removed_options import REMOVED, without_removed_defaults
+from dcpcse.utils.option_fields import REMOVED, without_removed_defaults
 
 WITH_ENCODERS = (
     *("encode", "evaluate", "search", "search similarity", "serve", "mine", "plot embeddings", "adapt"),

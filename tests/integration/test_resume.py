@@ -414,7 +414,7 @@ def test_another_generator_under_the_same_weights_is_refused(refused, train, tin
 
 
 def with_units(monkeypatch, answer: bool) -> None:
-    monkeypatch.setattr("dcpcse.training.fitting_options.has_bfloat16_units", lambda device: answer)
+    monkeypatch.setattr("dcpcse.training.resolve_arguments.has_bfloat16_units", lambda device: answer)
 
 
 def recorded(folder: Path) -> dict:

@@ -17,8 +17,8 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.prompts import PromptTable
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.losses import contrastive
-from dcpcse.training.guards.gradient_flow import GradientFlowCheck
-from dcpcse.utils.embedded import EMBEDDED_ENCODER
+from dcpcse.training.guards.gradients import GradientFlowCheck
+from dcpcse.utils.packages import EMBEDDED_ENCODER
 
 SAMPLE = ROOT / "data/sample"
 SENTENCES = SAMPLE / "sentences.txt"

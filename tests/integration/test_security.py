@@ -33,7 +33,7 @@ from dcpcse.training.publish import PushTarget, own_files, pull_from_hub, push_t
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256
 from dcpcse.utils.safetensors_header import MAX_HEADER_BYTES, read_header
-from dcpcse.utils.safetensors_io import load_tensors
+from dcpcse.utils.tensor_files import load_tensors
 
 ID = "someone/prompts"
 

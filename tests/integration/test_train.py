@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -26,8 +27,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForMaskedLM
 
 import dcpcse
-from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.encoders import frozen_layers as prepacking
 from dcpcse.encoders import half_precision
 from dcpcse.encoders.encoder import Encoder
@@ -842,3 +842,14 @@ def test_overwrite_cache_tokenises_again(tiny, train, train_txt, tmp_path, monke
     for again in (False, True):
         train(tiny("bert"), train_txt, overwrite_cache=again, **options)
     assert refreshed == [False, True]
+
+
+def test_the_log_and_the_end_of_a_training_are_lines(tiny, train, train_txt, tool, tmp_path):
+    ended = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=3, logging_steps=1))
+    assert ended.code == 0
+    logged = [line.split(": loss ")[0] for line in ended.out.splitlines() if "loss" in line]
+    assert logged == ["step 1", "step 2", "step 3"]
+    (end,) = [line for line in ended.said.splitlines() if line.startswith("finished at step 3: mean loss ")]
+    assert re.search(r"; [\d.]+ s, \S+ steps per second$", end)
+    assert not re.search("total_flos|[{}]", ended.out + ended.said)
+    assert "total_flos" not in (tmp_path / "out/train_results.txt").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import torch
 from public_checkpoints import Checkpoint
 from senteval_tiny import write_tiny_data
 
-from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.commands.verify import verify_command
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.experiments.reproduction import published_rows

@@ -39,7 +39,7 @@ from dcpcse.losses import Contrastive
 from dcpcse.losses.guide import GuideSource
 from dcpcse.methods import METHODS, build_method, model_arguments
 from dcpcse.training.gradient_cache import run_in_chunks
-from dcpcse.training.guards.nothing_to_learn import STEPS
+from dcpcse.training.guards.gradients import STEPS
 from dcpcse.training.step import TrainingStep
 
 REPORTS = "reports.jsonl"

@@ -64,9 +64,8 @@ from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.pickled_tensors import load_pickle
 from dcpcse.utils.safetensors_header import read_header
-from dcpcse.utils.safetensors_io import load_tensors
+from dcpcse.utils.tensor_files import load_pickle, load_tensors
 
 SECONDS_AN_EXECUTION = 20
 """Longer is a finding too."""

@@ -17,7 +17,7 @@ from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments
 from dcpcse.methods.arguments import TUNINGS
 from dcpcse.methods.registry import recipe_of
 from dcpcse.methods.tunings import RECIPES, Recipe
-from dcpcse.training import fitting_options
+from dcpcse.training import resolve_arguments
 from dcpcse.utils import presets
 from dcpcse.utils.devices import has_bfloat16_units
 
@@ -162,7 +162,7 @@ def units(monkeypatch):
     """units(answer) says whether the device has units for bfloat16."""
 
     def say(answer: bool) -> None:
-        monkeypatch.setattr(fitting_options, "has_bfloat16_units", lambda device: answer)
+        monkeypatch.setattr(resolve_arguments, "has_bfloat16_units", lambda device: answer)
 
     say(True)
     return say
@@ -246,13 +246,13 @@ def test_the_precision_of_accelerate_launch_is_one_that_is_given(
 
 
 def test_all_processes_train_in_float32_if_one_has_no_units(units, tiny, sentences, tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting_options, "all_reduce_max", lambda without: 1)
+    monkeypatch.setattr(resolve_arguments, "all_reduce_max", lambda without: 1)
     assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path)) == (False, "no")
 
 
 def test_fp16_of_the_public_scripts_is_kept(units, tmp_path):
     run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, fp16=True)
-    fitting_options.fill_precision(run, model_arguments())
+    resolve_arguments.fill_precision(run, model_arguments())
     assert (run.fp16, run.bf16, run.mixed_precision) == (True, False, "fp16")
 
 
@@ -266,13 +266,13 @@ def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(
     given, trains, expected, tmp_path, monkeypatch, caplog
 ):
     run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
-    fitting_options.fill_workers(run)
+    resolve_arguments.fill_workers(run)
     assert run.dataloader_num_workers == 0
     monkeypatch.setattr(dcpcse.TrainingArguments, "device", torch.device("cuda"))
     run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
     run.trains = trains
     with caplog.at_level("INFO", logger="dcpcse"):
-        fitting_options.fill_workers(run)
+        resolve_arguments.fill_workers(run)
     assert run.dataloader_num_workers == expected
     line = "dataloader_num_workers=2: filled in, as the default on a GPU"
     assert [text for text in caplog.messages if "filled in" in text] == [line] * (expected > 0)

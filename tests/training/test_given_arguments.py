@@ -11,7 +11,7 @@ import transformers
 
 import dcpcse
 from dcpcse.cli.parse import parse_training
-from dcpcse.training import fitting_options
+from dcpcse.training import resolve_arguments
 from dcpcse.training.arguments import UNSUPPORTED
 from dcpcse.training.run import run_training
 from dcpcse.utils.errors import command_line
@@ -47,7 +47,7 @@ WAYS = {"train.py": by_command, "dcpcse.train": by_function, "dcpcse.Trainer": b
 @pytest.fixture(params=WAYS)
 def train(request, tiny, train_txt, tmp_path, caplog, monkeypatch):
     """train(options) → the trainer, and the warnings as a text; the device seems to have units for bfloat16."""
-    monkeypatch.setattr(fitting_options, "has_bfloat16_units", lambda device: True)
+    monkeypatch.setattr(resolve_arguments, "has_bfloat16_units", lambda device: True)
 
     def call(**options):
         caplog.clear()

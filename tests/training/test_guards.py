@@ -15,10 +15,8 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from dcpcse.data.training_data import load_training_file
 from dcpcse.training.guards import collapse, finite
 from dcpcse.training.guards.collapse import LASTING, CollapseMonitor, effective_rank
-from dcpcse.training.guards.finite import FiniteCheck, Pass
-from dcpcse.training.guards.frozen_weights import frozen_digests
-from dcpcse.training.guards.gradient_flow import PATIENCE, GradientFlowCheck
-from dcpcse.training.guards.nothing_to_learn import NOISE, SOLVED, STEPS, NothingToLearnCheck
+from dcpcse.training.guards.finite import FiniteCheck, Pass, frozen_digests
+from dcpcse.training.guards.gradients import NOISE, PATIENCE, SOLVED, STEPS, GradientFlowCheck, NothingToLearnCheck
 from dcpcse.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("on_command_line")
@@ -178,7 +176,7 @@ def steps_seen(losses, gradient: float = 1.0, candidates: int | None = 64, first
     weight, said = nn.Parameter(torch.zeros(100)), []
     method = SimpleNamespace(negatives=lambda batch: None if candidates is None else candidates * batch // 64 - 1)
     check = NothingToLearnCheck(method, {"weight": weight})
-    with patch("dcpcse.training.guards.nothing_to_learn.warn", said.append):
+    with patch("dcpcse.training.guards.gradients.warn", said.append):
         for number, loss in enumerate(losses, start=first):
             weight.grad = torch.full_like(weight, gradient)
             for terms in loss if isinstance(loss, list) else [loss]:

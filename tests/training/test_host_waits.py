@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from dcpcse.methods import METHODS
-from dcpcse.training.guards.nothing_to_learn import STEPS
+from dcpcse.training.guards.gradients import STEPS
 
 ROOT = Path(__file__).parents[2]
 PRETENDED = ROOT / "tests" / "pretended_cuda"
@@ -72,7 +72,7 @@ def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
             assert finite.startswith("1 × an event: dcpcse/utils/devices.py"), name
             assert "dcpcse/training/guards/finite.py" in finite, name
             assert len(others) == (number == STEPS), (name, number, others)
-            assert all("guards/nothing_to_learn.py" in line for line in others), (name, others)
+            assert all("guards/gradients.py" in line for line in others), (name, others)
 
 
 def test_a_run_updates_the_weights_with_decay_in_one_kernel_and_the_others_in_another(reports):

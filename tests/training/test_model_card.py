@@ -10,7 +10,7 @@ from past_runs import make_run
 
 from dcpcse.encoders.identity import identity, trained_digest
 from dcpcse.methods import METHODS
-from dcpcse.training.model_card import digest_in, write_card
+from dcpcse.training.publish import digest_in, write_card
 from dcpcse.utils.errors import UserError
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from dcpcse.cli import parse
-from dcpcse.cli.commands.corrupt import corrupt_parser
+from dcpcse.cli.commands.pretrain import corrupt_parser
 from dcpcse.cli.main import COMMANDS
 from dcpcse.cli.parse import (
     MAIN_EVALUATION_OPTIONS,
@@ -91,16 +91,10 @@ def test_help_of_something_else_is_one_line(parsers):
 def test_the_help_text_names_defaults_and_types(parsers):
     lines = " ".join(parsers[0].format_help().split())
     assert "--temp FLOAT Temperature of the contrastive loss. (default: 0.05)" in lines
-    assert "--eval_tasks VALUE [VALUE ...]" in lines and "(default: STSBenchmark SICKRelatedness)" in lines
+    assert "--eval_retrieval VALUE [VALUE ...]" in lines and "(default: STSBenchmark SICKRelatedness)" in lines
     assert "--packing [BOOL]" in lines and "--no_packing" not in lines and "--pre-seq-len" not in lines
     assert "Training method: angle, conpvp, consert, cosent," in lines
     assert "512. (default" not in lines
-
-
-def test_a_repeated_option_is_reported(parsers, caplog):
-    caplog.set_level("INFO", "dcpcse")
-    assert parsers[0].parse_known_args(["--temp", "1", "--temp", "2"])[0].temp == 2
-    assert "--temp is given 2 times; the last one is used" in caplog.text
 
 
 def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning():

@@ -16,9 +16,8 @@ from dcpcse.cli.runner import run
 from dcpcse.utils import distributed, text_lines
 from dcpcse.utils.console import printable_output
 from dcpcse.utils.distributed import init_process_group
-from dcpcse.utils.errors import UserError, shortened
+from dcpcse.utils.errors import UserError, describe_error, doing, shortened
 from dcpcse.utils.parsing import open_input, read_text
-from dcpcse.utils.refusals import describe_error, doing
 
 PACKAGE = Path(dcpcse.__file__).parent
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from dcpcse.training.run_recorder import MetricsFile, write_environment
+from dcpcse.training.callbacks import MetricsFile, write_environment
 from dcpcse.utils import environment as module
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.run_files import METRICS, read_environment, read_metrics

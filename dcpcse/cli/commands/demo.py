@@ -16,7 +16,7 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
-from dcpcse.utils.packages import not_installed
+from dcpcse.utils.packages import require_packages
 
 POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_template]
 """Poolers that need no template."""
@@ -31,7 +31,8 @@ def demo_command(argv: Sequence[str]) -> None:
     bind(args.host, args.port).close()
     if args.cache_dir:
         require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
-    _require_gradio()
+    require_packages("dcpcse serve demo", ["gradio"], "demo")
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads this when it is imported
     from dcpcse.serving.demo import build_page, load_demo_model, serve_page
 
     encoder = EncoderArguments(
@@ -42,15 +43,6 @@ def demo_command(argv: Sequence[str]) -> None:
     models = [load_demo_model(label, location, encoder, sentences, file) for label, location in places.items()]
     serve_page(build_page(models, sentences, file.name, args.top_k), args.host, args.port)
     notify("the server has stopped")
-
-
-def _require_gradio() -> None:
-    """Raise UserError if gradio is not installed; disable its usage statistics."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads this when it is imported
-    try:
-        import gradio  # noqa: F401
-    except ImportError as error:
-        raise not_installed("dcpcse serve demo", "gradio", "demo") from error
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:

@@ -20,8 +20,8 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.run_files import read_beside_training
 
 EXIT_FAULTS = 3
 """Exit code if there are faults; Python exits with 1 after a crash, and dcpcse with 2 after a user error."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import notify
 from dcpcse.utils.files import require_output, write_atomic
-from dcpcse.utils.live_runs import read_beside_training
+from dcpcse.utils.run_files import read_beside_training
 
 
 def push_command(argv: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ def pull_command(argv: Sequence[str]) -> None:
 def card_command(argv: Sequence[str]) -> None:
     """Run `dcpcse hub card FOLDER`."""
     args = card_parser().parse_args(list(argv))
-    from dcpcse.training.model_card import CARD, write_card
+    from dcpcse.training.publish import CARD, write_card
 
     output = Path(args.output) if args.output else Path(args.folder) / CARD
     require_output(output, "output", args.overwrite)

@@ -10,8 +10,7 @@ from dcpcse.interop.folder_contents import FolderFacts, describe_folder
 from dcpcse.training.run_history import Gain
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
-from dcpcse.utils.live_runs import notify_of_running
-from dcpcse.utils.run_files import mode_and_size
+from dcpcse.utils.run_files import mode_and_size, notify_of_running
 
 
 def info_command(argv: Sequence[str]) -> None:

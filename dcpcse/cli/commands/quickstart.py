@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
-from dcpcse.utils.embedded import EMBEDDED_ENCODER, embedded_encoder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_encoder_path
 from dcpcse.utils.option_fields import SEED
+from dcpcse.utils.packages import EMBEDDED_ENCODER, embedded_encoder
 from dcpcse.utils.signals import Interrupted
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from dcpcse.utils.command_parser import CommandParser, as_text
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
-from dcpcse.utils.live_runs import notify_of_running
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
-from dcpcse.utils.run_files import require_scores
+from dcpcse.utils.run_files import notify_of_running, require_scores
 
 MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
 """Options that have no effect unless models are loaded."""
@@ -43,12 +42,10 @@ def report_command(argv: Sequence[str]) -> None:
 
 def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     """Return label → run; the labels are shown on the page."""
-    runs = [require_run(folder) for folder in folders]
+    runs, labels = [require_run(folder) for folder in folders], run_labels(folders)
     for folder in folders:
         notify_of_running(folder)
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("a run is given twice; give each run once")
-    return dict(zip(run_labels(folders), runs, strict=True))
+    return dict(zip(labels, runs, strict=True))
 
 
 def _read_scores(runs: Mapping[str, Run], paths: Sequence[Path]) -> tuple[list[EvaluationScores], list[str]]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.analysis import run_comparison
-from dcpcse.training.run_history import Run, find_runs, find_scores, read_run, run_labels
+from dcpcse.training.run_history import Run, find_runs, find_scores, read_run, require_run_folder, run_labels
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
-from dcpcse.utils.live_runs import notify_of_running
-from dcpcse.utils.run_files import RUN_FILE
+from dcpcse.utils.run_files import RUN_FILE, notify_of_running
 from dcpcse.utils.tables import make_table
 
 DEFAULT_FOLDER = "result"
@@ -73,14 +72,10 @@ def _list(args: argparse.Namespace, report: Callable[[str], None]) -> None:
 def _compare(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     folders = [Path(folder) for folder in args.compare]
     for folder in folders:
-        if not (folder / RUN_FILE).is_file():
-            problem = f"contains no {RUN_FILE}" if folder.is_dir() else "is not a folder"
-            raise UserError(f"--compare: {folder} {problem}; give output folders of train.py")
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("--compare: a run is given twice; give each run once")
+        require_run_folder(folder)
+    labels = run_labels(folders)
     runs = _read(folders, report)
     reports = [find_scores(folder, report) for folder in folders]
-    labels = run_labels(folders)
     sections = {
         "settings that differ": [row for row in run_comparison.compare_settings(runs) if row.differs],
         "last logged values": run_comparison.compare_last_values(runs),

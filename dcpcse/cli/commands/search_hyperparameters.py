@@ -49,15 +49,13 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
     """
     if any(word.split("=")[0] == "--output_dir" for word in words):
         raise UserError("--output_dir after --: the search sets it for every trial; remove it")
-    (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
+    (model, data, run), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.data.readers import DataSource, read_table
-    from dcpcse.methods import fill_defaults
-    from dcpcse.training.dev_evaluation import load_dev_tasks
-    from dcpcse.training.validate_setup import require_training_file
+    from dcpcse.training.eval_datasets import load_dev_tasks
+    from dcpcse.training.options import require_valid
 
-    require_training_file(model, data)
-    fill_defaults(model, None)
+    require_valid((model, data, run), names)
     columns = read_table(DataSource(Path(data.train_file)))[0].names
     load_dev_tasks(data)
     measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}

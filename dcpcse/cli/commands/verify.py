@@ -14,9 +14,9 @@ from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_new_folder
-from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Whole
 from dcpcse.utils.parsing import read_text
+from dcpcse.utils.run_files import read_beside_training
 
 if TYPE_CHECKING:
     from dcpcse.experiments.reproduction.published_rows import PublishedRow

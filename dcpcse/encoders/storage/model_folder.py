@@ -40,7 +40,7 @@ from dcpcse.encoders.storage import manifest
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside, staging_folder, write_json_atomic
 from dcpcse.utils.parsing import parse_json, read_text
-from dcpcse.utils.safetensors_io import load_tensors, save_tensors
+from dcpcse.utils.tensor_files import load_tensors, save_tensors
 
 PROMPT_NAMES = ("default", "query", "document")
 """Names of the text before each sentence among the prompts of sentence-transformers: without `query` and `document`,

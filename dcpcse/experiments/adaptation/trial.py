@@ -19,10 +19,10 @@ from dcpcse.experiments.adaptation.measures import Measure
 from dcpcse.experiments.adaptation.parts import DEV, Parts
 from dcpcse.experiments.adaptation.settings import MEASURING, Options
 from dcpcse.training import atomic_save
+from dcpcse.training.callbacks import write_environment
 from dcpcse.training.options import resolve_options, training_option_parser
 from dcpcse.training.resolve_arguments import resolve_arguments
 from dcpcse.training.run import Inputs, build_trainer
-from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.setup import write_run
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils.console import notify

@@ -26,8 +26,8 @@ from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError, same_call, spell
 from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic, write_json_atomic
 from dcpcse.utils.locks import LOCK
-from dcpcse.utils.npy import BROKEN_HEADERS
-from dcpcse.utils.removed_options import without_removed_defaults
+from dcpcse.utils.option_fields import without_removed_defaults
+from dcpcse.utils.parsing import BROKEN_HEADERS
 from dcpcse.utils.work_units import difference
 
 

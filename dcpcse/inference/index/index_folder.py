@@ -33,8 +33,7 @@ from dcpcse.utils.files import (
     staging_folder,
     write_json_atomic,
 )
-from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import open_input, parse_json, read_text
+from dcpcse.utils.parsing import open_array, open_input, parse_json, read_text
 
 INDEX_FORMAT = 2
 RECORD, VECTORS, SENTENCES = "dcpcse_index.json", "vectors.npy", "sentences.jsonl"

@@ -31,7 +31,7 @@ from dcpcse.utils.arguments import (
 )
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.locks import thread_lock
-from dcpcse.utils.npy import open_array
+from dcpcse.utils.parsing import open_array
 
 logger = logging.getLogger(__name__)
 

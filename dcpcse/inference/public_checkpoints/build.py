@@ -22,7 +22,7 @@ from dcpcse.inference.public_checkpoints.read import ForeignCheckpoint, is_sente
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options
-from dcpcse.utils.safetensors_io import listed, require_same_tensors
+from dcpcse.utils.tensor_files import listed, require_same_tensors
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Part of a model → its tensors by name."""

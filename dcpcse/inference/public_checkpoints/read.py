@@ -98,7 +98,7 @@ def tensor_headers(file: Path) -> TensorHeaders:
     """Return the shapes and types of the tensors in a safetensors file or pickle, without reading their values."""
     if file.suffix == ".safetensors":
         return read_header(file)
-    from dcpcse.utils.pickled_tensors import pickled_headers  # imports torch
+    from dcpcse.utils.tensor_files import pickled_headers  # imports torch
 
     return pickled_headers(file)
 
@@ -145,8 +145,10 @@ def read_checkpoint(folder: Path) -> ForeignCheckpoint:
     adapter = manifest.read_object(adapter_path, AdapterConfig) if adapter_path.is_file() else None
     config = manifest.read_object(config_path, EncoderConfig) if config_path.is_file() else {}
     file = _weights_in(folder, adapter is not None)
-    from dcpcse.utils.pickled_tensors import load_pickle  # they import torch
-    from dcpcse.utils.safetensors_io import load_tensors
+    from dcpcse.utils.tensor_files import (
+        load_pickle,  # they import torch
+        load_tensors,
+    )
 
     tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     if not tensors:

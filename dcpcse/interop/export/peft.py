@@ -13,7 +13,7 @@ from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_WEIGHTS
 from dcpcse.encoders.storage.model_folder import SentenceModules
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, write_page
 from dcpcse.utils.files import write_json_atomic
-from dcpcse.utils.safetensors_io import save_tensors
+from dcpcse.utils.tensor_files import save_tensors
 
 POOLER = {"PREFIX_TUNING": "base_model.pooler.dense", "LORA": "base_model.model.pooler.dense"}
 """Kind of adapter → name that PEFT's files give to a pooler trained with it."""

@@ -15,10 +15,9 @@ from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods.arguments import HAS_HEAD, ModelArguments
+from dcpcse.methods.arguments import HAS_HEAD, ModelArguments, refuse_contrastive_options
 from dcpcse.methods.building import initial_std, instance_wise, pair_method
 from dcpcse.methods.registry import Method, ParameterGroup
-from dcpcse.methods.shared.contrastive_options import refuse_contrastive_options
 from dcpcse.methods.shared.hinge import with_hinge
 from dcpcse.methods.shared.labelled_pairs import LABELS, labelled_pairs_loss
 from dcpcse.utils.errors import OptionError, UserError, no_effect, spell

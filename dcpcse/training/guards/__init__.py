@@ -10,10 +10,15 @@ from transformers.training_args import OptimizerNames
 
 from dcpcse.methods import Method
 from dcpcse.training.guards.collapse import EFFECTIVE_RANK, CollapseMonitor, effective_rank
-from dcpcse.training.guards.finite import NON_FINITE, FiniteCheck, Locate, Pass, require_finite_weights
-from dcpcse.training.guards.frozen_weights import FrozenWeightsCheck
-from dcpcse.training.guards.gradient_flow import GradientFlowCheck
-from dcpcse.training.guards.nothing_to_learn import NothingToLearnCheck
+from dcpcse.training.guards.finite import (
+    NON_FINITE,
+    FiniteCheck,
+    FrozenWeightsCheck,
+    Locate,
+    Pass,
+    require_finite_weights,
+)
+from dcpcse.training.guards.gradients import GradientFlowCheck, NothingToLearnCheck
 
 __all__ = ["NON_FINITE", "Guards", "Locate"]
 

@@ -1,4 +1,4 @@
-"""Stop training at the first step with a non-finite loss or gradient, and save its batch for inspection."""
+"""Stop training at the first step with a non-finite loss or gradient, or if frozen weights have changed at the end."""
 
 import json
 import math
@@ -10,14 +10,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from transformers import TrainerCallback
 
+from dcpcse.encoders.identity import weight_digest
 from dcpcse.utils.devices import Returning
 from dcpcse.utils.distributed import cpu_group, world_size
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import write_atomic, write_json_atomic
 from dcpcse.utils.private.models import norms as norms_of
 from dcpcse.utils.run_files import last_checkpoint
-from dcpcse.utils.safetensors_io import listed
+from dcpcse.utils.tensor_files import listed
 
 NON_FINITE = "non-finite"
 """Name of the folder, in the folder of a run, for the batches of non-finite steps."""
@@ -211,3 +213,33 @@ def require_finite_weights(tensors: Mapping[str, Tensor], step: int) -> None:
             f"the trained weights {listed(bad)} are not finite after step {step} and are not saved; try a lower "
             f"{spell('learning_rate')}"
         )
+
+
+class FrozenWeightsCheck(TrainerCallback):
+    """Compares all frozen weights (encoder, generator, LM head) before and after training.
+
+    Hashing takes about one second per gigabyte.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.before: dict[str, bytes] = {}
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.before = frozen_digests(self.module)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Raise UserError if a frozen weight has changed. Called before the result is written."""
+        after = frozen_digests(self.module)
+        changed = [name for name, digest in self.before.items() if after.get(name) != digest]
+        if changed:
+            raise UserError(
+                f"training has changed the frozen weights {listed(changed)}, so no result is written; train again, "
+                f"and use another {spell('optim')} or another machine if it happens again"
+            )
+
+
+def frozen_digests(module: nn.Module) -> dict[str, bytes]:
+    """Return name → digest of all frozen weights."""
+    frozen = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
+    return {name: weight_digest(weight) for name, weight in frozen}

@@ -1,10 +1,17 @@
 """The private names of torch and transformers that nothing public replaces; no other package uses private names.
 
-A release may rename them, so they are looked up once, at import: those of parsers in `parser`, of torch and encoders
-in `models`, of arguments in `arguments`, and of transformers' Trainer, which is slow to import, in `trainer`.
+A release may rename them, so they are looked up once, at import: that of parsers here, those of torch and
+encoders in `models`, of arguments in `arguments`, and of transformers' Trainer, which is slow to import, in `trainer`.
 """
 
+import argparse
 import sys
+from copy import copy
+from dataclasses import Field
+
+from transformers import HfArgumentParser
+
+from dcpcse.utils.option_fields import OWN_METADATA
 
 
 def require_names(owner: object, *names: str) -> None:
@@ -17,3 +24,16 @@ def require_names(owner: object, *names: str) -> None:
             f"{library.__name__} {library.__version__} is not supported: {what} has no {', '.join(missing)}; "
             "install a version of the range that dcpcse doctor names"
         )
+
+
+require_names(HfArgumentParser, "_parse_dataclass_field")
+
+
+class DataclassParser(HfArgumentParser):
+    """A parser of transformers that ignores the metadata of a field that are ours; argparse would refuse them."""
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
+        field = copy(field)
+        field.metadata = {name: value for name, value in field.metadata.items() if name not in OWN_METADATA}
+        HfArgumentParser._parse_dataclass_field(parser, field)

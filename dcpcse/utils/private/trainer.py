@@ -22,7 +22,7 @@ __all__ = [
 require_names(
     transformers.Trainer,
     *("_save", "_save_checkpoint", "_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state"),
-    *("_load_from_checkpoint", "_load_best_model", "_load_rng_state", "_maybe_log_save_evaluate", "_prepare_inputs"),
+    *("_load_from_checkpoint", "_load_best_model", "_maybe_log_save_evaluate", "_prepare_inputs"),
 )
 
 
@@ -45,14 +45,6 @@ class HookedTrainer(transformers.Trainer):
         """Load the weights of the best checkpoint at the end of the training."""
         super()._load_best_model()
 
-    def save_random_state(self, folder: Path) -> None:
-        """Save the states of the random generators of this process."""
-        super()._save_rng_state(str(folder))
-
-    def load_random_state(self, checkpoint: Path | None) -> None:
-        """Restore the states of the random generators from a checkpoint, if there is one."""
-        super()._load_rng_state(None if checkpoint is None else str(checkpoint))
-
     def after_step_is_saved(self) -> None:
         """Do what follows the log entry, the evaluation and the checkpoint of a step."""
 
@@ -60,7 +52,7 @@ class HookedTrainer(transformers.Trainer):
         """Save the optimiser, the schedule, the gradient scaler and the random states; every process must call it."""
         self._save_optimizer_and_scheduler(str(folder))
         self._save_scaler(str(folder))
-        self.save_random_state(folder)
+        self._save_rng_state(str(folder))
 
     def to_device(self, inputs: Any) -> Any:
         """Return a batch on the device of the training."""
@@ -77,12 +69,6 @@ class HookedTrainer(transformers.Trainer):
 
     def _load_best_model(self) -> None:
         self.load_best_model()
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        self.save_random_state(Path(output_dir))
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        self.load_random_state(None if checkpoint is None else Path(checkpoint))
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)

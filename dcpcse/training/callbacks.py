@@ -1,0 +1,190 @@
+"""Callbacks of a training: the records that it writes, its progress bar, and what makes a resumed run exact.
+
+The argument `trainer` is always a `dcpcse.training.trainer.Trainer`.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tqdm.auto import tqdm
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from dcpcse.data.tables import describe
+from dcpcse.methods import Method
+from dcpcse.training import checkpoints
+from dcpcse.utils.environment import system_info
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import open_append, write_atomic, write_json_atomic
+from dcpcse.utils.private.trainer import DEFAULT_PROGRESS_CALLBACK
+from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
+
+
+def require_callbacks(callbacks: Any) -> None:
+    """Raise UserError unless these are a list of callbacks, or of their classes."""
+    if not isinstance(callbacks, list | tuple):
+        raise UserError(f"callbacks is {describe(callbacks)}; give a list of transformers.TrainerCallback")
+    for callback in callbacks:
+        if not isinstance(callback, TrainerCallback) and not (
+            isinstance(callback, type) and issubclass(callback, TrainerCallback)
+        ):
+            raise UserError(
+                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from that"
+            )
+
+
+class AfterStep(TrainerCallback):
+    """Calls `after_step` of the losses after each optimiser step, before evaluation and saving."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    @torch.no_grad()
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        for loss_fn in self.method.losses:
+            loss_fn.after_step(self.method.model)
+
+
+class ResumeCallback(TrainerCallback):
+    """Makes a resumed run continue exactly: finds the best checkpoint, sets the epoch, delays epoch checkpoints."""
+
+    def __init__(self, trainer: transformers.Trainer) -> None:
+        self.trainer = trainer
+        self.postponed = False
+
+    def on_train_begin(
+        self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
+    ) -> None:
+        """Find the best checkpoint of a resumed run, whose folder may have moved; transformers drops the old path."""
+        resumed_from = self.trainer.resumed_from
+        if resumed_from is None:
+            return
+        if best := checkpoints.find_best(state.best_global_step, Path(args.output_dir), resumed_from):
+            state.best_model_checkpoint = str(best)
+
+    def on_epoch_begin(
+        self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
+    ) -> None:
+        """Set the epoch of the training data. A resumed run may start in the middle of an epoch."""
+        self.trainer.epoch_is_over = False
+        self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
+
+    def on_step_end(
+        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After the last step of an epoch, postpone the checkpoint until the epoch has been evaluated."""
+        self.postponed = control.should_save and float(state.epoch).is_integer()
+        control.should_save = control.should_save and not self.postponed
+
+    def on_epoch_end(
+        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.epoch_is_over = True
+        control.should_save = control.should_save or self.postponed
+        self.postponed = False
+
+
+class MetricsFile(TrainerCallback):
+    """Writes all log entries to `metrics.jsonl`. A resumed run removes the lines of the steps that it repeats."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / METRICS
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Create the file, with the entries up to the step from which the run resumes."""
+        self.follow(state)
+
+    def follow(self, state: TrainerState) -> None:
+        """Rewrite the file with the log entries in this state; entries of later steps are dropped."""
+        if state.is_world_process_zero:
+            write_atomic(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add a line. Numbers that are not finite are written as null, since JSON cannot represent them."""
+        if not state.is_world_process_zero or not logs:
+            return
+        with open_append(self.path) as file:
+            file.write(_line(state.global_step, logs))
+
+
+def _line(step: int, logs: Mapping[str, float]) -> str:
+    numbers = {name: value if math.isfinite(value) else None for name, value in logs.items() if name != "step"}
+    return json.dumps({"step": step, **numbers}) + "\n"
+
+
+def write_environment(folder: Path, step: int) -> None:
+    """Write the environment of this call of train.py, keeping those of earlier calls.
+
+    Args:
+        folder: The folder of the run.
+        step: The step from which the call resumes, or 0. Calls that started at or after this step are dropped.
+    """
+    before = [call for call in read_environment(folder) if step and call["from_step"] < step]
+    write_json_atomic(folder / ENVIRONMENT, [*before, {"from_step": step, **system_info()}])
+
+
+class LogLines(TrainerCallback):
+    """Prints a line for each log entry, but for the figures at the end of a training."""
+
+    prints = True
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print the entry, and remove `total_flos`, which is always 0, before the entry is recorded."""
+        logs = {} if logs is None else logs
+        logs.pop("total_flos", None)
+        if self.prints and state.is_world_process_zero and "train_runtime" not in logs:
+            figures = "  ".join(f"{name} {value:.4g}" for name, value in logs.items())
+            tqdm.write(f"step {state.global_step}: {figures}")
+
+
+class ProgressBar(LogLines, ProgressCallback):
+    """Shows the number of finished steps, in a notebook as on a terminal."""
+
+
+def replace_progress(trainer: transformers.Trainer, *, prints_log: bool) -> None:
+    """Replace the callbacks of transformers that show the progress; with `--disable_tqdm True` there is no bar.
+
+    Args:
+        trainer: The trainer.
+        prints_log: Whether log entries are printed.
+    """
+    callbacks, replaced = trainer.callback_handler.callbacks, (PrinterCallback, DEFAULT_PROGRESS_CALLBACK)
+    for index, callback in enumerate(callbacks):
+        if type(callback) in replaced:
+            callbacks[index] = LogLines() if trainer.args.disable_tqdm else ProgressBar()
+            callbacks[index].prints = prints_log
+
+
+def close_bars(callbacks: list[TrainerCallback]) -> None:
+    """Close the bars of a training that an error or an interruption has ended: later bars would be drawn below."""
+    for callback in callbacks:
+        if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
+            callback.training_bar.close()
+            callback.training_bar = None
