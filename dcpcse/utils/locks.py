@@ -35,6 +35,10 @@ class _Holder:
     since: str = schema.text()
 
 
+class LockedError(UserError):
+    """Another process holds the lock of a folder."""
+
+
 @contextlib.contextmanager
 def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder, which is created if it is missing.
@@ -46,8 +50,8 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
         what: Names the folder in the message.
 
     Raises:
-        UserError: If another process holds the lock, or if there is something at the place of the lock file that this
-            function did not write.
+        LockedError: If another process holds the lock.
+        UserError: If there is something at the place of the lock file that this function did not write.
     """
     path = folder / LOCK
     require_plain_file(path)
@@ -58,7 +62,7 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
         try:
             lock.acquire()  # the short timeout allows the previous holder to remove the file
         except Timeout as error:
-            raise UserError(f"{what} is in use by another run, {_holder(path)}; wait until it ends") from error
+            raise LockedError(f"{what} is in use by another run, {_holder(path)}; wait until it ends") from error
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
                 raise

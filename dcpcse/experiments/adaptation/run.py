@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -39,7 +40,6 @@ from dcpcse.experiments.adaptation.trial import (
     run_trial,
     trainable,
 )
-from dcpcse.experiments.hyperparameter_search import import_optuna
 from dcpcse.training import atomic_save
 from dcpcse.training.publish import own_files
 from dcpcse.training.setup import write_run
@@ -47,7 +47,6 @@ from dcpcse.utils import schema
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, plural, same_call, spell
 from dcpcse.utils.files import remove, require_writable
-from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_yaml
 from dcpcse.utils.run_files import RUN_FILE, RunOptions
 from dcpcse.utils.signals import Interrupted
@@ -94,20 +93,19 @@ def adapt_encoder(request: Request) -> Adaptation:
     is interrupted.
     """
     budget = Budget(60 * request.minutes, started=request.started)
-    import_optuna("dcpcse adapt")
     require_free(request.given)
     require_encoder_first(request.encoder)
     folder = request.output_dir
     require_room(folder)
-    with exclusive_lock(folder, spell("output_dir", folder)):
-        overrides = request.given
-        documents = overrides.get("positive") == "next"
-        parts = read_parts(
-            request.data, request.dev, request.test, request.seed, overrides.get("cache_dir"), documents=documents
-        )
-        settings = settings_of(parts.kind, overrides)
-        untouched = load_untouched(request.encoder, overrides)
-        record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
+    overrides = request.given
+    documents = overrides.get("positive") == "next"
+    parts = read_parts(
+        request.data, request.dev, request.test, request.seed, overrides.get("cache_dir"), documents=documents
+    )
+    settings = settings_of(parts.kind, overrides)
+    untouched = load_untouched(request.encoder, overrides)
+    record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
+    with record.job.lock():
         if record.resume():
             budget.spent = record.seconds
             _require_model(record)
@@ -190,29 +188,18 @@ class _Trials:
         folder, budget = _place(self.folder, unit.number), Budget(unit.seconds)
         remove(folder)  # a worker that was lost may have left files
         return run_trial(
-            unit.setting, self.shared, self.parts, folder, Watch(budget, _pruner(unit.known), self.on_step)
+            unit.setting, self.shared, self.parts, folder, Watch(budget, partial(_is_worse, unit.known), self.on_step)
         )
 
 
-def _pruner(known: Sequence[FinishedTrial]) -> Callable[[int, float], bool]:
-    """Return the function of a step and its score that says whether a trial is worse than the known ones."""
-    optuna = import_optuna("dcpcse adapt")
-    states = optuna.trial.TrialState
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
-    study = optuna.create_study(direction="maximize", pruner=pruner)
-    for trial in known:
-        state = states.FAIL if trial.score is None else states.COMPLETE
-        state = states.PRUNED if trial.outcome == PRUNED else state
-        value = trial.score if state == states.COMPLETE else None
-        scores = dict(trial.scores)
-        study.add_trial(optuna.trial.create_trial(state=state, value=value, intermediate_values=scores))
-    running = study.ask()
+def _is_worse(known: Sequence[FinishedTrial], step: int, best: float) -> bool:
+    """Return whether a trial is below the median of the known ones that were not pruned, at the same step.
 
-    def is_worse(step: int, score: float) -> bool:
-        running.report(score, step)
-        return running.should_prune()
-
-    return is_worse
+    best: the best dev score of the trial up to this step.
+    """
+    whole = [trial.scores for trial in known if trial.score is not None and trial.outcome != PRUNED]
+    others = [scores[step] for scores in whole if step in scores]
+    return len(whole) >= TRIALS_BEFORE_PRUNING and bool(others) and best < np.median(others)
 
 
 class _Search:

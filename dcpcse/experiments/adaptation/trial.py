@@ -67,8 +67,8 @@ class FinishedTrial:
 class Watch(TrainerCallback):
     """Follows a training: passes its dev scores on, and ends it if it is pruned or if its time is over.
 
-    is_worse: function of a step and its score that returns whether the trial is to be pruned. on_step: called after
-    each step with the number of steps.
+    is_worse: function of a step and the best score so far that returns whether the trial is to be pruned. on_step:
+    called after each step with the number of steps.
     """
 
     budget: Budget
@@ -106,7 +106,7 @@ class Watch(TrainerCallback):
         """Keep the dev score, and stop if the trial is pruned."""
         step, score = state.global_step, metrics[f"eval_{DEV}"]
         self.scores[step] = score
-        if self.is_worse(step, score) and self.outcome is None and step < state.max_steps:
+        if self.is_worse(step, max(self.scores.values())) and self.outcome is None and step < state.max_steps:
             self.outcome = PRUNED
             control.should_training_stop = True
 
