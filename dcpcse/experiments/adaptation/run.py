@@ -16,7 +16,6 @@ from tqdm.auto import tqdm
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.evaluator import evaluate_suite
-from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.encoder import load_untouched, representation_of, require_encoder_first
 from dcpcse.experiments.adaptation.measures import Measure, Outcome
 from dcpcse.experiments.adaptation.parts import HELD_OUT_SHARE, MOST_ROWS, Parts, read_parts
@@ -33,6 +32,7 @@ from dcpcse.experiments.adaptation.result import (
 from dcpcse.experiments.adaptation.settings import Options, described, require_free, settings_of, shared_options
 from dcpcse.experiments.adaptation.trial import (
     PRUNED,
+    Budget,
     FinishedTrial,
     Watch,
     as_suite,
