@@ -10,6 +10,7 @@ trial has a lock, which ends with the process that holds it.
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -251,12 +252,11 @@ class Trials:
 
     def _finished(self) -> list[dict[str, Any]]:
         """Return the finished trials, best first."""
-        done = [trial for _, trial in self._records() if trial.get("score") is not None]
-        return sorted(done, key=lambda trial: -trial["score"])
+        return sorted((trial for _, trial in self._records() if trial.get("score") is not None), key=_rank)
 
     def table(self) -> str:
         """Return a table of all trials, best first."""
-        trials = sorted(self._records(), key=lambda item: -(item[1].get("score") or -1.0))
+        trials = sorted(self._records(), key=lambda item: _rank(item[1]))
         names = list(dict.fromkeys(name for _, trial in trials for name in _options(trial)))
         rows = []
         for digest, trial in trials:
@@ -271,6 +271,10 @@ class Trials:
             path = self.folder / "best.yaml"
             write_atomic(path, yaml.safe_dump({**self.shared, **_options(done[0])}, sort_keys=True))
             notify(f"best: {_options(done[0])} ({100 * done[0]['score']:.2f}); options in {path}")
+
+
+def _rank(trial: Mapping[str, Any]) -> float:
+    return math.inf if trial.get("score") is None else -trial["score"]
 
 
 def _options(trial: Mapping[str, Any]) -> TrainingOptions:

@@ -77,7 +77,10 @@ class JobFolder:
                     f"{self._what} was started by an earlier version, which wrote {self._earlier}; give another folder"
                 )
             return None
-        record = self._convert(schema.read(self._kind, self.path))
+        try:
+            record = self._convert(schema.read(self._kind, self.path))
+        except UserError as error:
+            raise UserError(f"{error}; if dcpcse did not write it, move it, else remove it") from error
         if same and (different := difference(record["made_of"], self.made_of)):
             raise UserError(f"{self._what} was started with {different}; {self._remedy}")
         return record

@@ -185,6 +185,7 @@ def test_processes_share_one_search_and_no_try_is_made_twice(tmp_path):
     [
         (["--learning_rat", "1"], "did you mean --learning_rate"),
         (["--output_dir", "x"], "--output_dir after --"),
+        (["--overwrite_output_dir"], "--overwrite_output_dir after --"),
         (["--preset", "d2cse/unsup"], "--preset"),
         ([], "--model_name_or_path is missing"),
         (["--preset", "simcse/unsup-bert-base", "--pre_seq_len", "3"], "--pre_seq_len has no effect"),

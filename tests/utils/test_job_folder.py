@@ -95,7 +95,7 @@ def test_a_record_of_an_earlier_version_is_converted_or_refused(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"made_of": 1}', '{"made_of": {"a": NaN}}'])
 def test_a_damaged_record_is_named(content, tmp_path):
     (tmp_path / "job.json").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"job\.json"):
+    with pytest.raises(UserError, match=r"job\.json is damaged: .*; if dcpcse did not write it, move it"):
         job(tmp_path).read()
 
 

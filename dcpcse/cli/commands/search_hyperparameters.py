@@ -44,8 +44,9 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
 
     Raises UserError as train.py would.
     """
-    if any(word.split("=")[0] == "--output_dir" for word in words):
-        raise UserError("--output_dir after --: the search sets it for every trial; remove it")
+    for option in ("--output_dir", "--overwrite_output_dir"):
+        if any(word.split("=")[0] == option for word in words):
+            raise UserError(f"{option} after --: the search sets it for every trial; remove it")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.data.readers import DataSource, read_table

@@ -202,39 +202,38 @@ def _is_worse(known: Sequence[FinishedTrial], step: int, best: float) -> bool:
     return len(whole) >= TRIALS_BEFORE_PRUNING and bool(others) and best < np.median(others)
 
 
+@dataclass
 class _Search:
     """The trials of an adaptation, and the measurement of the best one."""
 
-    def __init__(
-        self,
-        request: Request,
-        parts: Parts,
-        untouched: SentenceEncoder,
-        settings: list[dict[str, Any]],
-        budget: Budget,
-        record: Record,
-    ) -> None:
-        self.request, self.parts, self.untouched, self.settings = request, parts, untouched, settings
-        self.budget, self.record = budget, record
+    request: Request
+    parts: Parts
+    untouched: SentenceEncoder
+    settings: Sequence[Options]
+    budget: Budget
+    record: Record
+
+    def __post_init__(self) -> None:
+        request, parts = self.request, self.parts
         self.shared = shared_options(
-            parts.kind, parts.train, representation_of(untouched), {**request.given, "seed": request.seed}
+            parts.kind, parts.train, representation_of(self.untouched), {**request.given, "seed": request.seed}
         )
 
     def run(self) -> Adaptation:
         """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
         self._clean_up()  # a killed process may have left files
         try:
-            self._leave_out_untrainable()
+            check = self.record.folder / TRIALS / "check"
+            self.settings = trainable(self.settings, self.shared, self.request.given, self.parts, check)
+            remove(check)
             self._warn_of_few()
             dev = self._measure_untouched()
             self._try_settings()
             result = self._result(dev)
-            self._count_time()
-            content = self.record.write(DONE, result)
+            content = self._write(DONE, result)
         except KeyboardInterrupt as error:
             self._clean_up()
-            self._count_time()
-            self.record.write(INTERRUPTED)
+            self._write(INTERRUPTED)
             tried = plural(len(self.record.trials), "setting")
             number = getattr(error, "number", signal.SIGINT)
             raise Interrupted(number, f"interrupted after {tried}; repeat {same_call()} to resume") from error
@@ -253,14 +252,10 @@ class _Search:
         with contextlib.suppress(OSError):  # it is not empty, or missing
             trials.rmdir()
 
-    def _count_time(self) -> None:
+    def _write(self, state: str, result: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Write the record with the time that is spent, and return its content."""
         self.record.seconds = self.budget.elapsed
-
-    def _leave_out_untrainable(self) -> None:
-        folder = self.record.folder / TRIALS / "check"
-        overrides = self.request.given
-        self.settings = trainable(self.settings, self.shared, overrides, self.parts, folder)
-        remove(folder)
+        return self.record.write(state, result)
 
     def _warn_of_few(self) -> None:
         """Warn that the verdict is known already if the test part has too few items for another one."""
@@ -283,19 +278,22 @@ class _Search:
         outcome = measure(self.untouched, self.parts.dev)
         each = (time.monotonic() - started) / len(self.parts.dev.texts)
         self.budget.reserved = TEST_MARGIN * 2 * each * len(self.parts.test.texts)
-        sizes = ", ".join(f"{size:,} rows to {use}" for use, size in self._uses().items())
+        uses = {"train": "train", "dev": "choose (dev)", "test": "test"}
+        sizes = ", ".join(f"{size:,} rows to {uses[name]}" for name, size in self.parts.sizes.items())
         notify(f"{self.parts.kind.name}: {sizes}")
         notify(f"untouched: dev {self.parts.dev.title} x 100 {outcome.points:.2f}")
         return outcome
 
-    def _uses(self) -> dict[str, int]:
-        uses = {"train": "train", "dev": "choose (dev)", "test": "test"}
-        return {uses[name]: size for name, size in self.parts.sizes.items()}
-
     def _try_settings(self) -> None:
         request = self.request
         on_cpu = request.ray is None or request.given.get("use_cpu")  # in this process, trainings find their device
-        with workers(request.ray, device="cpu" if on_cpu else None) as team, self._progress() as bar:
+        bar = tqdm(  # of the seconds that may be spent
+            total=round(self.budget.seconds),
+            bar_format="{desc} {percentage:3.0f}% of the time|{bar}|{postfix}",
+            mininterval=1,
+            disable=not request.show_progress,
+        )
+        with workers(request.ray, device="cpu" if on_cpu else None) as team, bar:
             trials = _Trials(self.shared, self.parts, self.record.folder.resolve(), partial(self._show, bar))
             if request.ray is not None:
                 trials = replace(trials, parts=self._parts_to_send(), on_step=None)
@@ -322,13 +320,6 @@ class _Search:
             bar.set_description_str(f"setting {number + 1} of {len(self.settings)}", refresh=False)
             yield _Unit(number, setting, tuple(self.record.trials.values()), self.budget.left)
 
-    @contextlib.contextmanager
-    def _progress(self) -> Iterator[tqdm]:
-        """Yield a bar of the seconds that may be spent."""
-        total, form = round(self.budget.seconds), "{desc} {percentage:3.0f}% of the time|{bar}|{postfix}"
-        with tqdm(total=total, bar_format=form, mininterval=1, disable=not self.request.show_progress) as bar:
-            yield bar
-
     def _fits(self) -> bool:
         """Return whether the time is enough for another trial of all steps; for the first one, any time is."""
         paces = [trial.seconds / trial.steps for trial in self.record.trials.values() if trial.steps]
@@ -342,8 +333,7 @@ class _Search:
         """Record a trial, and remove its model or that of the best trial before it, whichever is worse."""
         before = self.record.best
         self.record.trials[number] = trial
-        self._count_time()
-        self.record.write(RUNNING)
+        self._write(RUNNING)
         for other in {number, before} - {None, self.record.best}:
             remove(_place(self.record.folder, other))
 
@@ -370,11 +360,8 @@ class _Search:
         if best is None:
             reasons = [trial.reason for trial in self.record.trials.values() if trial.reason]
             reason = reasons[0] if reasons else f"{self.request.minutes:g} minutes are not enough for one evaluation"
-            return {
-                **known,
-                **{"verdict": NOT_TRIED, "reason": reason, "dev": {"untouched": dev.points}, "test": {}},
-                "kept": False,
-            }
+            figures = {"dev": {"untouched": dev.points}, "test": {}}
+            return {**known, **figures, "verdict": NOT_TRIED, "reason": reason, "kept": False}
         folder = _place(self.record.folder, self.record.best)
         with quiet():
             adapted = SentenceEncoder.load(folder, device=self.untouched.device)
