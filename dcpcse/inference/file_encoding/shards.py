@@ -94,18 +94,10 @@ class Shards:
     ) -> None:
         self.output, self.folder = output, parts_folder(output)
         self._count, self._shape, self.dtype = count, shape, np.dtype(dtype)
-        self._job, self._result = (
-            JobFolder(
-                folder,
-                name,
-                made_of,
-                str(output),
-                kind=OutputRecord,
-                convert=_without_removed_options,
-                remedy=f"choose a different {spell('output')}, or add {spell('overwrite', True)}",
-            )
-            for folder, name in ((self.folder, "job.json"), (output.parent, f"{output.name}.json"))
-        )
+        self._remedy = f"choose a different {spell('output')}, or add {spell('overwrite', True)}"
+        options = {"kind": OutputRecord, "convert": _without_removed_options, "remedy": self._remedy}
+        self._job = JobFolder(self.folder, "job.json", made_of, str(output), **options)
+        self._result = JobFolder(output.parent, f"{output.name}.json", made_of, str(output), **options)
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the lock of the folder of the shards."""
@@ -197,15 +189,14 @@ class Shards:
     def _require_room(self, overwrite: bool) -> None:
         """Raise UserError if files of another job or of unknown origin are in the way of this one."""
         job, record = (saved.read(same=not overwrite) for saved in (self._job, self._result))
-        known = {self._job.path: job, self._result.path: record, **dict.fromkeys(self._shards(), job)}
-        unknown = [path for path, of_encode in known.items() if of_encode is None and os.path.lexists(path)]
-        if not unknown and not overwrite:
-            if record is not None and self.output.exists():
-                remedy = f"choose a different {spell('output')}, or add {spell('overwrite', True)}"
-                raise UserError(f"{self.output} is not the file that {self._result.path} describes; {remedy}")
-            others = any(path.name != LOCK for path in self.folder.iterdir())
-            unknown = [self.folder] if job is None and others else []
-            unknown += [self.output] if record is None and os.path.lexists(self.output) else []
+        if record and self.output.exists() and not overwrite:
+            raise UserError(f"{self.output} is not the file that {self._result.path} describes; {self._remedy}")
+        # Links and folders at the places of the records, and shards without a record of their job.
+        unknown = [saved.path for saved in (self._job, self._result) if _is_no_file(saved.path)]
+        unknown += [] if job else self._shards()
+        if not overwrite:
+            unknown += [self.folder] if not job and any(path.name != LOCK for path in self.folder.iterdir()) else []
+            unknown += [self.output] if not record and os.path.lexists(self.output) else []
         if unknown:
             remedy = f"move it, or choose a different {spell('output')}"
             raise UserError(f"{unknown[0]} exists and was not written by dcpcse encode; {remedy}")
@@ -243,6 +234,10 @@ def _of_this_job(saved: JobFolder) -> dict[str, Any] | None:
 def _without_removed_options(record: dict[str, Any]) -> dict[str, Any]:
     made_of = record["made_of"]
     return {**record, "made_of": {**made_of, "options": without_removed_defaults(made_of["options"])}}
+
+
+def _is_no_file(path: Path) -> bool:
+    return os.path.lexists(path) and not path.is_file()
 
 
 def _size(path: Path) -> int | None:
