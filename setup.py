@@ -35,7 +35,6 @@ EXTRAS = {
     "peft": ["peft>=0.21,<1"],
     "plots": ["matplotlib>=3.9,<4"],
     "ray": ["ray>=2.60,<3"],
-    "search": ["optuna>=5"],
     "serve": ["starlette>=1,<2", "uvicorn>=0.50", "pydantic>=2.10,<3", "orjson>=3.10", "prometheus-client>=0.22"],
     "st": ["sentence-transformers>=6,<7"],
     "tensorboard": ["tensorboard>=2.16"],

@@ -22,10 +22,10 @@ from dcpcse.data.training_data import CacheSummary
 from dcpcse.doctor import model_folder
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.encoders.safe_loading import find_weights
+from dcpcse.experiments import hyperparameter_search, template_search
 from dcpcse.experiments.adaptation import record as adaptation
 from dcpcse.experiments.reproduction import results
 from dcpcse.experiments.reproduction.run_unit import is_finished
-from dcpcse.experiments.template_search import TemplateScores
 from dcpcse.experiments.verification.report import require_report_room
 from dcpcse.inference.file_encoding.shards import Shards
 from dcpcse.inference.index import index_folder
@@ -139,7 +139,11 @@ def make_records(root: Path) -> dict[str, Record]:
         **{"published": {}, "best": {}, "worst": {}, "reported": "mean"},
     )
     unit = SimpleNamespace(
-        row=row, seed=1, steps={"evaluate": (), "similarity": (), "predict": ()}, digest="d", name="u"
+        row=row,
+        seed=1,
+        steps={"evaluate": (), "similarity": (), "predict": ()},
+        commands={"train": ["--x", "1"]},
+        name="u",
     )
 
     def of_unit(read: Callable[[Any], Any]) -> Callable[[Path], Any]:
@@ -161,7 +165,7 @@ def make_records(root: Path) -> dict[str, Record]:
         ANSWER,
         lambda folder: scores.read_prompt_lengths(folder / "answer.json", None, "avg"),
     )
-    add("unit", "unit.json", {"digest": "d", "name": "u"}, of_unit(is_finished))
+    add("unit", "unit.json", {"made_of": {"command": {"train": ["--x", "1"]}}, "name": "u"}, of_unit(is_finished))
     similar = {"sentences": ["a", "b"], "score": 0.5}
     row.similarity = ("a", "b")
     for name, file, lines in (("cosines", "cosines.jsonl", [similar]), ("tokens", "tokens.jsonl", [PREDICTED])):
@@ -180,9 +184,16 @@ def make_records(root: Path) -> dict[str, Record]:
     )
     add(
         "template scores",
-        "scores.jsonl",
-        [{"measured": {"a": 1}}, {"template": "t", "score": 50.5}],
-        lambda folder: TemplateScores(folder, {"a": 1}).best(3),
+        "scores.json",
+        {"made_of": {"data": ["a"]}, "scores": {"t": 50.5}},
+        lambda folder: template_search._job(folder, {"data": ["a"]}).read(),
+    )
+    made_of = {"options": {"learning_rate": 0.1}}
+    add(
+        "search trial",
+        "try-1/trial.json",
+        {"made_of": made_of, "stage": "s", "number": 0, "score": 0.5},
+        lambda folder: read_search(folder).table(),
     )
     made = root / "index"
     unit_rows = np.eye(4, 8, dtype=np.float32)
@@ -290,7 +301,7 @@ def make_records(root: Path) -> dict[str, Record]:
     trial = {"setting": {"temp": 0.1}, "outcome": "pruned", "scores": {"20": 50.5}, "steps": 20, "seconds": 1.5}
     adapted = {"format": 1, "state": "interrupted", "made_of": made_of, "trials": [trial], "seconds": 9.5}
     adapted |= {"result": None}
-    add("adaptation", adaptation.RECORD, adapted, lambda folder: adaptation.Record(folder, made_of).resume())
+    add("adaptation", adaptation.RECORD, adapted, lambda folder: adaptation.Record(folder, made_of, {}).resume())
     return found
 
 
@@ -310,6 +321,13 @@ RUN_FILES = {
     "gains of a run": "gain.json",
 }
 CELLS = np.array([0, 1, 0, 1], dtype=np.int32)
+
+
+def read_search(folder: Path) -> hyperparameter_search.Trials:
+    """Read a trial, as the search that it belongs to does."""
+    trials = object.__new__(hyperparameter_search.Trials)
+    trials.folder = folder
+    return trials
 
 
 def describe(folder: Path) -> None:

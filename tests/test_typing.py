@@ -129,7 +129,7 @@ dcpcse.Adapters.load(["result/reviews"])  # wrong
 dcpcse.similarity(model, "a", "b").mean()  # wrong
 """
 
-OTHERS = ("accelerate", "gradio", "huggingface_hub", "IPython", "matplotlib", "onnx", "onnxscript", "optuna", "peft")
+OTHERS = ("accelerate", "gradio", "huggingface_hub", "IPython", "matplotlib", "onnx", "onnxscript", "peft")
 OTHERS += ("polars", "ray", "sqlalchemy", "transformers")
 CONFIGURATION = f"""
 [mypy]

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.api.train import unchanged_process
-from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.experiments.adaptation.result import Adaptation
 from dcpcse.experiments.adaptation.run import Request, adapt_encoder
 from dcpcse.training.options import python_options, training_option_parser
 from dcpcse.training.setup import encoder_name
 from dcpcse.utils.arguments import number, path, string, truth_value, whole_number
 from dcpcse.utils.errors import parameter_names
+from dcpcse.utils.option_fields import require
 
 
 def adapt(
@@ -52,7 +52,7 @@ def adapt(
         UserError: If an argument or the data are not valid.
     """
     with parameter_names(model_name_or_path="encoder", train_file="data"):
-        require_minutes(number("minutes", minutes))
+        require(number("minutes", minutes) > 0, "minutes", minutes, "above 0")
         others = [name for name in signature(adapt).parameters if name != "options"]
         request = Request(
             encoder=encoder_name(encoder, "encoder"),

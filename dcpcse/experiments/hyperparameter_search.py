@@ -1,12 +1,16 @@
-"""The papers' hyperparameter searches on STS-B dev, as Optuna studies whose trials are runs of train.py.
+"""The papers' hyperparameter searches on STS-B dev, whose trials are runs of train.py.
 
-A study is stored in a journal file. An interrupted search can therefore be resumed, and several processes or machines
-can work on the same study.
+search.json       the search, and the options of train.py that all trials have
+try-DIGEST/       a trial: trial.json with its options and its score, log.txt, and the trained model
+best.yaml         the best options so far
+
+An interrupted search is resumed from these files. Several processes or machines can work on the same search: each
+trial has a lock, which ends with the process that holds it.
 """
 
+import hashlib
 import json
-import os
-import platform
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +22,10 @@ from huggingface_hub.dataclasses import strict
 
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_plain_file, write_atomic
-from dcpcse.utils.packages import not_installed
+from dcpcse.utils.errors import UserError, plural, spell
+from dcpcse.utils.files import write_atomic
+from dcpcse.utils.job_folder import JobFolder, JobRecord
+from dcpcse.utils.locks import LockedError
 from dcpcse.utils.run_files import is_number, read_state
 from dcpcse.utils.tables import make_table
 
@@ -110,29 +115,37 @@ SEARCHES: Mapping[str, Search] = {
 
 @strict
 @dataclass(kw_only=True)
-class _Study:
-    """What is recorded with a study besides its trials."""
+class TrialRecord(JobRecord):
+    """A trial, which is made of its options.
 
-    given: list[str] | None = None
+    number: its position in the stage that tried it first. score: the best STS-B dev score; None until it is finished.
+    failed: why its training failed.
+    """
 
+    stage: str
+    number: int = schema.count()
+    score: int | float | None = schema.finite(default=None)
+    failed: str | None = None
 
-@strict
-@dataclass(kw_only=True)
-class _Trial(schema.Open):
-    """What is recorded with a trial besides its score."""
-
-    stage: str | None = None
-    options: dict | None = None
-    worker: list[str | int] | None = None
-
-    def validate_worker(self) -> None:
-        """Raise ValueError unless the worker is a host and a process."""
-        if self.worker is not None and list(map(type, self.worker)) != [str, int]:
-            raise ValueError(f"worker is {self.worker!r:.60}; expected a host and a process")
+    def validate_options(self) -> None:
+        """Raise ValueError unless the trial is made of options."""
+        if not isinstance(self.made_of.get("options"), dict):
+            raise ValueError("made_of has no options")
 
 
 class Trials:
-    """The trials of a search, in a folder that also contains the journal of the study."""
+    """The trials of a search in a folder.
+
+    Args:
+        folder: The folder.
+        name: A name in `SEARCHES`.
+        arguments: Options of train.py for all trials, as command-line arguments.
+        shared: The same options by name.
+        limit: Maximum number of trials to start.
+
+    Raises:
+        UserError: If the folder contains another search or a search with other options.
+    """
 
     def __init__(
         self,
@@ -141,185 +154,128 @@ class Trials:
         arguments: Sequence[str],
         shared: TrainingOptions,
         limit: int | None = None,
-        reclaim: bool = False,
     ) -> None:
-        """Open or create the study in `folder`.
+        self.folder, self.arguments, self.shared, self.left = folder, list(arguments), dict(shared), limit
+        made_of = {"search": name, "command": {"train": self.arguments}}
+        job = JobFolder(folder, "search.json", made_of, spell("output_dir", folder), earlier="study.journal")
+        if job.read() is None:
+            job.write({})
+        self._failed: set[Path] = set()
 
-        arguments: options of train.py for all trials, as command-line arguments. shared: the same options by name.
-        limit: maximum number of trials to start. reclaim: restart the unfinished trials of other machines.
-        Raises UserError if the folder contains another search or a search with other options.
+    def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> bool:
+        """Run the candidates that have not been tried yet, and log the best one.
+
+        Returns False if the limit is reached before. Raises UserError if all candidates fail.
         """
-        optuna = import_optuna()
-        self.folder = folder
-        self.given = list(arguments)
-        self.shared = dict(shared)
-        self.left = limit
-        self._waiting_for = ""
-        self._states = optuna.trial.TrialState
-        path = folder / "study.journal"
-        require_plain_file(path)
-        try:
-            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-            others = {*optuna.get_all_study_names(storage)} - {name}
-        except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
-            # Optuna replays the journal without checking it.
-            raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); choose another folder") from error
-        if others:
-            raise UserError(f"{folder} contains the search {', '.join(sorted(others))}; choose another folder")
-        self.study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
-        with schema.explained(path):
-            schema.check(_Study, self.study.user_attrs)
-            for trial in self.study.get_trials(deepcopy=False):
-                schema.check(_Trial, trial.user_attrs)
-        owner = self.study.user_attrs.get("given")
-        if owner is None:
-            self.study.set_user_attr("given", self.given)
-        elif owner != self.given:
-            raise UserError(
-                f"{folder} contains a search with other options ({' '.join(owner)}); use the same, or another folder"
-            )
-        self._release_dead_trials(reclaim)
-
-    def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> None:
-        """Run the candidates that have not been tried yet, and log the best one. Raises UserError if all fail."""
-        for options in candidates:
-            if not self._of([options], self._states.WAITING, self._states.RUNNING, self._states.COMPLETE):
-                self.study.enqueue_trial({}, user_attrs={"stage": stage, "options": options})
-        while waiting := self._of(candidates, self._states.WAITING, self._states.RUNNING):
-            if any(trial.state == self._states.WAITING for trial in waiting):
-                self._next()
-            else:
-                self._wait(waiting)
-        done = self._of(candidates, self._states.COMPLETE)
+        jobs = [self._job(options) for options in candidates]
+        waiting = list(range(len(jobs)))
+        while waiting:
+            running = []
+            for number in waiting:
+                try:
+                    if not self._finish_trial(jobs[number], stage, number):
+                        return False
+                except LockedError:
+                    running.append(number)
+            if running and len(running) == len(waiting):
+                notify(f"waiting for {plural(len(running), 'trial')} of other processes")
+                self._wait()
+            waiting = running
+        done = [trial for job in jobs if (trial := job.read()) and trial.get("score") is not None]
         if not done:
             raise UserError(f"all trials of the stage {stage!r} failed; see the logs in {self.folder}")
-        best = max(done, key=lambda trial: trial.value)
-        notify(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
+        best = max(done, key=lambda trial: trial["score"])
+        notify(f"{stage}: best {_options(best)} ({100 * best['score']:.2f})")
+        return True
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
         """Return the options, best first, tried in the last of these stages that has results; [{}] if none has."""
         for stage in reversed(stages):
-            done = [t for t in self._shown() if t.user_attrs.get("stage") == stage and t.value is not None]
+            done = [_options(trial) for trial in self._finished() if trial["stage"] == stage]
             if done:
-                return [self._options(trial) for trial in done]
+                return done
         return [{}]
 
-    def _wait(self, running: Sequence[Any]) -> None:
-        """Wait for the last trials of a stage, which are running in other processes."""
-        where = ", ".join(sorted({str(trial.user_attrs.get("worker", ["?"])[0]) for trial in running}))
-        if where != self._waiting_for:
-            notify(f"waiting for {len(running)} trials of other processes ({where}); --retake restarts them")
-        self._waiting_for = where
+    def _job(self, options: TrainingOptions) -> JobFolder:
+        digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        folder = self.folder / f"try-{digest[:8]}"
+        return JobFolder(folder, "trial.json", {"options": options}, str(folder), kind=TrialRecord)
+
+    def _finish_trial(self, job: JobFolder, stage: str, number: int) -> bool:
+        """Run a trial unless it is finished or has failed in this call. Returns False if the limit is reached.
+
+        Raises LockedError if another process is running it.
+        """
+        with job.lock():
+            record = job.read() or {"stage": stage, "number": number}
+            if record.get("score") is not None or job.folder in self._failed:
+                return True
+            if self.left == 0:
+                return False
+            self.left = None if self.left is None else self.left - 1
+            facts = {"stage": record["stage"], "number": record["number"]}
+            job.write(facts)
+            notify(f"{job.folder.name}: {job.made_of['options']}")
+            try:
+                score = self._train(job.folder, job.made_of["options"])
+            except UserError as error:
+                self._failed.add(job.folder)
+                job.write({**facts, "failed": str(error)})
+                notify(f"{job.folder.name} failed: {error}")
+                return True
+            if score is None:
+                raise UserError(
+                    f"{job.folder} has no {SELECTION_METRIC}; set --eval_steps to at most the number of steps of a run"
+                )
+            job.write({**facts, "score": score})
+            return True
+
+    def _train(self, folder: Path, options: TrainingOptions) -> float | None:
+        """Run train.py in a separate process, and return the best STS-B dev score; None if there is none."""
+        from dcpcse.experiments.reproduction.run_unit import LOG, train_once  # this imports torch
+
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        model = folder / "model"
+        train_once([*self.arguments, *words, "--output_dir", str(model)], model, folder / LOG)
+        history = (read_state(model) or {}).get("log_history") or []
+        scores = [entry[SELECTION_METRIC] for entry in history if is_number(entry.get(SELECTION_METRIC))]
+        return max(scores, default=None)
+
+    def _wait(self) -> None:
         time.sleep(2)
 
-    def _next(self) -> None:
-        if self.left == 0:
-            raise StopIteration
-        trial = self.study.ask()
-        options = trial.user_attrs.get("options")
-        if options is None or self._begun_elsewhere(trial, options):
-            # Another process has taken the last trial in the meantime, or has queued the same options.
-            self.study.tell(trial, state=self._states.PRUNED)
-            return
-        self.left = None if self.left is None else self.left - 1
-        trial.set_user_attr("worker", [platform.node(), os.getpid()])
-        notify(f"trial {trial.number}: {options}")
-        try:
-            score = self._train(trial.number, options)
-        except TrialFailedError as error:
-            self.study.tell(trial, state=self._states.FAIL)
-            notify(f"trial {trial.number} failed: {error}")
-        except BaseException:
-            self.study.tell(trial, state=self._states.FAIL)
-            raise
-        else:
-            self.study.tell(trial, score)
+    def _records(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the digest and the record of each trial, in the order in which they are tried."""
+        paths = self.folder.glob("try-*/trial.json")
+        trials = [(path.parent.name.removeprefix("try-"), schema.read(TrialRecord, path)) for path in paths]
+        return sorted(trials, key=lambda item: (item[1]["number"], item[0]))
 
-    def _train(self, number: int, options: TrainingOptions) -> float:
-        """Run train.py in a separate process and return the best STS-B dev score."""
-        from dcpcse.experiments.reproduction.run_unit import run_command  # this imports torch
-
-        folder = self.folder / f"try-{number:04d}"
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        words = ["train", *self.given, *words, "--output_dir", str(folder), "--overwrite_output_dir"]
-        try:
-            run_command(words, folder.with_suffix(".log"))
-        except UserError as error:
-            raise TrialFailedError(str(error)) from error
-        history = (read_state(folder) or {}).get("log_history") or []
-        scores = [entry[SELECTION_METRIC] for entry in history if is_number(entry.get(SELECTION_METRIC))]
-        if not scores:
-            raise UserError(
-                f"{folder} has no {SELECTION_METRIC}; set --eval_steps to at most the number of steps of a run"
-            )
-        return max(scores)
-
-    def _release_dead_trials(self, reclaim: bool) -> None:
-        """Mark unfinished trials as failed: all with `reclaim`, else those of this machine whose process has ended."""
-        for trial in self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
-            host, process = trial.user_attrs.get("worker", (None, 0))
-            if reclaim or (host == platform.node() and not _is_alive(process)):
-                self.study.tell(trial.number, state=self._states.FAIL)
-
-    def _options(self, trial: Any) -> TrainingOptions:
-        return dict(trial.user_attrs["options"])
-
-    def _of(self, candidates: Sequence[TrainingOptions], *states: Any) -> list[Any]:
-        """Return, for each of these options, one trial in one of these states, if there is one."""
-        trials: dict[str, Any] = {}
-        for trial in self.study.get_trials(deepcopy=False, states=states):
-            options = trial.user_attrs.get("options")
-            if options in candidates:
-                trials.setdefault(json.dumps(options, sort_keys=True), trial)
-        return list(trials.values())
-
-    def _begun_elsewhere(self, trial: Any, options: TrainingOptions) -> bool:
-        others = self._of([options], self._states.RUNNING, self._states.COMPLETE)
-        return any(other.number < trial.number for other in others)
+    def _finished(self) -> list[dict[str, Any]]:
+        """Return the finished trials, best first."""
+        return sorted((trial for _, trial in self._records() if trial.get("score") is not None), key=_rank)
 
     def table(self) -> str:
         """Return a table of all trials, best first."""
-        names = list(dict.fromkeys(name for trial in self._shown() for name in self._options(trial)))
+        trials = sorted(self._records(), key=lambda item: _rank(item[1]))
+        names = list(dict.fromkeys(name for _, trial in trials for name in _options(trial)))
         rows = []
-        for trial in self._shown():
-            score = f"{100 * trial.value:.2f}" if trial.value is not None else trial.state.name.lower()
-            options = self._options(trial)
-            stage = trial.user_attrs.get("stage", "")
-            rows.append([trial.number, stage, *(options.get(name, "") for name in names), score])
+        for digest, trial in trials:
+            unfinished = "fail" if trial.get("failed") else "running"
+            score = unfinished if trial.get("score") is None else f"{100 * trial['score']:.2f}"
+            rows.append([digest, trial["stage"], *(_options(trial).get(name, "") for name in names), score])
         return str(make_table(["trial", "stage", *names, "STS-B dev"], rows, "r"))
-
-    def _shown(self) -> list[Any]:
-        trials = [t for t in self.study.get_trials(deepcopy=False) if t.state != self._states.PRUNED]
-        return sorted(trials, key=lambda t: (t.value is None, -(t.value or 0), t.number))
 
     def write_best(self) -> None:
         """Write the best options to a file that train.py reads, if any trial has finished."""
-        done = [trial for trial in self._shown() if trial.state == self._states.COMPLETE]
-        if done:
-            text = yaml.safe_dump({**self.shared, **self._options(done[0])}, sort_keys=True)
-            write_atomic(self.folder / "best.yaml", text)
-            notify(f"best: trial {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
+        if done := self._finished():
+            path = self.folder / "best.yaml"
+            write_atomic(path, yaml.safe_dump({**self.shared, **_options(done[0])}, sort_keys=True))
+            notify(f"best: {_options(done[0])} ({100 * done[0]['score']:.2f}); options in {path}")
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # the process exists, but belongs to another user
-    return True
+def _rank(trial: Mapping[str, Any]) -> float:
+    return math.inf if trial.get("score") is None else -trial["score"]
 
 
-class TrialFailedError(Exception):
-    """A run of train.py ended with an error."""
-
-
-def import_optuna(what: str = "dcpcse reproduce search") -> Any:
-    """Import and return the module optuna. Raises UserError if it is not installed. what: what requires it."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise not_installed(what, "Optuna", "search") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+def _options(trial: Mapping[str, Any]) -> TrainingOptions:
+    return dict(trial["made_of"]["options"])

@@ -19,9 +19,8 @@ from dcpcse.encoders.untrained import REPRESENTATIONS, Choice, build_representat
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
 from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
 from dcpcse.inference.public_checkpoints.choices import Choices
-from dcpcse.inference.public_checkpoints.read import checkpoint_folder, read_checkpoint
+from dcpcse.inference.public_checkpoints.read import checkpoint_folder, find_checkpoint, read_checkpoint
 from dcpcse.inference.st_folder import SentenceFolder, modules_folder, settle_modules
-from dcpcse.training.checkpoints import find_checkpoint
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import pick_device, uses_kernels

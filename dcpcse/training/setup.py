@@ -33,6 +33,7 @@ from dcpcse.encoders.identity import (
 )
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_guide
+from dcpcse.inference.public_checkpoints.read import find_checkpoint
 from dcpcse.losses.guide import FALSE_NEGATIVES, Guide, GuideSource
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
@@ -46,7 +47,6 @@ from dcpcse.methods.registry import (
     require_own_options,
 )
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.checkpoints import find_checkpoint
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import (
     HUB_OPTIONS,

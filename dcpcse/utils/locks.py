@@ -3,25 +3,40 @@
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
-import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from huggingface_hub.dataclasses import strict
 
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import existing_folder, require_plain_file
-from dcpcse.utils.parsing import read_text
+from dcpcse.utils.parsing import read_bytes
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".dcpcse.lock"
 """The lock file in a folder. It names the holder of the lock; a file left behind by a killed process has no effect."""
+
+
+@strict
+@dataclass(kw_only=True)
+class _Holder:
+    process: int
+    host: str = schema.text()
+    since: str = schema.text()
+
+
+class LockedError(UserError):
+    """Another process holds the lock of a folder."""
 
 
 @contextlib.contextmanager
@@ -35,8 +50,8 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
         what: Names the folder in the message.
 
     Raises:
-        UserError: If another process holds the lock, or if there is something at the place of the lock file that this
-            function did not write.
+        LockedError: If another process holds the lock.
+        UserError: If there is something at the place of the lock file that this function did not write.
     """
     path = folder / LOCK
     require_plain_file(path)
@@ -47,7 +62,7 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
         try:
             lock.acquire()  # the short timeout allows the previous holder to remove the file
         except Timeout as error:
-            raise UserError(f"{what} is in use by another run, {_holder(path)}; wait until it ends") from error
+            raise LockedError(f"{what} is in use by another run, {_holder(path)}; wait until it ends") from error
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
                 raise
@@ -81,23 +96,29 @@ def is_locked(folder: Path) -> bool:
 
 
 def _write_holder(file: int, path: Path) -> None:
-    if not _IS_OURS.match(os.pread(file, 20, 0)):
+    before = os.pread(file, 10_000, 0)
+    if before and _described(before) is None:
         raise UserError(f"{path} was not written by dcpcse and is not overwritten; move it to another folder")
     since = datetime.now(UTC).isoformat(timespec="seconds")
     with contextlib.suppress(OSError):  # the disk may be full; the lock holds without a description
         os.ftruncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
-
-
-_IS_OURS = re.compile(rb"(process |\{\"process\": |$)")
-"""The start of a lock file; earlier versions wrote JSON."""
+        os.write(file, json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
 
 
 def _holder(path: Path) -> str:
     try:
-        return read_text(path)[:200] or "which has just started"
-    except (OSError, ValueError):
+        return _described(read_bytes(path)) or "which has just started"
+    except OSError:
         return "which has just started"
+
+
+def _described(content: bytes) -> str | None:
+    """Return the holder that a lock file names, or None if its content is not one of `_write_holder`."""
+    try:
+        holder = schema.parse(_Holder, content)
+    except ValueError:
+        return None
+    return f"process {holder['process']} on {holder['host']} since {holder['since']}"
 
 
 def thread_lock() -> threading.RLock:

@@ -5,7 +5,8 @@ unit and yields the unit with its result, in any order. It is given a function `
 with its device: it loads what all units need, such as a model, and returns the function of a unit. A unit, its result
 and `start` must be picklable.
 
-Workers keep nothing: the caller saves each result when it arrives, and leaves out the units that it finds saved.
+Workers keep nothing: the caller saves each result when it arrives, and leaves out the units that it finds saved
+(`dcpcse.utils.job_folder`).
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -234,29 +235,3 @@ class RayActors:
 
 
 Workers = InProcess | WorkerProcesses | RayActors
-
-
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first difference between the settings of two calls; return None if they are equal.
-
-    Args:
-        before: Part of the settings to its value, or to its settings by name. The description contains these names.
-        now: The same of this call.
-    """
-    part = next((name for name in (*now, *before) if before.get(name) != now.get(name)), None)
-    if part is None:
-        return None
-    name, old, other = f"a different {'option' if part == 'options' else part}", before.get(part), now.get(part)
-    if (key := _differing(old, other)) is None:
-        return name
-    old, other = old.get(key), other.get(key)
-    if (field := _differing(old, other)) is not None:  # a configuration: name its first field
-        key, old, other = f"{key}.{field}", old.get(field, "default"), other.get(field, "default")
-    return f"{name} ({key} {old!s:.40}, now {other!s:.40})"
-
-
-def _differing(old: Any, other: Any) -> str | None:
-    """Return the first name whose values differ in two dictionaries; None if they or their types are the same."""
-    if not (isinstance(old, Mapping) and isinstance(other, Mapping)):
-        return None
-    return min((name for name in {*old, *other} if old.get(name) != other.get(name)), default=None)

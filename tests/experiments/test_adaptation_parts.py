@@ -11,10 +11,9 @@ from scipy import stats
 from senteval.embeddings import Embeddings
 from sklearn.metrics import average_precision_score
 
-from dcpcse.experiments.adaptation import kinds
-from dcpcse.experiments.adaptation.measures import correlation, own_class, own_positive, precision
-from dcpcse.experiments.adaptation.parts import MOST_ROWS, read_parts
-from dcpcse.experiments.adaptation.split import TRAIN, divide, groups_of, text_key
+from dcpcse.experiments.adaptation import measures
+from dcpcse.experiments.adaptation.measures import correlation, own_class, own_positive, precision, text_key
+from dcpcse.experiments.adaptation.parts import MOST_ROWS, TRAIN, divide, groups_of, read_parts
 from dcpcse.utils.errors import UserError
 
 WORDS = [
@@ -173,7 +172,7 @@ def read(tmp_path):
 def test_a_fifth_of_the_rows_is_held_out_for_each_part_and_not_trained_on(read):
     found = read(pairs(100))
     assert found.sizes == {"train": 60, "dev": 20, "test": 20}
-    assert found.kind is kinds.PAIRS
+    assert found.kind is measures.PAIRS
     trained = {text for row in found.train.dataset for text in row.values()}
     measured = [text for measure in (found.dev, found.test) for text in measure.texts]
     assert len(trained) == 120
@@ -189,13 +188,13 @@ def test_given_parts_are_taken_as_they_are_and_half_of_dev_is_the_test_part(read
     sentences = [text for row in pairs(10) for text in row]
     found = read(sentences, pairs(30, 100))
     assert found.sizes == {"train": 20, "dev": 15, "test": 15}
-    assert found.kind is kinds.SENTENCES
+    assert found.kind is measures.SENTENCES
 
 
 def test_scores_are_trained_on_between_0_and_1_and_measured_as_they_are(read):
     rows = [(*pair, i % 9 - 4) for i, pair in enumerate(pairs(100))]
     found = read(rows)
-    assert found.kind is kinds.SCORED_PAIRS
+    assert found.kind is measures.SCORED_PAIRS
     assert (min(found.train.dataset["score"]), max(found.train.dataset["score"])) == (0.0, 1.0)
     assert set(found.test.gold) <= set(range(-4, 5))
     binary = read([(*pair, i % 2) for i, pair in enumerate(pairs(200))])
@@ -206,7 +205,7 @@ def test_every_part_has_texts_of_each_class_and_a_text_of_two_classes_is_in_one_
     texts = [f"{WORDS[i % 16]} {i}" for i in range(100)]
     rows = {"text": [*texts, texts[7].upper()], "class": [*(f"class {i % 5}" for i in range(100)), "class 4"]}
     found = read(rows)
-    assert found.kind is kinds.CLASSES
+    assert found.kind is measures.CLASSES
     assert found.sizes["dev"] == found.sizes["test"] == 20
     assert Counter(found.train.dataset["class"]).keys() == {f"class {i}" for i in range(5)}
     parts = {"train": found.train.dataset["anchor"], "dev": found.dev.texts, "test": found.test.texts}
@@ -227,7 +226,7 @@ def test_rows_with_several_positives_are_pairs_and_no_part_has_a_text_of_another
     rows = [(*pair, f"also {i // 2}", f"no {i}") for i, pair in enumerate(pairs(100))]  # two rows share a positive
     names = ["anchor", "positive_1", "positive_2", "negative"]
     found = read({name: list(cells) for name, cells in zip(names, zip(*rows, strict=True), strict=True)})
-    assert found.kind is kinds.PAIRS
+    assert found.kind is measures.PAIRS
     assert found.sizes == {"train": 60, "dev": 20, "test": 20}
     assert tuple(found.train.roles) == tuple(names)
     trained = {text for row in found.train.dataset for text in row.values()}

@@ -14,16 +14,13 @@ from test_adaptation_parts import WORDS
 
 import dcpcse
 from dcpcse.cli.main import main
-from dcpcse.experiments.adaptation import kinds, run, trial
+from dcpcse.experiments.adaptation import measures, run, trial
 from dcpcse.experiments.adaptation import settings as tried
-from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.measures import Outcome
 from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW, Adaptation
 from dcpcse.experiments.adaptation.settings import settings_of
-from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, FinishedTrial, Watch
+from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, Budget, FinishedTrial, Watch
 from dcpcse.utils.errors import UserError
-
-pytest.importorskip("optuna")
 
 ROOT = Path(__file__).parents[2]
 QUICK = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 16, "use_cpu": True}
@@ -232,7 +229,7 @@ def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, fe
     others = {"seed": {"seed": 1}, "minutes": {"minutes": 9}, "data": {"data": pairs(299)}}
     others[r"option of train.py \(temp None, now 0.3\)"] = {"temp": 0.3}
     for name, other in others.items():
-        with pytest.raises(UserError, match=f"an interrupted adaptation with a different {name};"):
+        with pytest.raises(UserError, match=f"was started with a different {name};"):
             adapt(**{"data": pairs(300), **other})
     resumed = adapt(pairs(300))
     assert [event for event in planted.events if event[0] == "trial"] == [("trial", 0), ("trial", 1), ("trial", 2)]
@@ -280,17 +277,17 @@ def test_an_option_that_is_given_is_not_varied_and_settings_on_which_it_has_no_e
     monkeypatch, caplog
 ):
     def tunings(**given):
-        return Counter(setting["tuning"] for setting in settings_of(kinds.PAIRS, given))
+        return Counter(setting["tuning"] for setting in settings_of(measures.PAIRS, given))
 
     assert tunings() == {"deep": 12, "lora": 4}
     assert tunings(temp=0.3) == {"deep": 6, "lora": 3}
     assert tunings(temp=0.3, learning_rate=0.1) == {"deep": 2, "lora": 1}
     assert tunings(pre_seq_len=8) == {"deep": 9}
     assert tunings(lora_r=4) == tunings(tuning="lora") == {"lora": 4}
-    assert len(settings_of(kinds.SCORED_PAIRS, {})) == 9
-    sentences = settings_of(kinds.SENTENCES, {})
+    assert len(settings_of(measures.SCORED_PAIRS, {})) == 9
+    sentences = settings_of(measures.SENTENCES, {})
     assert [setting["positive"] for setting in sentences[:3]] == ["crop", "dropout", "crop"]
-    assert len(settings_of(kinds.SENTENCES, {"positive": "next"})) == 16
+    assert len(settings_of(measures.SENTENCES, {"positive": "next"})) == 16
     monkeypatch.setattr(tried.importlib.util, "find_spec", lambda name: None)
     caplog.set_level(logging.INFO, "dcpcse")
     assert tunings() == {"deep": 12}

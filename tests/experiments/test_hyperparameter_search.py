@@ -1,8 +1,8 @@
 """The searches of the papers: which options are tried, in which order, by how many processes, and what goes on."""
 
+import json
 import multiprocessing
 import os
-import platform
 
 import pytest
 import yaml
@@ -10,10 +10,8 @@ import yaml
 from dcpcse.cli.commands import search_hyperparameters
 from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_command
 from dcpcse.cli.parse import parse_training
-from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, TrialFailedError, Trials, finer_learning_rates
+from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, Trials, finer_learning_rates
 from dcpcse.utils.errors import UserError
-
-pytest.importorskip("optuna")
 
 
 def score(options):
@@ -35,7 +33,7 @@ def fake(monkeypatch):
     """Tries that take no time; the options in the order they were tried."""
     tried = []
 
-    def train(self, number, options):
+    def train(self, folder, options):
         tried.append(options)
         return score(options)
 
@@ -125,9 +123,9 @@ def test_a_search_goes_on_where_it_was_cut_off(fake, tmp_path):
 
 
 def test_a_failed_try_is_shown_and_the_others_go_on(monkeypatch, tmp_path, capsys):
-    def train(self, number, options):
+    def train(self, folder, options):
         if options["per_device_train_batch_size"] == 512:
-            raise TrialFailedError("error: out of memory")
+            raise UserError("error: out of memory")
         return score(options)
 
     monkeypatch.setattr(Trials, "_train", train)
@@ -137,7 +135,7 @@ def test_a_failed_try_is_shown_and_the_others_go_on(monkeypatch, tmp_path, capsy
 
 
 def test_a_search_in_which_everything_fails_is_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(Trials, "_train", lambda *_: (_ for _ in ()).throw(TrialFailedError("no")))
+    monkeypatch.setattr(Trials, "_train", lambda *_: (_ for _ in ()).throw(UserError("no")))
     with pytest.raises(UserError, match="all trials of the stage 'batch and learning rate' failed"):
         search_hyperparameters_command(argv(tmp_path, "dcpcse"))
 
@@ -145,7 +143,7 @@ def test_a_search_in_which_everything_fails_is_an_error(monkeypatch, tmp_path):
 def test_an_interrupted_try_is_tried_again(monkeypatch, fake, tmp_path):
     train = Trials._train
 
-    def interrupt(self, number, options):
+    def interrupt(self, folder, options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Trials, "_train", interrupt)
@@ -157,7 +155,7 @@ def test_an_interrupted_try_is_tried_again(monkeypatch, fake, tmp_path):
 
 
 def _work(folder):
-    def train(self, number, options):
+    def train(self, folder, options):
         import time
 
         time.sleep(0.02)
@@ -169,7 +167,7 @@ def _work(folder):
     search_hyperparameters_command(argv(folder, "dcpcse"))
 
 
-def test_processes_share_one_study_and_no_try_is_made_twice(tmp_path):
+def test_processes_share_one_search_and_no_try_is_made_twice(tmp_path):
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_work, args=(tmp_path,)) for _ in range(3)]
     for worker in workers:
@@ -187,6 +185,7 @@ def test_processes_share_one_study_and_no_try_is_made_twice(tmp_path):
     [
         (["--learning_rat", "1"], "did you mean --learning_rate"),
         (["--output_dir", "x"], "--output_dir after --"),
+        (["--overwrite_output_dir"], "--overwrite_output_dir after --"),
         (["--preset", "d2cse/unsup"], "--preset"),
         ([], "--model_name_or_path is missing"),
         (["--preset", "simcse/unsup-bert-base", "--pre_seq_len", "3"], "--pre_seq_len has no effect"),
@@ -200,7 +199,7 @@ def test_options_that_train_py_refuses_are_refused_before_any_try(words, message
 
 def test_another_search_in_the_same_folder_is_refused(fake, tmp_path):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
-    with pytest.raises(UserError, match="other options"):
+    with pytest.raises(UserError, match=r"a different command \(train --.* encoder .*, now --.* other"):
         search_hyperparameters_command(
             argv(tmp_path, "dcpcse", train=["--model_name_or_path", "other", "--train_file", "data.txt"])
         )
@@ -227,7 +226,8 @@ def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, 
         str(tmp_path / "c"),
     ]
     search_hyperparameters_command(argv(tmp_path / "study", "dcpcse", train=words))
-    assert (tmp_path / "study/try-0000/dcpcse.json").is_file()
+    (trial,) = (tmp_path / "study").glob("try-*")
+    assert (trial / "model/dcpcse.json").is_file() and json.loads((trial / "trial.json").read_text())["score"]
     best = yaml.safe_load((tmp_path / "study/best.yaml").read_text())
     assert (best["learning_rate"], best["max_steps"], best["train_file"]) == (0.01, 2, train_txt)
     (model, _, arguments), _ = parse_training([str(tmp_path / "study/best.yaml"), "--output_dir", "out"])
@@ -244,7 +244,7 @@ def test_a_later_stage_goes_on_from_the_best_of_the_earlier_ones(fake, tmp_path)
 
 def test_two_searches_do_not_share_a_folder(fake, tmp_path):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
-    with pytest.raises(UserError, match="contains the search dcpcse"):
+    with pytest.raises(UserError, match="was started with a different search"):
         search_hyperparameters_command(argv(tmp_path, "d2cse"))
 
 
@@ -254,19 +254,30 @@ def test_measuring_follows_a_file_of_options(tmp_path):
     assert "--eval_steps" not in search_hyperparameters._options_of_tries([str(path)], SEARCHES["dcpcse"])[0]
 
 
-def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_request(fake, tmp_path, monkeypatch):
+def test_a_try_that_another_process_runs_is_waited_for_and_one_of_a_dead_process_is_made_again(
+    fake, tmp_path, monkeypatch
+):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
-    given, shared, _ = search_hyperparameters._options_of_tries(
-        ["--model_name_or_path", "encoder", "--train_file", "data.txt"], SEARCHES["dcpcse"]
-    )
-    tries = Trials(tmp_path, "dcpcse", given, shared)
-    dead = tries.study.ask()
-    dead.set_user_attr("worker", [platform.node(), 2**22 - 1])
-    elsewhere = tries.study.ask()
-    elsewhere.set_user_attr("worker", ["another machine", 7])
-    monkeypatch.setattr(Trials, "_wait", lambda self, running: (_ for _ in ()).throw(TimeoutError(len(running))))
-    with pytest.raises(TimeoutError, match="1"):
+    trials = Trials(tmp_path, "dcpcse", *_options())
+    candidates = SEARCHES["dcpcse"].stages["batch and learning rate"]([{}])
+    job = trials._job(candidates[3])
+    job.folder.mkdir()
+    job.write({"stage": "batch and learning rate", "number": 3})
+    monkeypatch.setattr(Trials, "_wait", lambda self: (_ for _ in ()).throw(TimeoutError))
+    with job.lock(), pytest.raises(TimeoutError):
         search_hyperparameters_command(argv(tmp_path, "dcpcse"))
-    assert len(fake) == 11
-    search_hyperparameters_command(argv(tmp_path, "dcpcse", "--retake"))
-    assert len({str(sorted(options.items())) for options in fake}) == 12
+    assert len(fake) == 11 and candidates[3] not in fake
+    search_hyperparameters_command(argv(tmp_path, "dcpcse"))
+    assert len(fake) == 12 and candidates[3] in fake
+
+
+def test_a_search_of_an_earlier_version_is_refused(fake, tmp_path):
+    (tmp_path / "study.journal").touch()
+    with pytest.raises(UserError, match=r"by an earlier version, which wrote study\.journal; give another"):
+        search_hyperparameters_command(argv(tmp_path, "dcpcse"))
+    assert not fake
+
+
+def _options():
+    words = ["--model_name_or_path", "encoder", "--train_file", "data.txt"]
+    return search_hyperparameters._options_of_tries(words, SEARCHES["dcpcse"])[:2]

@@ -368,10 +368,10 @@ def commands(monkeypatch):
     """Stands in for processes: notes what is called, and writes what the real ones would."""
     called = []
 
-    def call(unit, words, capture=False):
+    def call(words, log, capture=False):
         called.append(words[0])
         if words[0] == "evaluate":
-            (unit.folder / "scores.json").write_text('{"complete": true}', encoding="utf-8")
+            (log.parent / "scores.json").write_text('{"complete": true}', encoding="utf-8")
         elif words[0] == "train":
             model = Path(words[words.index("--output_dir") + 1])
             model.mkdir(exist_ok=True)
@@ -379,7 +379,7 @@ def commands(monkeypatch):
             (model / "checkpoint-5").mkdir()
         return 'a line\n{"sentences": ["a", "b"], "score": 0.5}\n' if capture else ""
 
-    monkeypatch.setattr(work, "_call", call)
+    monkeypatch.setattr(work, "run_command", call)
     return called
 
 
@@ -390,7 +390,7 @@ def test_a_finished_unit_is_not_run_again_and_its_checkpoints_go(unit, commands)
     assert is_finished(unit) and not list(Path(unit.model).glob("checkpoint-*"))
     record = json.loads((unit.folder / "unit.json").read_text(encoding="utf-8"))
     assert record["seed"] == 0 and record["environment"]["versions"]["torch"]
-    assert record["commands"]["evaluate"][:2] == ["--model_name_or_path", "./model"]
+    assert record["made_of"]["command"]["evaluate"][:2] == ["--model_name_or_path", "./model"]
 
 
 def test_a_trained_model_is_only_measured_and_half_a_measurement_done_again(unit, commands):
@@ -404,18 +404,18 @@ def test_a_trained_model_is_only_measured_and_half_a_measurement_done_again(unit
 def test_a_folder_of_other_options_is_refused_and_a_moved_one_is_not(unit, commands, tmp_path, setting):
     run_unit(unit)
     (other,) = plan([unit.row], [0], replace(setting, limit=5), tmp_path / "out")
-    with pytest.raises(UserError, match="with other options"):
+    with pytest.raises(UserError, match=r"a different command \(train --.*--max_steps 5.*use the same options"):
         is_finished(other)
     (tmp_path / "out").rename(tmp_path / "moved")
     assert is_finished(plan([unit.row], [0], setting, tmp_path / "moved")[0])
 
 
 def test_two_processes_do_not_work_on_one_unit(unit, commands, monkeypatch):
-    def call(_, words, capture=False):
+    def call(words, log, capture=False):
         with pytest.raises(UserError, match="is in use by another run, process"):
             run_unit(unit)
 
-    monkeypatch.setattr(work, "_call", call)
+    monkeypatch.setattr(work, "run_command", call)
     run_unit(unit)
 
 

@@ -28,8 +28,7 @@ def words(tiny, sts_data, tmp_path) -> list[str]:
 
 
 def scores(tmp_path) -> dict[str, float]:
-    lines = (tmp_path / "out/scores.jsonl").read_text(encoding="utf-8").splitlines()
-    return {row["template"]: row["score"] for row in map(json.loads, lines[1:])}
+    return json.loads((tmp_path / "out/scores.json").read_text(encoding="utf-8"))["scores"]
 
 
 def test_the_search_is_greedy_and_its_scores_are_those_of_a_plain_loop(words, tiny, sts_data, tmp_path, capsys):
@@ -74,7 +73,7 @@ def test_templates_are_scored_with_denoising_and_a_final_period_on_request(optio
     capsys.readouterr()
     assert run(search_templates_command, [*words, *options]) == 0
     assert run(search_templates_command, words) == 2
-    assert "other settings of --denoise and --final_period" in capsys.readouterr().err
+    assert "was started with a different option (" in capsys.readouterr().err
 
 
 def test_a_search_that_was_cut_off_goes_on_and_measures_nothing_twice(words, tmp_path, monkeypatch):
@@ -89,8 +88,6 @@ def test_a_search_that_was_cut_off_goes_on_and_measures_nothing_twice(words, tmp
     monkeypatch.setattr(SentenceEncoder, "set_template", counting)
     assert run(search_templates_command, words) == 130
     written = scores(tmp_path)
-    with (tmp_path / "out/scores.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"template": "half')
     calls.clear()
     monkeypatch.setattr(
         SentenceEncoder, "set_template", lambda self, *rest: (calls.append(str(rest[0])), real(self, *rest))
@@ -105,7 +102,15 @@ def test_scores_of_another_encoder_are_not_taken_over(words, tiny, capsys):
     words[words.index("--model_name_or_path") + 1] = tiny("roberta")
     capsys.readouterr()
     assert run(search_templates_command, words) == 2
-    assert "another encoder" in capsys.readouterr().err
+    assert "was started with a different encoder (" in capsys.readouterr().err
+
+
+def test_scores_of_an_earlier_version_are_refused(words, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/scores.jsonl").write_text('{"measured": {"denoise": false}}\n', encoding="utf-8")
+    assert run(search_templates_command, words) == 2
+    assert "was started by an earlier version, which wrote scores.jsonl; give another" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scores.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from tiny_encoders import SENTENCES
 
 from dcpcse.cli.main import main
 
-pytest.importorskip("optuna")
-
 
 @pytest.fixture
 def data(tmp_path):

@@ -30,6 +30,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.file_encoding import shards
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
+from dcpcse.utils import job_folder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.work_units import WorkerProcesses, Workers, workers
@@ -306,7 +307,7 @@ def ctrl_c(self, sentences, *args, **kwargs):
 
 def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, monkeypatch):
     """If the work ends between the new output and its record, the record of the old output is gone."""
-    output, original = tmp_path / "out.npy", shards.write_json_atomic
+    output, original = tmp_path / "out.npy", job_folder.write_json_atomic
     argv = command(tiny("bert"), text, output)
     tool(encode_command, argv)
 
@@ -317,7 +318,7 @@ def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, m
 
     other = [*argv, "--normalize", "--overwrite"]
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "write_json_atomic", failing)
+        patch.setattr(job_folder, "write_json_atomic", failing)
         refused(tool, encode_command, other, "No space left on device")
     refused(tool, encode_command, argv, "normalize True, now False")
     assert tool(encode_command, other[:-1]).code == 0

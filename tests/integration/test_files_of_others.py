@@ -20,7 +20,6 @@ from dcpcse.cli.commands.runs import runs_command
 from dcpcse.cli.commands.search_templates import search_templates_command
 from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
-from dcpcse.experiments.hyperparameter_search import SEARCHES, Trials
 from dcpcse.utils.errors import UserError
 
 RECORDS = ("run.yaml", "metrics.jsonl", "environment.json", "trainer_state.json", "train_results.txt", "dcpcse.json")
@@ -49,11 +48,8 @@ def test_files_in_which_something_is_changed_are_no_links(words_of_templates, to
     mine, folder = tmp_path / "mine", tmp_path / "out"
     folder.mkdir()
     mine.write_bytes(b"")
-    (folder / "scores.jsonl").symlink_to(tmp_path / "missing")
-    refused(tool, search_templates_command, words_of_templates, "scores.jsonl is a link")
-    (folder / "study.journal").symlink_to(mine)
-    with pytest.raises(UserError, match=r"study\.journal is a link"):
-        Trials(folder, next(iter(SEARCHES)), [], {})
+    (folder / ".dcpcse.lock").symlink_to(tmp_path / "missing")
+    refused(tool, search_templates_command, words_of_templates, ".dcpcse.lock is a link")
     cache = EmbeddingCache(lambda sentences: None, folder, {"a": 1})
     cache.close()
     cache.path.unlink()

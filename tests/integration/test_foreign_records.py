@@ -114,7 +114,7 @@ def test_a_record_of_encode_that_is_not_its_own_is_told_and_kept(name, content, 
     record.write_text(content, encoding="utf-8")
     outcome = tool(encode_command, words)
     assert outcome.code == 2, outcome.err
-    assert outcome.err.count("\n") == 1 and "was not written by dcpcse encode" in outcome.err
+    assert outcome.err.count("\n") == 1 and "is damaged: " in outcome.err and "move it" in outcome.err
     assert record.read_text(encoding="utf-8") == content and not output.exists()
 
 

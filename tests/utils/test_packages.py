@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpcse.experiments.hyperparameter_search import import_optuna
+from dcpcse.inference.index.nearest import load_faiss
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.packages import install_command
 
@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_command_names_the_package_that_is_missing_and_what_needs_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(UserError) as raised:
-        import_optuna("dcpcse adapt")
-    message = 'dcpcse adapt requires Optuna; in the clone of dcpcse, run: pip install -e ".[search]"'
-    assert str(raised.value) == message
+        load_faiss()
+    message = 'this backend requires faiss; in the clone of dcpcse, run: pip install -e ".[faiss]"; numpy is exact'
+    assert str(raised.value) == f"{message} without it"
 
 
 def test_pages_install_extras_in_a_clone_and_know_them(monkeypatch):

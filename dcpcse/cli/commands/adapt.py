@@ -4,10 +4,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcpcse.experiments.adaptation.budget import require_minutes
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
-from dcpcse.utils.option_fields import SEED, finite_number
+from dcpcse.utils.option_fields import SEED, finite_number, require
 
 DESCRIPTION = """Adapt a sentence encoder to data of your own: the encoder is measured as it is, prompts are trained on
 it with several settings, one setting is chosen on a dev part, and both encoders are compared on a test part by which
@@ -20,7 +19,7 @@ def adapt_command(argv: Sequence[str]) -> None:
     started, argv = time.monotonic(), list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     args = adapt_parser().parse_args(argv[:split])
-    require_minutes(args.minutes)
+    require(args.minutes > 0, "minutes", args.minutes, "above 0")
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.experiments.adaptation.run import Request, adapt_encoder
     from dcpcse.training.options import training_option_parser

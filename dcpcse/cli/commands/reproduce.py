@@ -90,10 +90,12 @@ def reproduce_command(argv: Sequence[str]) -> None:
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
     accepted = [unit for unit in units if unit.row.name not in refused]
-    _require_data([unit.row for unit in accepted], config)
+    if problems := _data_problems([unit.row for unit in accepted], config):
+        raise UserError("; ".join(problems))
     failures = refused | _work(accepted, args.ray)
-    _write_results(rows, units, obstacles | failures, config, args)
-    _require_none_failed(failures, rows, _draw_pictures(rows, units, config, args.output_dir))
+    done = _finished(units)
+    _write_results(rows, done, units, obstacles | failures, config, args)
+    _require_none_failed(failures, rows, _draw_pictures(rows, done, config, args.output_dir))
 
 
 def _require_none_failed(
@@ -204,26 +206,6 @@ def _no_data(config: ReproductionConfig) -> str | None:
     return None
 
 
-def _require_data(rows: Sequence[PublishedRow], config: ReproductionConfig) -> None:
-    """Read the evaluation data of all rows once, so that an error is raised before the first unit runs."""
-    _require_senteval_data(rows, config)
-    if any(row.is_multilingual for row in rows) and (no_mteb := _no_mteb_data(config)):
-        raise UserError(no_mteb)
-
-
-def _require_senteval_data(rows: Sequence[PublishedRow], config: ReproductionConfig) -> None:
-    from senteval import load_suite, settings_of_mode
-
-    official = not config.custom_data
-    modes: dict[str, list[str]] = {}
-    if any(row.preset for row in rows):
-        modes["dev"] = ["STSBenchmark", "SICKRelatedness"]
-    for row in (row for row in rows if row.measured and not row.is_multilingual):
-        modes.setdefault(row.mode, []).extend(row.measured)
-    for mode, tasks in modes.items():
-        load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings_of_mode(mode, official=official))
-
-
 def _no_mteb_data(config: ReproductionConfig) -> str | None:
     """Return why mteb's data cannot be used, or None. Raises UserError if a chosen language is unknown."""
     from dcpcse.evaluation.mteb_tasks import in_languages, load_data, multilingual_tasks
@@ -238,16 +220,22 @@ def _no_mteb_data(config: ReproductionConfig) -> str | None:
 
 
 def _data_problems(rows: Sequence[PublishedRow], config: ReproductionConfig) -> list[str]:
-    """Return why the rows cannot be evaluated with the evaluation data, if there are reasons."""
-    from senteval import DataError
+    """Read the evaluation data of the rows once, and return why some cannot be used, if there are reasons."""
+    from senteval import DataError, load_suite, settings_of_mode
 
     problems = []
-    using = [row for row in rows if row.uses_senteval]
-    if using and (no_data := _no_data(config)):
+    modes: dict[str, list[str]] = (
+        {"dev": ["STSBenchmark", "SICKRelatedness"]} if any(row.preset for row in rows) else {}
+    )
+    for row in (row for row in rows if row.measured and not row.is_multilingual):
+        modes.setdefault(row.mode, []).extend(row.measured)
+    if modes and (no_data := _no_data(config)):
         problems.append(no_data)
     else:
         try:
-            _require_senteval_data(using, config)
+            for mode, tasks in modes.items():
+                settings = settings_of_mode(mode, official=not config.custom_data)
+                load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings)
         except DataError as error:
             problems.append(str(as_user_error(error)))
     if any(row.is_multilingual for row in rows) and (no_mteb := _no_mteb_data(config)):
@@ -324,12 +312,10 @@ def plan_table(
 
     sizes: unit → number of optimiser steps and of training examples; units without them are left out.
     """
-    from dcpcse.experiments.reproduction.run_unit import is_finished
-
-    rows = []
+    rows, done = [], {unit.name for unit in _finished(units)}
     for unit in (unit for unit in units if unit.name in sizes):
         counts = [f"{number:,}" for number in sizes[unit.name]] if _trainings(unit) else ["-", "-"]
-        rows.append([unit.name, *counts, "done" if is_finished(unit) else "to do"])
+        rows.append([unit.name, *counts, "done" if unit.name in done else "to do"])
     lines = [str(make_table(["unit", "steps", "training examples", "state"], rows, "lrrl"))]
     first: dict[str, RunUnit] = {}
     for unit in units:
@@ -343,17 +329,26 @@ def plan_table(
     return "\n".join(lines)
 
 
+def _finished(units: Sequence[RunUnit]) -> list[RunUnit]:
+    """Return the units that are finished."""
+    from dcpcse.experiments.reproduction.run_unit import is_finished  # this takes seconds
+
+    return [unit for unit in units if is_finished(unit)]
+
+
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
     """Run the unfinished units. Returns row → why the row failed."""
-    from dcpcse.experiments.reproduction.run_unit import is_finished, run_units
+    from dcpcse.experiments.reproduction.run_unit import run_units
 
-    todo = [unit for unit in units if not is_finished(unit)]
+    done = {unit.name for unit in _finished(units)}
+    todo = [unit for unit in units if unit.name not in done]
     notify(f"{plural(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
     return run_units(todo, ray) if todo else {}
 
 
 def _write_results(
     rows: Sequence[PublishedRow],
+    finished: Sequence[RunUnit],
     units: Sequence[RunUnit],
     obstacles: Mapping[str, str | None],
     config: ReproductionConfig,
@@ -361,10 +356,9 @@ def _write_results(
 ) -> None:
     """Print the tables and write them to the output folder."""
     from dcpcse.experiments.reproduction import result_tables
-    from dcpcse.experiments.reproduction.run_unit import is_finished
     from dcpcse.utils.environment import system_info
 
-    done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
+    done = {row.name: [unit for unit in finished if unit.row == row] for row in rows}
     results = [_result_of(row, done, obstacles[row.name], config, args.baseline) for row in rows]
     commands = {f"{unit.name}: {name}": line for unit in units for name, line in _lines(unit)}
     here = system_info()
@@ -432,7 +426,7 @@ def _result_of(
 
 
 def _draw_pictures(
-    rows: Sequence[PublishedRow], units: Sequence[RunUnit], config: ReproductionConfig, output: Path
+    rows: Sequence[PublishedRow], finished: Sequence[RunUnit], config: ReproductionConfig, output: Path
 ) -> list[str]:
     """Draw each figure whose rows are all selected, from the first finished unit of each row.
 
@@ -441,11 +435,10 @@ def _draw_pictures(
     from senteval import DataError
 
     from dcpcse.cli.main import find_command
-    from dcpcse.experiments.reproduction.run_unit import is_finished
 
     problems = []
     selected = {row.name for row in rows}
-    first = {unit.row.name: unit for unit in reversed(units) if is_finished(unit)}
+    first = {unit.row.name: unit for unit in reversed(finished)}
     for table in dict.fromkeys(row.table for row in rows if row.picture):
         members = [row for row in all_rows().values() if row.table == table]
         if not all(row.name in selected for row in members):

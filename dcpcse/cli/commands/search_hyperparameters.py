@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcpcse.cli.parse import parse_training
-from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, TrainingOptions, Trials, import_optuna
+from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, TrainingOptions, Trials
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
@@ -29,15 +29,12 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
             f"--stages {left_out[0]!r}: the search {args.search} has this stage for single sentences only, and "
             f"{shared['train_file']} has {len(columns)} columns (default there: {fixed}); leave it out"
         )
-    import_optuna()
-    folder.mkdir(parents=True, exist_ok=True)
-    trials = Trials(folder, args.search, options, shared, args.limit, args.retake)
-    try:
-        for name in args.stages or known:
-            before = list(known)[: list(known).index(name)]
-            trials.finish(name, known[name](trials.best_after(before)))
-    except StopIteration:
-        notify(f"--limit {args.limit} reached; run the same command again to continue")
+    trials = Trials(folder, args.search, options, shared, args.limit)
+    for name in args.stages or known:
+        before = list(known)[: list(known).index(name)]
+        if not trials.finish(name, known[name](trials.best_after(before))):
+            notify(f"--limit {args.limit} reached; run the same command again to continue")
+            break
     print_result(trials.table())
     trials.write_best()
 
@@ -47,8 +44,9 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
 
     Raises UserError as train.py would.
     """
-    if any(word.split("=")[0] == "--output_dir" for word in words):
-        raise UserError("--output_dir after --: the search sets it for every trial; remove it")
+    for option in ("--output_dir", "--overwrite_output_dir"):
+        if any(word.split("=")[0] == option for word in words):
+            raise UserError(f"{option} after --: the search sets it for every trial; remove it")
     (model, data, run), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.data.readers import DataSource, read_table
@@ -74,12 +72,7 @@ def search_hyperparameters_parser() -> CommandParser:
     )
     add = parser.add_argument
     add("--search", choices=sorted(SEARCHES), required=True, help="The paper whose search to run.")
-    add("--output_dir", required=True, help="Folder of the study and its trials. A study in it is resumed.")
+    add("--output_dir", required=True, help="Folder of the search and its trials. A search in it is resumed.")
     add("--stages", nargs="+", help="Run only these stages, in this order.")
     add("--limit", type=Whole(1), help="Maximum number of trials to start.")
-    add(
-        "--retake",
-        action="store_true",
-        help="Restart the unfinished trials of other machines, which must have stopped.",
-    )
     return parser

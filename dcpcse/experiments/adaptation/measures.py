@@ -1,4 +1,4 @@
-"""What is measured on the dev and the test part: each is a task of senteval with an outcome for every item.
+"""The kinds of data, and what is measured on the dev and the test part: a task of senteval with an outcome per item.
 
 scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1.
 pairs         mean reciprocal rank: the anchor's own positive among the positives and hard negatives of the part.
@@ -7,6 +7,7 @@ classes       mean average precision: the texts of a text's own class among all 
               classifier, whose training would add noise.
 """
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from senteval.embeddings import Embeddings
-from senteval.lines import Line, Located
+from senteval.lines import Line, Located, single_blanks
 from senteval.scores import ROUNDING, cosine, unit_rows
 from senteval.settings import Settings
 
-from dcpcse.data.columns import positives_in
+from dcpcse.data.columns import CLASS, LABEL, SCORE, positives_in
+from dcpcse.data.training_data import TrainingData
 from dcpcse.evaluation.significance import STATISTICS, Outcomes, resample
-from dcpcse.experiments.adaptation.split import text_key
+from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError
 
 LEAST_ITEMS = 10
@@ -205,3 +207,60 @@ def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) ->
     for start in range(0, len(queries), CHUNK):
         chunk = left[start : start + CHUNK]
         yield range(start, start + len(chunk)), chunk @ right.T
+
+
+def text_key(text: str) -> str:
+    """Return what two spellings of the same text have in common.
+
+    Neither case nor white space counts, nor whether letters and their accents are one character or several.
+    """
+    return unicodedata.normalize("NFC", single_blanks(text).casefold())
+
+
+@dataclass(frozen=True)
+class DataKind:
+    """A kind of data.
+
+    name: what its rows are. measure: function of the name and the columns of a part; None if rows of this kind cannot
+    be measured. options: options of train.py that select the method. alternatives: further options, which the settings
+    have in turn. contrastive: whether the loss has a temperature. prepared: function of the columns that returns those
+    to train on.
+    """
+
+    name: str
+    measure: Callable[[str, Columns], Measure] | None
+    options: Mapping[str, Any]
+    alternatives: Sequence[Mapping[str, Any]] = ({},)
+    contrastive: bool = True
+    prepared: Callable[[Columns], Columns] = lambda columns: columns
+
+
+def _scaled(columns: Columns) -> Columns:
+    """Return the columns with scores from 0 to 1, which are the cosines that SBERT's regression aims at."""
+    lowest, highest = min(columns[SCORE]), max(columns[SCORE])
+    if lowest == highest:
+        raise UserError(f"all pairs of the train part have the score {lowest:g}; give pairs with other scores too")
+    return {**columns, SCORE: [(score - lowest) / (highest - lowest) for score in columns[SCORE]]}
+
+
+_DISTINCT: Mapping[str, Any] = {"method": "dcpcse", "batch_sampler": NO_DUPLICATES}
+SENTENCES = DataKind("sentences", None, _DISTINCT, ({"positive": "crop"}, {"positive": "dropout"}))
+PAIRS = DataKind("pairs", own_positive, _DISTINCT)
+# Rows of one class may be in one batch: the loss leaves them out of the negatives.
+CLASSES = DataKind("sentences with classes", own_class, {"method": "dcpcse"})
+_REGRESSION: Mapping[str, Any] = {"options": {"method": "sbert"}, "contrastive": False, "prepared": _scaled}
+SCORED_PAIRS = DataKind("scored pairs", correlation, **_REGRESSION)
+BINARY_PAIRS = DataKind("pairs with the scores 0 and 1", precision, **_REGRESSION)
+
+ALLOWED = "sentences, pairs, pairs with hard negatives, sentences with classes, or pairs with scores"
+
+
+def kind_of(data: TrainingData) -> DataKind:
+    """Return the kind of training data. Raises UserError for pairs with labels of natural language inference."""
+    if data.roles.label == LABEL:
+        raise UserError(f"{data.name}: the column label has relations of pairs; adapt takes {ALLOWED}")
+    if data.roles.label == SCORE:
+        return BINARY_PAIRS if set(data.dataset.unique(SCORE)) == {0.0, 1.0} else SCORED_PAIRS
+    if data.roles.label == CLASS:
+        return CLASSES
+    return SENTENCES if len(data.roles.sentences) == 1 else PAIRS

@@ -1,7 +1,7 @@
 """The record of an adaptation, adapt.json, from which an interrupted one is resumed."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, S
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError, spell
-from dcpcse.utils.files import write_json_atomic
-from dcpcse.utils.work_units import difference
+from dcpcse.utils.job_folder import JobFolder, JobRecord
 
 RECORD = "adapt.json"
 
@@ -38,34 +37,28 @@ class _TrialRecord(schema.Open):
 
 @strict
 @dataclass(kw_only=True)
-class AdaptationRecord(schema.Open):
-    """The content of `adapt.json`. made_of: what a call must have in common with the one that it resumes."""
+class AdaptationRecord(JobRecord):
+    """The content of `adapt.json`."""
 
     format: int = schema.version(1)
     state: str = schema.one_of((RUNNING, INTERRUPTED, DONE))
-    made_of: dict
     trials: list[_TrialRecord]
     seconds: int | float = schema.finite()
     result: dict | None = None
 
 
-@dataclass
 class Record:
-    """What is known of an adaptation so far, and the file that it is written to.
+    """What is known of an adaptation so far, and the job folder in which it is kept.
 
     made_of: what identifies it. facts: what else is recorded. trials: number of a setting → its trial. seconds: of
     all calls.
     """
 
-    folder: Path
-    made_of: Mapping[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
-    trials: dict[int, FinishedTrial] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    @property
-    def path(self) -> Path:
-        return self.folder / RECORD
+    def __init__(self, folder: Path, made_of: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        self.job = JobFolder(folder, RECORD, made_of, spell("output_dir", folder), kind=AdaptationRecord)
+        self.folder, self.facts = folder, facts
+        self.trials: dict[int, FinishedTrial] = {}
+        self.seconds = 0.0
 
     @property
     def best(self) -> int | None:
@@ -78,16 +71,11 @@ class Record:
 
         Raises UserError if the folder has a finished adaptation, or one of other data, encoder or options.
         """
-        if not self.path.is_file():
+        record = self.job.read()
+        if record is None:
             return False
-        record = schema.read(AdaptationRecord, self.path)
         if record["state"] == DONE:
             raise UserError(f"{spell('output_dir', self.folder)} contains a finished adaptation; give another folder")
-        if different := difference(record["made_of"], self.made_of):
-            raise UserError(
-                f"{spell('output_dir', self.folder)} contains an interrupted adaptation with {different}; give the "
-                "same, or another folder"
-            )
         for position, trial in enumerate(record["trials"]):
             # In earlier versions, all settings before that of a trial were tried too.
             number = position if trial.get("number") is None else trial["number"]
@@ -99,26 +87,15 @@ class Record:
 
     def write(self, state: str, result: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Write the record, and return its content."""
-        content = {
-            "format": 1,
-            "state": state,
-            "made_of": dict(self.made_of),
-            **self.facts,
-            "trials": [
-                {
-                    "number": number,
-                    **asdict(trial),
-                    "scores": {str(step): score for step, score in trial.scores.items()},
-                    "score": trial.score,
-                    "step": trial.step,
-                    "seconds": round(trial.seconds, 1),
-                }
-                for number, trial in self.trials.items()
-            ],
-            "tried": len(self.trials),
-            "seconds": round(self.seconds, 1),
-            "environment": system_info(),
-            "result": None if result is None else dict(result),
-        }
-        write_json_atomic(self.path, content)
-        return content
+        trials = [
+            {
+                **{"number": number, **asdict(trial), "score": trial.score, "step": trial.step},
+                "scores": {str(step): score for step, score in trial.scores.items()},
+                "seconds": round(trial.seconds, 1),
+            }
+            for number, trial in self.trials.items()
+        ]
+        facts = {"format": 1, "state": state, **self.facts, "trials": trials, "tried": len(trials)}
+        return self.job.write(
+            {**facts, "seconds": round(self.seconds, 1), "environment": system_info(), "result": result}
+        )

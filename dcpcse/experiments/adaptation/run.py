@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.evaluator import evaluate_suite
-from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.encoder import load_untouched, representation_of, require_encoder_first
 from dcpcse.experiments.adaptation.measures import Measure, Outcome
 from dcpcse.experiments.adaptation.parts import HELD_OUT_SHARE, MOST_ROWS, Parts, read_parts
@@ -32,6 +32,7 @@ from dcpcse.experiments.adaptation.result import (
 from dcpcse.experiments.adaptation.settings import Options, described, require_free, settings_of, shared_options
 from dcpcse.experiments.adaptation.trial import (
     PRUNED,
+    Budget,
     FinishedTrial,
     Watch,
     as_suite,
@@ -39,7 +40,6 @@ from dcpcse.experiments.adaptation.trial import (
     run_trial,
     trainable,
 )
-from dcpcse.experiments.hyperparameter_search import import_optuna
 from dcpcse.training import atomic_save
 from dcpcse.training.publish import own_files
 from dcpcse.training.setup import write_run
@@ -47,7 +47,6 @@ from dcpcse.utils import schema
 from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, plural, same_call, spell
 from dcpcse.utils.files import remove, require_writable
-from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_yaml
 from dcpcse.utils.run_files import RUN_FILE, RunOptions
 from dcpcse.utils.signals import Interrupted
@@ -94,20 +93,19 @@ def adapt_encoder(request: Request) -> Adaptation:
     is interrupted.
     """
     budget = Budget(60 * request.minutes, started=request.started)
-    import_optuna("dcpcse adapt")
     require_free(request.given)
     require_encoder_first(request.encoder)
     folder = request.output_dir
     require_room(folder)
-    with exclusive_lock(folder, spell("output_dir", folder)):
-        overrides = request.given
-        documents = overrides.get("positive") == "next"
-        parts = read_parts(
-            request.data, request.dev, request.test, request.seed, overrides.get("cache_dir"), documents=documents
-        )
-        settings = settings_of(parts.kind, overrides)
-        untouched = load_untouched(request.encoder, overrides)
-        record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
+    overrides = request.given
+    documents = overrides.get("positive") == "next"
+    parts = read_parts(
+        request.data, request.dev, request.test, request.seed, overrides.get("cache_dir"), documents=documents
+    )
+    settings = settings_of(parts.kind, overrides)
+    untouched = load_untouched(request.encoder, overrides)
+    record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
+    with record.job.lock():
         if record.resume():
             budget.spent = record.seconds
             _require_model(record)
@@ -190,64 +188,52 @@ class _Trials:
         folder, budget = _place(self.folder, unit.number), Budget(unit.seconds)
         remove(folder)  # a worker that was lost may have left files
         return run_trial(
-            unit.setting, self.shared, self.parts, folder, Watch(budget, _pruner(unit.known), self.on_step)
+            unit.setting, self.shared, self.parts, folder, Watch(budget, partial(_is_worse, unit.known), self.on_step)
         )
 
 
-def _pruner(known: Sequence[FinishedTrial]) -> Callable[[int, float], bool]:
-    """Return the function of a step and its score that says whether a trial is worse than the known ones."""
-    optuna = import_optuna("dcpcse adapt")
-    states = optuna.trial.TrialState
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
-    study = optuna.create_study(direction="maximize", pruner=pruner)
-    for trial in known:
-        state = states.FAIL if trial.score is None else states.COMPLETE
-        state = states.PRUNED if trial.outcome == PRUNED else state
-        value = trial.score if state == states.COMPLETE else None
-        scores = dict(trial.scores)
-        study.add_trial(optuna.trial.create_trial(state=state, value=value, intermediate_values=scores))
-    running = study.ask()
+def _is_worse(known: Sequence[FinishedTrial], step: int, best: float) -> bool:
+    """Return whether a trial is below the median of the known ones that were not pruned, at the same step.
 
-    def is_worse(step: int, score: float) -> bool:
-        running.report(score, step)
-        return running.should_prune()
-
-    return is_worse
+    best: the best dev score of the trial up to this step.
+    """
+    whole = [trial.scores for trial in known if trial.score is not None and trial.outcome != PRUNED]
+    others = [scores[step] for scores in whole if step in scores]
+    return len(whole) >= TRIALS_BEFORE_PRUNING and bool(others) and best < np.median(others)
 
 
+@dataclass
 class _Search:
     """The trials of an adaptation, and the measurement of the best one."""
 
-    def __init__(
-        self,
-        request: Request,
-        parts: Parts,
-        untouched: SentenceEncoder,
-        settings: list[dict[str, Any]],
-        budget: Budget,
-        record: Record,
-    ) -> None:
-        self.request, self.parts, self.untouched, self.settings = request, parts, untouched, settings
-        self.budget, self.record = budget, record
+    request: Request
+    parts: Parts
+    untouched: SentenceEncoder
+    settings: Sequence[Options]
+    budget: Budget
+    record: Record
+
+    def __post_init__(self) -> None:
+        request, parts = self.request, self.parts
         self.shared = shared_options(
-            parts.kind, parts.train, representation_of(untouched), {**request.given, "seed": request.seed}
+            parts.kind, parts.train, representation_of(self.untouched), {**request.given, "seed": request.seed}
         )
 
     def run(self) -> Adaptation:
         """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
         self._clean_up()  # a killed process may have left files
         try:
-            self._leave_out_untrainable()
+            check = self.record.folder / TRIALS / "check"
+            self.settings = trainable(self.settings, self.shared, self.request.given, self.parts, check)
+            remove(check)
             self._warn_of_few()
             dev = self._measure_untouched()
             self._try_settings()
             result = self._result(dev)
-            self._count_time()
-            content = self.record.write(DONE, result)
+            content = self._write(DONE, result)
         except KeyboardInterrupt as error:
             self._clean_up()
-            self._count_time()
-            self.record.write(INTERRUPTED)
+            self._write(INTERRUPTED)
             tried = plural(len(self.record.trials), "setting")
             number = getattr(error, "number", signal.SIGINT)
             raise Interrupted(number, f"interrupted after {tried}; repeat {same_call()} to resume") from error
@@ -266,14 +252,10 @@ class _Search:
         with contextlib.suppress(OSError):  # it is not empty, or missing
             trials.rmdir()
 
-    def _count_time(self) -> None:
+    def _write(self, state: str, result: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Write the record with the time that is spent, and return its content."""
         self.record.seconds = self.budget.elapsed
-
-    def _leave_out_untrainable(self) -> None:
-        folder = self.record.folder / TRIALS / "check"
-        overrides = self.request.given
-        self.settings = trainable(self.settings, self.shared, overrides, self.parts, folder)
-        remove(folder)
+        return self.record.write(state, result)
 
     def _warn_of_few(self) -> None:
         """Warn that the verdict is known already if the test part has too few items for another one."""
@@ -296,19 +278,22 @@ class _Search:
         outcome = measure(self.untouched, self.parts.dev)
         each = (time.monotonic() - started) / len(self.parts.dev.texts)
         self.budget.reserved = TEST_MARGIN * 2 * each * len(self.parts.test.texts)
-        sizes = ", ".join(f"{size:,} rows to {use}" for use, size in self._uses().items())
+        uses = {"train": "train", "dev": "choose (dev)", "test": "test"}
+        sizes = ", ".join(f"{size:,} rows to {uses[name]}" for name, size in self.parts.sizes.items())
         notify(f"{self.parts.kind.name}: {sizes}")
         notify(f"untouched: dev {self.parts.dev.title} x 100 {outcome.points:.2f}")
         return outcome
 
-    def _uses(self) -> dict[str, int]:
-        uses = {"train": "train", "dev": "choose (dev)", "test": "test"}
-        return {uses[name]: size for name, size in self.parts.sizes.items()}
-
     def _try_settings(self) -> None:
         request = self.request
         on_cpu = request.ray is None or request.given.get("use_cpu")  # in this process, trainings find their device
-        with workers(request.ray, device="cpu" if on_cpu else None) as team, self._progress() as bar:
+        bar = tqdm(  # of the seconds that may be spent
+            total=round(self.budget.seconds),
+            bar_format="{desc} {percentage:3.0f}% of the time|{bar}|{postfix}",
+            mininterval=1,
+            disable=not request.show_progress,
+        )
+        with workers(request.ray, device="cpu" if on_cpu else None) as team, bar:
             trials = _Trials(self.shared, self.parts, self.record.folder.resolve(), partial(self._show, bar))
             if request.ray is not None:
                 trials = replace(trials, parts=self._parts_to_send(), on_step=None)
@@ -335,13 +320,6 @@ class _Search:
             bar.set_description_str(f"setting {number + 1} of {len(self.settings)}", refresh=False)
             yield _Unit(number, setting, tuple(self.record.trials.values()), self.budget.left)
 
-    @contextlib.contextmanager
-    def _progress(self) -> Iterator[tqdm]:
-        """Yield a bar of the seconds that may be spent."""
-        total, form = round(self.budget.seconds), "{desc} {percentage:3.0f}% of the time|{bar}|{postfix}"
-        with tqdm(total=total, bar_format=form, mininterval=1, disable=not self.request.show_progress) as bar:
-            yield bar
-
     def _fits(self) -> bool:
         """Return whether the time is enough for another trial of all steps; for the first one, any time is."""
         paces = [trial.seconds / trial.steps for trial in self.record.trials.values() if trial.steps]
@@ -355,8 +333,7 @@ class _Search:
         """Record a trial, and remove its model or that of the best trial before it, whichever is worse."""
         before = self.record.best
         self.record.trials[number] = trial
-        self._count_time()
-        self.record.write(RUNNING)
+        self._write(RUNNING)
         for other in {number, before} - {None, self.record.best}:
             remove(_place(self.record.folder, other))
 
@@ -383,11 +360,8 @@ class _Search:
         if best is None:
             reasons = [trial.reason for trial in self.record.trials.values() if trial.reason]
             reason = reasons[0] if reasons else f"{self.request.minutes:g} minutes are not enough for one evaluation"
-            return {
-                **known,
-                **{"verdict": NOT_TRIED, "reason": reason, "dev": {"untouched": dev.points}, "test": {}},
-                "kept": False,
-            }
+            figures = {"dev": {"untouched": dev.points}, "test": {}}
+            return {**known, **figures, "verdict": NOT_TRIED, "reason": reason, "kept": False}
         folder = _place(self.record.folder, self.record.best)
         with quiet():
             adapted = SentenceEncoder.load(folder, device=self.untouched.device)

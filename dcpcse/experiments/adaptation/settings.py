@@ -10,7 +10,7 @@ from dcpcse.data.examples import make_examples
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_data import TrainingData
 from dcpcse.encoders.pooling import POOLERS
-from dcpcse.experiments.adaptation.kinds import DataKind
+from dcpcse.experiments.adaptation.measures import DataKind
 from dcpcse.methods.registry import option_fields
 from dcpcse.methods.tunings import TUNINGS
 from dcpcse.training.arguments import NO_DUPLICATES

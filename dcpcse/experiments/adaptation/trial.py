@@ -14,7 +14,6 @@ import transformers
 from senteval import DataError, Suite, settings_of_mode
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 
-from dcpcse.experiments.adaptation.budget import Budget
 from dcpcse.experiments.adaptation.measures import Measure
 from dcpcse.experiments.adaptation.parts import DEV, Parts
 from dcpcse.experiments.adaptation.settings import MEASURING, Options
@@ -35,6 +34,29 @@ PATIENCE = 2
 
 FINISHED, STOPPED, PRUNED, CUT, FAILED = "finished", "stopped early", "pruned", "out of time", "failed"
 """How a trial can end."""
+
+
+@dataclass
+class Budget:
+    """The seconds that an adaptation may take, of which some are spent already, and some are reserved for the end.
+
+    spent: seconds of an earlier call that was interrupted. reserved: seconds to measure and write the result.
+    """
+
+    seconds: float
+    spent: float = 0.0
+    reserved: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that are spent, of all calls."""
+        return self.spent + time.monotonic() - self.started
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left for trials."""
+        return self.seconds - self.reserved - self.elapsed
 
 
 @dataclass(frozen=True)
@@ -67,8 +89,8 @@ class FinishedTrial:
 class Watch(TrainerCallback):
     """Follows a training: passes its dev scores on, and ends it if it is pruned or if its time is over.
 
-    is_worse: function of a step and its score that returns whether the trial is to be pruned. on_step: called after
-    each step with the number of steps.
+    is_worse: function of a step and the best score so far that returns whether the trial is to be pruned. on_step:
+    called after each step with the number of steps.
     """
 
     budget: Budget
@@ -106,7 +128,7 @@ class Watch(TrainerCallback):
         """Keep the dev score, and stop if the trial is pruned."""
         step, score = state.global_step, metrics[f"eval_{DEV}"]
         self.scores[step] = score
-        if self.is_worse(step, score) and self.outcome is None and step < state.max_steps:
+        if self.is_worse(step, max(self.scores.values())) and self.outcome is None and step < state.max_steps:
             self.outcome = PRUNED
             control.should_training_stop = True
 

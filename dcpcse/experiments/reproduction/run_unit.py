@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from tqdm.auto import tqdm
@@ -22,8 +21,8 @@ from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORE
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import open_append, remove, write_atomic, write_json_atomic
-from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.files import open_append, remove, write_atomic
+from dcpcse.utils.job_folder import JobFolder
 from dcpcse.utils.parsing import read_bytes
 from dcpcse.utils.run_files import Scores, checkpoints_in
 from dcpcse.utils.work_units import workers
@@ -36,23 +35,31 @@ RECORD, LOG = "unit.json", "log.txt"
 @strict
 @dataclass(kw_only=True)
 class UnitRecord(schema.Open):
-    """The record of a unit, with the options by which it is recognised."""
+    """The record of a unit. commands: as `RunUnit.commands`, in the records of earlier versions."""
 
-    digest: str
+    made_of: dict | None = None
+    commands: dict = field(default_factory=dict)
+
+
+def _job(unit: RunUnit) -> JobFolder:
+    return JobFolder(
+        unit.folder,
+        RECORD,
+        {"command": unit.commands},
+        str(unit.folder),
+        kind=UnitRecord,
+        convert=lambda record: {**record, "made_of": record.get("made_of") or {"command": record.get("commands")}},
+        remedy="use the same options, or another --output_dir",
+    )
 
 
 def is_finished(unit: RunUnit) -> bool:
     """Whether all measurements of a unit exist. Raises UserError if they were obtained with other options."""
-    record = _read(UnitRecord, unit.folder / RECORD)
-    if record and record["digest"] != unit.digest:
-        raise UserError(
-            f"{unit.folder} contains {unit.name} with other options, see {unit.folder / RECORD}; choose another "
-            "--output_dir, or use the same options"
-        )
-    if not record or not all((unit.folder / PRINTED[step]).is_file() for step in unit.steps if step in PRINTED):
+    record = _job(unit).read()
+    if record is None or not all((unit.folder / PRINTED[step]).is_file() for step in unit.steps if step in PRINTED):
         return False
-    scores = _read(Scores, unit.folder / UNIT_SCORES) if "evaluate" in unit.steps else {"complete": True}
-    return bool(scores and scores.get("complete"))
+    path = unit.folder / UNIT_SCORES
+    return "evaluate" not in unit.steps or (path.is_file() and schema.read(Scores, path).get("complete") is True)
 
 
 def run_unit(unit: RunUnit) -> None:
@@ -62,41 +69,37 @@ def run_unit(unit: RunUnit) -> None:
     """
     if is_finished(unit):
         return
-    unit.folder.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(unit.folder, str(unit.folder)):
-        facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
-        facts["environment"] = system_info()
-        write_json_atomic(unit.folder / RECORD, facts)
+    job, facts = _job(unit), {"name": unit.name, "seed": unit.seed, "environment": system_info()}
+    with job.lock():
+        job.write(facts)
         started = time.monotonic()
         for step, words in unit.steps.items():
             if step in TRAININGS:
-                _train(unit, step, words)
+                train_once(words, unit.folder / TRAININGS[step], unit.folder / LOG)
             elif step in PRINTED:
                 _keep_output(unit, step, words)
             else:
-                _call(unit, [step, *words, "--overwrite"])  # replaces the output of an interrupted evaluation
-        write_json_atomic(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
+                # --overwrite replaces the output of an interrupted evaluation.
+                run_command([step, *words, "--overwrite"], unit.folder / LOG)
+        job.write({**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
-def _train(unit: RunUnit, step: str, words: Sequence[str]) -> None:
-    """Train a model of a unit, or resume its training. The checkpoints of a finished model are deleted."""
-    model = unit.folder / TRAININGS[step]
+def train_once(words: Sequence[str], model: Path, log: Path) -> None:
+    """Train a model with these arguments of train.py, or resume its training; a finished model is left unchanged.
+
+    Its checkpoints are deleted at the end.
+    """
     if not is_model_folder(model):
-        _call(unit, ["train", *words, "--resume"])
+        run_command(["train", *words, "--resume"], log)
     for checkpoint in checkpoints_in(model).values():  # a checkpoint takes gigabytes if the encoder is trained
         remove(checkpoint)
 
 
 def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
     """Run a command and write the lines of JSON that it prints to a file of the unit."""
-    printed = _call(unit, [*command_of(step).split(), *words], capture=True)
+    printed = run_command([*command_of(step).split(), *words], unit.folder / LOG, capture=True)
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     write_atomic(unit.folder / PRINTED[step], "".join(f"{line}\n" for line in lines))
-
-
-def _call(unit: RunUnit, words: Sequence[str], capture: bool = False) -> str:
-    """Run a command of a unit; see `run_command`."""
-    return run_command(words, unit.folder / LOG, capture)
 
 
 def run_command(words: Sequence[str], log: Path, capture: bool = False) -> str:
@@ -122,13 +125,6 @@ def last_line(log: Path) -> str:
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "no output")
     return f"{said} (full log: {log})"
-
-
-def _read(kind: type, path: Path) -> dict[str, Any] | None:
-    try:
-        return schema.read(kind, path) if path.is_file() else None
-    except UserError as error:
-        raise UserError(f"{error}; delete it to run its unit again") from error
 
 
 def run_units(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """Units of a reproduction: a unit is a row with one seed, its commands and its folder."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,13 +78,8 @@ class RunUnit:
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The arguments by name. The folder is written as a dot, since it may be moved."""
+        """The arguments by name, which determine the results. The folder is a dot, since it may be moved."""
         return {name: [word.replace(str(self.folder), ".") for word in words] for name, words in self.steps.items()}
-
-    @property
-    def digest(self) -> str:
-        """Digest of all options, by which a folder that was written with other options is recognised."""
-        return hashlib.sha256(json.dumps(self.commands, sort_keys=True).encode()).hexdigest()
 
 
 def command_of(step: str) -> str:

@@ -21,7 +21,6 @@ from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_file, require_writable
-from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.work_units import InProcess, Outcomes, workers
 
 
@@ -99,7 +98,7 @@ def encode_file(
             write(file, vectors, sentences, (text.lines, dimension), args.dtype)
             text.require_unchanged()
 
-        with exclusive_lock(shards.folder, spell("output", output)):
+        with shards.lock():
             record = shards.finished()
             if record is None:
                 missing = shards.start(args.overwrite)

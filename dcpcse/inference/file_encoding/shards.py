@@ -14,6 +14,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,11 +25,11 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError, same_call, spell
-from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic, write_json_atomic
-from dcpcse.utils.locks import LOCK
+from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic
+from dcpcse.utils.job_folder import JobFolder
+from dcpcse.utils.locks import LOCK, exclusive_lock
 from dcpcse.utils.option_fields import without_removed_defaults
 from dcpcse.utils.parsing import BROKEN_HEADERS
-from dcpcse.utils.work_units import difference
 
 
 @strict
@@ -92,18 +93,25 @@ class Shards:
         dtype: str,
     ) -> None:
         self.output, self.folder = output, parts_folder(output)
-        self._made_of, self._count, self._shape, self.dtype = dict(made_of), count, shape, np.dtype(dtype)
-        self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
+        self._count, self._shape, self.dtype = count, shape, np.dtype(dtype)
+        self._remedy = f"choose a different {spell('output')}, or add {spell('overwrite', True)}"
+        options = {"kind": OutputRecord, "convert": _without_removed_options, "remedy": self._remedy}
+        self._job = JobFolder(self.folder, "job.json", made_of, str(output), **options)
+        self._result = JobFolder(output.parent, f"{output.name}.json", made_of, str(output), **options)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the lock of the folder of the shards."""
+        return exclusive_lock(self.folder, spell("output", self.output))
 
     def finished(self) -> dict[str, Any] | None:
         """Return the record of the output, or None if the output is not finished.
 
         Also removes shards left behind by a run that was killed after it had joined them.
         """
-        record = _read(self._record)
-        if not self._is_ours(record) or record.get("truncated") is None or record.get("bytes") != _size(self.output):
+        record = _of_this_job(self._result)
+        if record is None or record.get("truncated") is None or record.get("bytes") != _size(self.output):
             return None
-        if self._is_ours(_read(self._job)):
+        if _of_this_job(self._job):
             self._remove()
         return record
 
@@ -115,10 +123,10 @@ class Shards:
         """
         with self._disk_errors():
             remove_leftovers(self.folder)
-            if not self._is_ours(_read(self._job)):
+            if _of_this_job(self._job) is None:
                 self._require_room(overwrite)
                 self._clear()
-                write_json_atomic(self._job, {"made_of": self._made_of, "chunks": self._count})
+                self._job.write({"chunks": self._count})
             # Existence is not enough: after a power failure, a file system may keep a name without its content.
             return [number for number in range(self._count) if not zipfile.is_zipfile(self._path(number))]
 
@@ -154,9 +162,9 @@ class Shards:
                 write(file, vectors())
                 file.flush()
                 fsync(file.fileno())
-                record = {"made_of": self._made_of, "truncated": sum(truncated), "bytes": file.tell()}
-                self._record.unlink(missing_ok=True)  # it describes the old output, which is replaced next
-            write_json_atomic(self._record, record)
+                facts = {"truncated": sum(truncated), "bytes": file.tell()}
+                self._result.path.unlink(missing_ok=True)  # it describes the old output, which is replaced next
+            record = self._result.write(facts)
             fsync(self.output.parent)
             self._remove()
         return record
@@ -178,25 +186,17 @@ class Shards:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}.npz"
 
-    def _is_ours(self, record: Mapping[str, Any] | None) -> bool:
-        return record is not None and record["made_of"] == self._made_of
-
     def _require_room(self, overwrite: bool) -> None:
         """Raise UserError if files of another job or of unknown origin are in the way of this one."""
-        job, record = _read(self._job), _read(self._record)
-        known = {self._job: job, self._record: record, **dict.fromkeys(self._shards(), job)}
-        unknown = [path for path, of_encode in known.items() if of_encode is None and os.path.lexists(path)]
-        if not unknown and not overwrite:  # what --overwrite replaces, or leaves as it is
-            started = next((saved for saved in (job, record) if saved and not self._is_ours(saved)), None)
-            remedy = f"choose a different {spell('output')}, or add {spell('overwrite', True)}"
-            if started:
-                different = difference(started["made_of"], self._made_of)
-                raise UserError(f"{self.output} was started with {different}; {remedy}")
-            if record is not None and self.output.exists():
-                raise UserError(f"{self.output} is not the file that {self._record} describes; {remedy}")
-            others = any(path.name != LOCK for path in self.folder.iterdir())
-            unknown = [self.folder] if job is None and others else []
-            unknown += [self.output] if record is None and os.path.lexists(self.output) else []
+        job, record = (saved.read(same=not overwrite) for saved in (self._job, self._result))
+        if record and self.output.exists() and not overwrite:
+            raise UserError(f"{self.output} is not the file that {self._result.path} describes; {self._remedy}")
+        # Links and folders at the places of the records, and shards without a record of their job.
+        unknown = [saved.path for saved in (self._job, self._result) if _is_no_file(saved.path)]
+        unknown += [] if job else self._shards()
+        if not overwrite:
+            unknown += [self.folder] if not job and any(path.name != LOCK for path in self.folder.iterdir()) else []
+            unknown += [self.output] if not record and os.path.lexists(self.output) else []
         if unknown:
             remedy = f"move it, or choose a different {spell('output')}"
             raise UserError(f"{unknown[0]} exists and was not written by dcpcse encode; {remedy}")
@@ -211,7 +211,7 @@ class Shards:
 
     def _remove(self) -> None:
         self._clear()
-        self._job.unlink()  # removed last: without it, shards would be of unknown origin
+        self._job.path.unlink()  # removed last: without it, shards would be of unknown origin
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -223,15 +223,21 @@ class Shards:
             ) from error
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return a record, or None if there is no such file or dcpcse did not write it."""
+def _of_this_job(saved: JobFolder) -> dict[str, Any] | None:
+    """Return a record, or None if there is none or if it is that of another job."""
     try:
-        record = schema.read(OutputRecord, path)
+        return saved.read()
     except UserError:
         return None
-    if record is not None:
-        record["made_of"]["options"] = without_removed_defaults(record["made_of"]["options"])
-    return record
+
+
+def _without_removed_options(record: dict[str, Any]) -> dict[str, Any]:
+    made_of = record["made_of"]
+    return {**record, "made_of": {**made_of, "options": without_removed_defaults(made_of["options"])}}
+
+
+def _is_no_file(path: Path) -> bool:
+    return os.path.lexists(path) and not path.is_file()
 
 
 def _size(path: Path) -> int | None:
