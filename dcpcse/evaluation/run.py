@@ -18,7 +18,7 @@ from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult
 from dcpcse.evaluation.evaluator import evaluate_sizes
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_prompts import read_prompts
+from dcpcse.evaluation.mteb_encoder import read_prompts
 from dcpcse.evaluation.mteb_tasks import (
     MtebResult,
     MtebTasks,

@@ -12,7 +12,7 @@ from senteval import TASKS, Result
 from senteval.frequent import COUNTED_IN
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
-from dcpcse.evaluation.mteb_records import NO_SUBSET
+from dcpcse.evaluation.outcomes import NO_SUBSET
 from dcpcse.evaluation.results_file import SizedResults, mteb_types
 from dcpcse.utils.run_files import mode_and_size
 from dcpcse.utils.tables import make_table

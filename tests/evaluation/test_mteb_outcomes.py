@@ -118,7 +118,7 @@ def test_a_task_in_one_pair_of_languages_has_outcomes_by_its_own_name(tiny):
 
 
 def test_the_parts_of_f1_are_those_of_scikit_learn():
-    from dcpcse.evaluation.mteb_outcomes import parts_of_f1
+    from dcpcse.evaluation.mteb_tasks import parts_of_f1
 
     predicted = np.random.default_rng(0).integers(0, 60, 60)
     predicted[:30] = np.arange(30)
