@@ -20,6 +20,7 @@ from dcpcse.encoders.storage.manifest import CONFIG, MODULES, is_model_folder
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.files import write_atomic
 from dcpcse.utils.parsing import parse_json, read_bytes, read_text
 from dcpcse.utils.run_files import is_number, read_scores
 
@@ -104,6 +105,20 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     return content.getvalue()
+
+
+def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
+    """Write the outcomes of examples (N,) to an .npz file.
+
+    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
+    Queries have their scores as `TASK/value` and, if it is known, the number of their relevant documents as
+    `TASK/gold`.
+
+    Args:
+        path: The file.
+        results: Task → result.
+    """
+    write_atomic(Path(path), packed(example_arrays(results)))
 
 
 def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -> RunOutcomes:

@@ -15,8 +15,7 @@ from sklearn.metrics import f1_score
 import dcpcse
 from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
 from dcpcse.evaluation.mteb_tasks import in_languages as in_languages_of
-from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes
-from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes, write_similarities
 from dcpcse.utils.errors import UserError
 
 LANGUAGES = {"de-en": ["deu-Latn", "eng-Latn"], "ar": ["ara-Arab"]}
