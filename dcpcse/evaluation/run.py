@@ -31,7 +31,7 @@ from dcpcse.evaluation.mteb_tasks import (
 )
 from dcpcse.evaluation.outcomes import write_similarities
 from dcpcse.evaluation.own_data import own_labels, own_pairs
-from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
+from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.evaluation.tables import headline
 from dcpcse.inference.arguments import PublishedEvaluationArguments
@@ -239,13 +239,13 @@ def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None
         return None
     settings = {"whitening": {"dimensions": args.whitening_dimensions}}
     settings["flow"] = {"epochs": args.flow_epochs, "learning_rate": args.flow_learning_rate, "seed": args.flow_seed}
-    postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
+    chosen = settings[args.postprocess]
     if args.fit_on is None:
         notify(f"{args.postprocess} is fitted to the sentences of each task, without their gold scores")
-        return Fitting(postprocessor)
+        return Fitting(args.postprocess, chosen)
     sentences = distinct_sentences(args.fit_on) if fit_on is None else tuple(fit_on)
     notify(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
-    return Fitting(postprocessor, sentences, args.fit_on)
+    return Fitting(args.postprocess, chosen, sentences, args.fit_on)
 
 
 def protocol_settings(args: EvaluationArguments) -> Settings:
