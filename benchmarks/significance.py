@@ -18,7 +18,7 @@ from prettytable import PrettyTable
 from scipy.stats import norm, spearmanr
 from sklearn.metrics import average_precision_score
 
-from dcpcse.evaluation.mteb_outcomes import parts_of_f1
+from dcpcse.evaluation.mteb_tasks import parts_of_f1
 from dcpcse.evaluation.significance import Outcomes, ResampledScores, difference, estimate, resample
 
 SHARES = (0.6, 0.25, 0.15)

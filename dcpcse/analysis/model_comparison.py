@@ -12,8 +12,7 @@ from prettytable import PrettyTable
 from senteval.names import FAMILY_OF
 
 from dcpcse.evaluation import significance
-from dcpcse.evaluation.mteb_records import MTEB
-from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes
+from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, RunOutcomes
 from dcpcse.utils.errors import UserError, first_names, plural
 from dcpcse.utils.tables import make_table
 

@@ -1,16 +1,25 @@
-"""The result of an evaluation: scores by task, tables as text and HTML, a DataFrame, and the JSON record."""
+"""The result of an evaluation: scores by task, tables as text and HTML, a DataFrame, and the JSON record.
 
+The record contains the scores, the model, the protocol, the versions and the data files.
+"""
+
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from senteval import Result
+import numpy as np
+from senteval import Result, Settings
 
-from dcpcse.evaluation.results_file import SizedResults, as_json, averages
-from dcpcse.evaluation.tables import html_tables, measures, tables
+from dcpcse.encoders.identity import identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
+from dcpcse.evaluation.postprocessing import Fitting
+from dcpcse.evaluation.tables import SizedResults, averages, html_tables, measures, mteb_types, tables
 from dcpcse.utils.arguments import path as as_path
 from dcpcse.utils.arguments import truth_value
+from dcpcse.utils.environment import versions
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
 
@@ -115,3 +124,71 @@ class EvaluationResult:
 
     def _repr_html_(self) -> str:
         return html_tables(self.at_size, self.mode)
+
+
+def head_of(
+    model: SentenceEncoder | ForeignEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
+) -> dict[str, Any]:
+    """Return the part of the JSON file that does not depend on scores: mode, model, protocol and versions.
+
+    Args:
+        model: The model.
+        mode: "test", "fasttest" or "dev".
+        settings: Settings of senteval.
+        fitting: The postprocessor; None without one.
+    """
+    head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict(), "versions": versions()}
+    return head if fitting is None else {**head, "postprocess": fitting.as_dict()}
+
+
+def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: EvaluationResult | None = None) -> str:
+    """Return the content of the JSON file of an evaluation.
+
+    The scores are those of the largest size, `truncate_dim`; `shorter` contains those of the other sizes.
+
+    Args:
+        head: The result of `head_of`.
+        at_size: Size of the embeddings → task → result.
+        evaluation: The finished evaluation; if it is None, `complete` is false.
+    """
+    (size, results), *others = at_size.items()
+    content = {"complete": evaluation is not None, **head}
+    if size is not None:
+        content["truncate_dim"] = size
+    content |= _scores(results)
+    if others:
+        content["shorter"] = {str(size): _scores(results) for size, results in others}
+    if evaluation is not None:
+        content["sentences"] = evaluation.sentences
+        content["seconds"] = evaluation.seconds
+        content["data"] = evaluation.files
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
+    types = mteb_types([result for result in results.values() if result.family == "mteb"])
+    means = {kind: float(np.mean(points)) for kind, points in types.items()}
+    return {
+        "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
+        "averages_x100": averages(results),
+        **({"mteb_types_x100": means} if means else {}),
+        "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
+    }
+
+
+def describe_model(model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
+    """Return a record of the model: method, representation, base encoder, and digests that identify its vectors.
+
+    denoised: whether the template's own vector is subtracted. Of an encoder of other code, its kind and name are
+    known, and its identity is empty.
+    """
+    if isinstance(model, ForeignEncoder):
+        return model.describe()
+    return {
+        "method": model.method,
+        "pooling": model.pooling,
+        "head_at_inference": model.head_at_inference,
+        "denoised": model.denoising.inference,
+        "base": asdict(model.source),
+        "identity": identity(model),
+    }

@@ -1,25 +1,45 @@
-"""An adapter that gives a `SentenceEncoder` the interface of mteb's EncoderProtocol."""
+"""An adapter that gives a model the interface of mteb's EncoderProtocol, with its prompts and its description."""
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.manifest import is_model_folder
+from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
+from dcpcse.encoders.storage.st_modules import MODEL_CONFIG, read_modules, read_pooling_settings
 from dcpcse.evaluation.evaluator import shortening
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_model_meta import model_meta
-from dcpcse.evaluation.mteb_prompts import folder_prompts, prompt_of, without_prefix
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, did_you_mean, spell
 from dcpcse.utils.packages import not_installed
+from dcpcse.utils.parsing import parse_yaml, read_json, read_text
+from dcpcse.utils.run_files import RUN_FILE, read_options
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
 """Name of an option of `encode` in mteb → its name in `SentenceEncoder.encode`."""
+
+INSTRUCTION = "{instruction}"
+"""Part of a prompt that is replaced by the instruction that mteb has for the task."""
+
+STS_TASKS = frozenset({"STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R"})
+
+TRAINING_DATA: Mapping[str, frozenset[str]] = {
+    "wiki1m_for_simcse.txt": frozenset({"Wikipedia"}),
+    "nli_for_simcse.csv": frozenset({"SNLI", "MNLI"}),
+    "allnli.csv": frozenset({"SNLI", "MNLI"}),
+    "stsb_train.csv": frozenset({"STSBenchmark"}),
+    "sts_texts.txt": STS_TASKS,
+}
+"""Training file of the presets → the data sets in it, by their names in mteb. All are English and public."""
 
 
 class MTEBEncoder:
@@ -29,7 +49,7 @@ class MTEBEncoder:
         model: A model returned by `dcpcse.load`, or a `ForeignEncoder`.
         encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
         truncate_dim: The size to which the embeddings are shortened. None: they are not.
-        prompts: The text before each text of a task, by names as in mteb (see `mteb_prompts`); it replaces the default
+        prompts: The text before each text of a task, by names as in mteb (see `read_prompts`); it replaces the default
             prompt of the model. None: the prompts in the settings of sentence-transformers in the folder.
         folder: The local folder of the model, whose run says on which data the model was trained.
 
@@ -164,3 +184,187 @@ def _require_finite(texts: list[str], vectors: np.ndarray) -> None:
 
 def _unit(embeddings: Any) -> Tensor:
     return F.normalize(torch.as_tensor(embeddings, dtype=torch.float32), dim=-1)
+
+
+def read_prompts(path: str | Path) -> dict[str, str]:
+    """Read a YAML or JSON file of prompts: name → text.
+
+    A name is that of a task or of a type of tasks, alone or followed by -query or -document, or query or document.
+    Tasks are those of mteb and those that have been loaded from the user's files. Raises UserError if the file is no
+    such mapping or a name is unknown.
+    """
+    option = spell("mteb_prompts", path)
+    if not Path(path).is_file():
+        raise UserError(f"{option}: no such file; give a YAML or JSON file")
+    try:
+        prompts = parse_yaml(read_text(path))
+    except ValueError as error:
+        raise UserError(f"{option} is not YAML or JSON ({error}); correct it") from error
+    if not isinstance(prompts, dict) or not prompts or not all(isinstance(text, str) for text in prompts.values()):
+        raise UserError(f"{option}: must be a mapping of names to texts, such as 'query: \"query: \"'; correct it")
+    known = _known_names()
+    for name in prompts:
+        if name not in known:
+            hint = did_you_mean(str(name), known)
+            raise UserError(
+                f"{option}: {str(name)[:80]!r} is no task; {hint + ' ' if hint else ''}give a task of mteb or of "
+                f"{spell('mteb')}, a type of tasks such as STS, query or document"
+            )
+    return prompts
+
+
+def folder_prompts(folder: Path) -> dict[str, str]:
+    """Return the prompts in the settings of sentence-transformers in a model folder, an empty dict if it has none.
+
+    Names that mteb does not know are left out, with a log line. Raises UserError if the pooling leaves prompts out,
+    which is not supported.
+    """
+    path = folder / MODEL_CONFIG
+    config = read_json(path) if path.is_file() else {}
+    prompts = config.get("prompts") if isinstance(config, dict) else None
+    if not isinstance(prompts, dict):
+        return {}
+    prompts = {name: text for name, text in prompts.items() if isinstance(text, str)}
+    if not any(prompts.values()):
+        return {}
+    known = _known_names()
+    used = {name: text for name, text in prompts.items() if name in known}
+    if unused := sorted(set(prompts) - set(used)):
+        notify(f"{path}: the prompts {', '.join(unused)} are names of no MTEB task and are not used for one")
+    if (folder / MODULES).is_file():
+        read_pooling_settings(folder, read_modules(folder), prefix=next(filter(None, prompts.values())))
+    # As in sentence-transformers, the default prompt precedes neither queries nor documents.
+    return {"query": "", "document": "", **used}
+
+
+def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> str | None:
+    """Return the prompt for the texts of a task, or None.
+
+    The most specific name is used, in mteb's order: TASK-query, TASK, TYPE-query, TYPE, query.
+
+    Args:
+        prompts: Name → prompt.
+        metadata: mteb's metadata of the task.
+        prompt_type: mteb's PromptType of the texts, query or document, or None.
+
+    Raises:
+        UserError: If the prompt needs an instruction and mteb has none for the task.
+    """
+    from mteb.models.abs_encoder import get_prompt  # imported here because it is slow
+
+    prompt = get_prompt(dict(prompts), metadata, prompt_type)
+    if prompt is None or INSTRUCTION not in prompt:
+        return prompt
+    if not (instruction := _instruction(metadata, prompt_type)):
+        raise UserError(f"mteb has no instruction for {metadata.name}; give it a prompt without {INSTRUCTION}")
+    return prompt.replace(INSTRUCTION, instruction)
+
+
+@contextmanager
+def without_prefix(model: Any) -> Iterator[None]:
+    """Let a model encode texts without its default prompt within the context."""
+    if not isinstance(model, SentenceEncoder):
+        yield
+        return
+    before, model.text_prefix = model.text_prefix, ""
+    try:
+        yield
+    finally:
+        model.text_prefix = before
+
+
+def _instruction(metadata: Any, prompt_type: Any) -> str:
+    from mteb.abstasks.abstask import get_abstask_prompt
+
+    prompt = metadata.prompt
+    if isinstance(prompt, dict):
+        return prompt.get(prompt_type.value, "") if prompt_type else ""
+    return prompt or get_abstask_prompt(metadata.name)
+
+
+def _known_names() -> set[str]:
+    """Return the names of prompts: those of tasks and types of tasks, also with -query or -document, and of kinds."""
+    from mteb.abstasks import AbsTask
+    from mteb.abstasks.task_metadata import TaskType
+    from mteb.types import PromptType
+
+    tasks = {task.metadata.name for task in _subclasses(AbsTask) if getattr(task, "metadata", None)}
+    kinds, names = [kind.value for kind in PromptType], [*tasks, *get_args(TaskType)]
+    return {*names, *kinds, *(f"{name}-{kind}" for name in names for kind in kinds)}
+
+
+def _subclasses(kind: type) -> Iterator[Any]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def model_meta(
+    mteb: Any, model: SentenceEncoder, folder: Path | None, prompts: Mapping[str, str], prefix: str, size: int | None
+) -> Any:
+    """Return mteb's ModelMeta of a model; what is unknown is None.
+
+    The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
+
+    Args:
+        mteb: The module.
+        model: The model.
+        folder: The model's folder, whose run says on which data it was trained, and whose README.md what its license
+            is.
+        prompts: The text before each text of a task, by name.
+        prefix: The model's default prompt.
+        size: Size of shortened embeddings, or None.
+    """
+    facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | ({"truncate_dim": size} if size else {})
+    facts |= {"prompts": dict(prompts)} if prompts else {}
+    base = model.source.name_or_path
+    base = Path(base).name if Path(base).is_absolute() else base
+    weights = list(model.parameters())
+    data = training_datasets(folder)
+    # What XLM-R learns from English data is meant for its other languages too.
+    is_multilingual = model.encoder.backbone.config.model_type == "xlm-roberta"
+    known = {
+        "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
+        "revision": hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40],
+        "languages": None if data is None or is_multilingual else ["eng-Latn"],
+        "n_parameters": sum(weight.numel() for weight in weights),
+        "n_embedding_parameters": model.encoder.backbone.get_input_embeddings().weight.numel(),
+        "memory_usage_mb": round(sum(weight.numel() * weight.element_size() for weight in weights) / 2**20),
+        "max_tokens": model.max_tokens,
+        "embed_dim": size or model.dimension,
+        "framework": ["PyTorch"],
+        "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,
+        "use_instructions": any([*prompts.values(), prefix]),
+        "training_datasets": data,
+        "public_training_data": None if data is None else True,
+        "adapted_from": base,
+        "license": _license(folder, get_args(mteb.types.Licenses)),
+    }
+    return mteb.models.ModelMeta.create_empty(overwrites=known)
+
+
+def training_datasets(folder: Path | None) -> set[str] | None:
+    """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
+
+    They follow from the name of the training file of the run, if it is one of the files that data/ builds for the
+    presets. Raises UserError if the run's record is damaged.
+    """
+    if folder is None or not (folder / RUN_FILE).is_file():
+        return None
+    file = read_options(folder).get("train_file")
+    names = TRAINING_DATA.get(Path(file).name) if isinstance(file, str) else None
+    return None if names is None else set(names)
+
+
+def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
+    """Return the license in the metadata of the folder's README.md; None if there is none that is known to mteb.
+
+    A README.md that cannot be read has no license: it says nothing about the vectors, which mteb evaluates anyway.
+    """
+    try:
+        text = read_text(folder / "README.md") if folder else ""
+        metadata = parse_yaml(text.partition("\n---")[0]) if text.startswith("---") else None
+    except (OSError, ValueError):
+        return None
+    value = metadata.get("license") if isinstance(metadata, dict) else None
+    return value.lower() if isinstance(value, str) and value.lower() in known else None

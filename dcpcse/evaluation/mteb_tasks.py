@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -26,20 +27,21 @@ from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
-from dcpcse.evaluation.mteb_outcomes import OutcomeRecorder
-from dcpcse.evaluation.mteb_prompts import without_prefix
-from dcpcse.evaluation.mteb_records import MTEB, scores_of_parts
-from dcpcse.evaluation.outcomes import ExampleOutcomes
+from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb, without_prefix
+from dcpcse.evaluation.outcomes import MTEB, ExampleOutcomes, part_names, scores_of_parts
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import OptionError, UserError, did_you_mean, first_line, first_names, plural, spell
+from dcpcse.utils.parsing import read_json
 
 OWN_MODULE = "_dcpcse_mteb_"
 """Start of the name of the module of a user's file of tasks."""
 
 PREFIX = f"{MTEB}/"
 """Prefix of a task's name in results."""
+
+MEASURES = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
+"""Start of the name of mteb's measure of a retrieval task → that of the same measure of one query, by pytrec_eval."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class MtebResult:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The main score × 100 of each part by its name, see `dcpcse.evaluation.mteb_records`."""
+        """The main score × 100 of each part by its name, see `dcpcse.evaluation.outcomes`."""
         return scores_of_parts(self.task, self.scores, "mteb")
 
     def as_dict(self) -> dict[str, Any]:
@@ -140,7 +142,16 @@ def find_benchmark(name: str) -> MtebTasks:
     Raises:
         UserError: If there is no such benchmark, or if it has tasks that are not of text alone.
     """
-    benchmark = _find_benchmark(name)
+    mteb = import_mteb()
+    try:
+        benchmark = mteb.get_benchmark(name)
+    except KeyError as error:
+        known = [alias for benchmark in mteb.get_benchmarks() for alias in (benchmark.name, *benchmark.aliases)]
+        hint = did_you_mean(name, known)
+        raise UserError(
+            f"{spell('mteb_benchmark', name)}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
+            "mteb.get_benchmarks()"
+        ) from error
     # The tasks are copied, because all users of the process share the benchmark's own ones.
     tasks = _by_name([copy(task) for task in benchmark.tasks])
     other = [task.metadata.name for task in benchmark.tasks if set(task.metadata.modalities) != {"text"}]
@@ -197,10 +208,8 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
     for code in languages:
         if code not in known:
             codes = sorted(language for language in known if "-" not in language)
-            near = _languages_like(code, codes)
-            how = (
-                f"did you mean {near}?" if near else f"give codes of ISO 639-3 with blanks between: {', '.join(codes)}"
-            )
+            near = did_you_mean(code, codes)
+            how = f"{near} " * bool(near) + f"give codes of ISO 639-3 with blanks between: {', '.join(codes)}"
             raise OptionError("mteb_languages", code, f"no task of {tasks.option} has this language", how)
     if left := [name.removeprefix(PREFIX) for name, supported in spoken.items() if not supported & set(languages)]:
         notify(f"{spell('mteb_languages', languages)}: left out, since they have none of these: {first_names(left)}")
@@ -211,20 +220,6 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
     needed = [task.metadata.name for task in selected.values() if task.metadata.name != MULTILINGUAL_TASKS[-1]]
     expression = tasks.expression and f"mteb.get_tasks(tasks={needed}, languages={list(languages)})"
     return replace(tasks, tasks=selected, expression=expression)
-
-
-def _languages_like(language: str, codes: Sequence[str]) -> str:
-    """Return the codes, with their names, of languages whose name contains the given one, or that of the given code.
-
-    language: a name, or a code of two or three letters.
-    """
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES  # code of two letters → name
-
-    names = {code: import_mteb().languages.ISO_TO_LANGUAGE.get(code, code) for code in codes}
-    code = language.lower()
-    name = {**LANGUAGES, **import_mteb().languages.ISO_TO_LANGUAGE}.get(code, code if len(code) > 3 else None)
-    matches = [match for match in codes if match == code or (name and name.lower() in names[match].lower())]
-    return ", ".join(f"{match} ({names[match]})" for match in matches)
 
 
 def _languages(task: Any) -> set[str]:
@@ -248,19 +243,25 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
         raise UserError(
             f"{spell('mteb_data_dir', data_dir)} is not a folder; give the folder that contains the copies"
         )
-    if tasks.expression is not None:
-        _load_offline(tasks, data_dir)
+    with nullcontext() if tasks.expression is None else _offline():
+        loaded = {name.removeprefix(PREFIX): _load_task(task, data_dir) for name, task in tasks.tasks.items()}
+    problems = {name: problem for name, problem in loaded.items() if problem is not None}
+    if not problems:
         return
-    for name, task in tasks.tasks.items():
-        if (problem := _load_task(task, data_dir)) is not None:
-            if type(task).__module__.startswith(OWN_MODULE):
-                how = "correct the file that defines the task"
-            else:
-                how = (
-                    f"run once with a network connection to download them, or give {spell('mteb_data_dir')} with a "
-                    "copy"
-                )
-            raise OptionError("mteb", name.removeprefix(PREFIX), f"its data cannot be loaded ({problem})", how)
+    first, reason = next(iter(problems.items()))
+    if type(tasks.tasks[PREFIX + first]).__module__.startswith(OWN_MODULE):
+        how = "correct the file that defines the task"
+    elif data_dir is not None:
+        how = f"put complete copies into {data_dir}"
+    elif tasks.expression is None:
+        how = f"run once with a network connection to download them, or give {spell('mteb_data_dir')} with copies"
+    else:
+        command = f"import mteb; [task.load_data() for task in {tasks.expression}]"
+        how = f'download them with python -c "{command}", or give {spell("mteb_data_dir")} with copies'
+    raise UserError(
+        f"{tasks.option}: the data of {len(problems)} of {plural(len(tasks.tasks), 'task')} are "
+        f"missing or incomplete ({first_names(list(problems))}; {first}: {reason}); {how}"
+    )
 
 
 def load_downloaded(tasks: MtebTasks) -> list[str]:
@@ -279,27 +280,6 @@ def load_downloaded(tasks: MtebTasks) -> list[str]:
                     "and download it again"
                 )
     return missing
-
-
-def _load_offline(tasks: MtebTasks, data_dir: str | Path | None) -> None:
-    with _offline():
-        problems = {
-            name.removeprefix(PREFIX): problem
-            for name, task in tasks.tasks.items()
-            if (problem := _load_task(task, data_dir)) is not None
-        }
-    if not problems:
-        return
-    first, reason = next(iter(problems.items()))
-    if data_dir is None:
-        command = f"import mteb; [task.load_data() for task in {tasks.expression}]"
-        how = f'download them with python -c "{command}", or give {spell("mteb_data_dir")} with copies'
-    else:
-        how = f"put complete copies into {data_dir}"
-    raise UserError(
-        f"{tasks.option}: the data of {len(problems)} of {plural(len(tasks.tasks), 'task')} are "
-        f"missing or incomplete ({first_names(list(problems))}; {first}: {reason}); {how}"
-    )
 
 
 def evaluate_mteb_tasks(
@@ -422,19 +402,6 @@ def _by_name(tasks: Sequence[Any]) -> dict[str, Any]:
     return {PREFIX + task.metadata.name: task for task in tasks}
 
 
-def _find_benchmark(name: str) -> Any:
-    mteb = import_mteb()
-    try:
-        return mteb.get_benchmark(name)
-    except KeyError as error:
-        known = [alias for benchmark in mteb.get_benchmarks() for alias in (benchmark.name, *benchmark.aliases)]
-        hint = did_you_mean(name, known)
-        raise UserError(
-            f"{spell('mteb_benchmark', name)}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
-            "mteb.get_benchmarks()"
-        ) from error
-
-
 def _find(name: str) -> list[Any]:
     """Return the mteb task of this name, or the tasks of FILE.py or FILE.py:CLASS."""
     path, _, class_name = name.partition(":")
@@ -484,20 +451,11 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _parts(task: Any) -> Iterator[Any]:
-    """Yield the task itself or, for an aggregate task, the tasks that it averages."""
-    if isinstance(task, import_mteb().abstasks.aggregated_task.AbsTaskAggregate):
-        yield from task.metadata.tasks
-    else:
-        yield task
-
-
 def _load_task(task: Any, data_dir: str | Path | None) -> str | None:
-    """Load the data of a task and of the tasks that it averages; return the reason if this is not possible."""
-    for part in _parts(task):
-        if (problem := _load_data(part, None if data_dir is None else Path(data_dir))) is not None:
-            return problem
-    return None
+    """Load the data of a task or, for an aggregate task, of those it averages; return the reason if this fails."""
+    parts = task.metadata.tasks if task.is_aggregate else [task]
+    problems = (_load_data(part, None if data_dir is None else Path(data_dir)) for part in parts)
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _load_data(task: Any, data_dir: Path | None) -> str | None:
@@ -574,3 +532,100 @@ def _offline() -> Iterator[None]:
     finally:
         for module, value in zip(places, before, strict=True):
             module.HF_HUB_OFFLINE = value
+
+
+class OutcomeRecorder:
+    """Recorder of the outcomes of one task while mteb evaluates it.
+
+    STS tasks have cosines and gold scores (Spearman), bitext mining has the part of each sentence in the mean F1, and
+    retrieval and reranking have the measure of each query. mteb gives no such outcomes of other tasks, or of tasks
+    whose main score is another one; these have none.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self._main_score: str = task.metadata.main_score
+        self._queries: dict[tuple[str, str], Sequence[float]] = {}
+        self._predictions: Mapping[str, Mapping[str, Any]] = {}
+
+    @contextmanager
+    def recording(self) -> Iterator[Path | None]:
+        """Record within the context, which gives the folder for mteb's predictions; None if none are needed."""
+        if self._reads_predictions:
+            with TemporaryDirectory() as folder:
+                yield Path(folder)
+                (path,) = Path(folder).glob("*.json")
+                self._predictions = read_json(path)
+            return
+        if (measure := self._measure_of_query) is None:
+            yield None
+            return
+        hook = self.task.task_specific_scores  # mteb calls it with the measures of all queries
+
+        @wraps(hook)
+        def recorded(scores: Mapping[str, Mapping[str, float]], *args: Any, **names: Any) -> Any:
+            if all(measure in measures for measures in scores.values()):
+                key = (names["hf_subset"], names["hf_split"])
+                self._queries[key] = [scores[query][measure] for query in sorted(scores)]
+            return hook(scores, *args, **names)
+
+        self.task.task_specific_scores = recorded
+        try:
+            yield None
+        finally:
+            del self.task.task_specific_scores
+
+    def outcomes(self, name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
+        """Return the outcomes of each part of the task by its name, see `dcpcse.evaluation.outcomes`.
+
+        Args:
+            name: mteb/TASK.
+            scores: Split → scores of subsets, as returned by mteb.
+        """
+        outcomes = {part: self._of(*key) for key, part in part_names(name, scores).items()}
+        return {part: outcome for part, outcome in outcomes.items() if outcome is not None}
+
+    def _of(self, subset: str, split: str) -> ExampleOutcomes | None:
+        if (subset, split) in self._queries:
+            return ExampleOutcomes("mean", np.array(self._queries[subset, split]), None)
+        if not self._reads_predictions:
+            return None
+        predicted = self._predictions[subset][split]
+        data = self.task.dataset.get(subset, self.task.dataset)[split]
+        if self.task.metadata.type == "STS":
+            return ExampleOutcomes("spearman", np.array(predicted["cosine_scores"]), np.array(data["score"]))
+        if isinstance(data, dict):  # of the first BUCC, which has gold pairs of its own
+            return None
+        (neighbours,) = predicted.values()
+        return ExampleOutcomes("mean", parts_of_f1([neighbour["corpus_id"] for neighbour in neighbours]), None)
+
+    @property
+    def _reads_predictions(self) -> bool:
+        kind, task = self.task.metadata.type, self.task
+        if task.is_aggregate:
+            return False
+        if kind == "STS":
+            return self._main_score == "cosine_spearman"
+        # Tasks with parallel subsets have predictions of another form.
+        return kind == "BitextMining" and self._main_score == "f1" and not task.parallel_subsets
+
+    @property
+    def _measure_of_query(self) -> str | None:
+        if not hasattr(self.task, "task_specific_scores"):
+            return None
+        start, _, cutoff = self._main_score.rpartition("_")
+        return MEASURES[f"{start}_"] + cutoff if f"{start}_" in MEASURES else None
+
+
+def parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
+    """Return the part (n,) of each sentence in the weighted mean of F1 over the n sentences.
+
+    A sentence that is found by its translation and by p - 1 others has precision 1 / p and recall 1, so that its F1 is
+    2 / (p + 1).
+
+    Args:
+        predicted: The index of the nearest sentence of each one, whose translation has the same index.
+    """
+    indices = np.array(predicted)
+    count = np.bincount(indices, minlength=len(indices))
+    return np.where(indices == np.arange(len(indices)), 2 / (count[: len(indices)] + 1), 0.0)

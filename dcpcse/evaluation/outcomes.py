@@ -1,10 +1,15 @@
-"""The outcomes of one run on each example of its tasks, from an evaluation or from results files."""
+"""The outcomes of one run on each example of its tasks, from an evaluation or from results files.
+
+The parts of a task of MTEB are tasks of their own: a split of a language, of a pair of languages, or of another
+subset. A part is named mteb/TASK/SUBSET/SPLIT, or mteb/TASK/SPLIT if the task has no subsets.
+"""
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from huggingface_hub.dataclasses import strict
@@ -12,12 +17,18 @@ from senteval import Result
 from senteval.names import FAMILY_OF
 
 from dcpcse.encoders.storage.manifest import CONFIG, MODULES, is_model_folder
-from dcpcse.evaluation.mteb_records import MTEB, families_of_parts, scores_of_parts
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.files import write_atomic
 from dcpcse.utils.parsing import parse_json, read_bytes, read_text
-from dcpcse.utils.run_files import read_scores
+from dcpcse.utils.run_files import is_number, read_scores
+
+MTEB = "mteb"
+"""The family of MTEB tasks, and the start of their names, since mteb and SentEval both have an STSBenchmark."""
+
+NO_SUBSET = "default"
+"""What mteb calls the only subset of a task without subsets."""
 
 MTEB_FACTS = "model_meta.json"
 """The file with which mteb describes the model in a folder of its results."""
@@ -94,6 +105,20 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     return content.getvalue()
+
+
+def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
+    """Write the outcomes of examples (N,) to an .npz file.
+
+    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
+    Queries have their scores as `TASK/value` and, if it is known, the number of their relevant documents as
+    `TASK/gold`.
+
+    Args:
+        path: The file.
+        results: Task → result.
+    """
+    write_atomic(Path(path), packed(example_arrays(results)))
 
 
 def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -> RunOutcomes:
@@ -238,3 +263,60 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
             schema.check(MtebRecord, content)
         scores |= scores_of_parts(f"{MTEB}/{content['task_name']}", content["scores"], path)
     return RunOutcomes(str(source), None, {}, scores, families_of_parts(scores, {}))
+
+
+def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str], str]:
+    """Return (subset, split) → name of each part of a task.
+
+    Args:
+        task: mteb/TASK.
+        scores: Split → scores of subsets, as mteb returns them.
+    """
+    names = {}
+    for split, subsets in scores.items():
+        for subset in subsets:
+            label = subset.get("hf_subset", NO_SUBSET)
+            names[label, split] = "/".join([task, *([] if label == NO_SUBSET else [label.replace("/", "_")]), split])
+    return names
+
+
+def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
+    """Return the main score × 100 of each part of a task, by its name.
+
+    Args:
+        task: mteb/TASK.
+        scores: See `part_names`.
+        source: What contains them, for messages.
+
+    Raises:
+        UserError: If they have another form.
+    """
+    try:
+        main_scores = {
+            name: next(entry["main_score"] for entry in scores[split] if entry.get("hf_subset", NO_SUBSET) == subset)
+            for (subset, split), name in part_names(task, scores).items()
+        }
+    except (AttributeError, KeyError, TypeError):
+        main_scores = {}
+    if not main_scores or not all(map(is_number, main_scores.values())):
+        raise UserError(f"{source}: a main score of {task} is missing or not a number; evaluate the task again")
+    return {name: 100 * score for name, score in main_scores.items()}
+
+
+def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
+    """Return the families of the parts of MTEB tasks and, in turn, of these families.
+
+    The splits of a subset are a family, and so are the subsets of a task; families of tasks are their type and mteb.
+
+    Args:
+        names: Names of parts, of which those that start with mteb/ count.
+        types: mteb/TASK → mteb's type of the task, if it is known.
+    """
+    families: dict[str, tuple[str, ...]] = {}
+    for name in (name for name in names if name.startswith(f"{MTEB}/")):
+        while name.count("/") > 1:
+            families[name] = (name.rpartition("/")[0],)
+            (name,) = families[name]
+        kind = types.get(name)
+        families[name] = (f"{MTEB} {kind}", MTEB) if kind else (MTEB,)
+    return families

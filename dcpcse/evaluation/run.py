@@ -15,10 +15,10 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.advice import OF_EVALUATION, advice
 from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
-from dcpcse.evaluation.evaluation_result import EvaluationResult
+from dcpcse.evaluation.evaluation_result import EvaluationResult, as_json, head_of
 from dcpcse.evaluation.evaluator import evaluate_sizes
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
-from dcpcse.evaluation.mteb_prompts import read_prompts
+from dcpcse.evaluation.mteb_encoder import read_prompts
 from dcpcse.evaluation.mteb_tasks import (
     MtebResult,
     MtebTasks,
@@ -29,9 +29,9 @@ from dcpcse.evaluation.mteb_tasks import (
     load_data,
     multilingual_tasks,
 )
+from dcpcse.evaluation.outcomes import write_similarities
 from dcpcse.evaluation.own_data import own_labels, own_pairs
-from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
-from dcpcse.evaluation.results_file import Report, head_of, write_similarities
+from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.evaluation.retrieval_data import retrieval_tasks
 from dcpcse.evaluation.tables import headline
 from dcpcse.inference.arguments import PublishedEvaluationArguments
@@ -45,7 +45,7 @@ from dcpcse.utils.distributed import (
     require_same_in_all_processes,
 )
 from dcpcse.utils.errors import UserError, spell
-from dcpcse.utils.files import require_output, require_writable
+from dcpcse.utils.files import require_output, require_writable, write_atomic
 from dcpcse.utils.run_files import read_scores
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
@@ -95,14 +95,14 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     args = replace(args, device=local_device(args.device))
     model = load_model(args.model_name_or_path, args, published)
     head = plan.head(model)
-    report = Report(args.output_file, head) if args.output_file and is_main_process() else None
+    output = Path(args.output_file) if args.output_file and is_main_process() else None
     at_size: dict[int | None, dict[str, Result | MtebResult]] = {}
 
     def on_result(size: int | None, result: Result | MtebResult) -> None:
         at_size.setdefault(size, {})[result.task] = result
         notify(f"{result.task}: {headline(result)}" + (f" (first {size} values)" if size else ""))
-        if report:
-            report.write(at_size)
+        if output:
+            write_atomic(output, as_json(head, at_size))
 
     folder = local_folder(args.model_name_or_path, args) if plan.mteb else None
     evaluation = evaluate_plan(plan, model, head, show_progress=True, folder=folder, on_result=on_result)
@@ -111,8 +111,8 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
         _notify_summary(evaluation)
         if args.similarities_file:
             write_similarities(args.similarities_file, evaluation.results)
-    if report:
-        report.write(evaluation.at_size, evaluation)
+    if output:
+        write_atomic(output, evaluation.to_json())
     destroy_process_group()
 
 
@@ -239,13 +239,13 @@ def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None
         return None
     settings = {"whitening": {"dimensions": args.whitening_dimensions}}
     settings["flow"] = {"epochs": args.flow_epochs, "learning_rate": args.flow_learning_rate, "seed": args.flow_seed}
-    postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
+    chosen = settings[args.postprocess]
     if args.fit_on is None:
         notify(f"{args.postprocess} is fitted to the sentences of each task, without their gold scores")
-        return Fitting(postprocessor)
+        return Fitting(args.postprocess, chosen)
     sentences = distinct_sentences(args.fit_on) if fit_on is None else tuple(fit_on)
     notify(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
-    return Fitting(postprocessor, sentences, args.fit_on)
+    return Fitting(args.postprocess, chosen, sentences, args.fit_on)
 
 
 def protocol_settings(args: EvaluationArguments) -> Settings:

@@ -12,10 +12,12 @@ from senteval import TASKS, Result
 from senteval.frequent import COUNTED_IN
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
-from dcpcse.evaluation.mteb_records import NO_SUBSET
-from dcpcse.evaluation.results_file import SizedResults, mteb_types
+from dcpcse.evaluation.outcomes import NO_SUBSET
 from dcpcse.utils.run_files import mode_and_size
 from dcpcse.utils.tables import make_table
+
+SizedResults = Mapping[int | None, Mapping[str, Result]]
+"""Size of the embeddings (None: as they are) → task → result; the largest size comes first."""
 
 BOX_PLOT_WIDTH = 41
 
@@ -81,6 +83,23 @@ def headline(result: Result) -> str:
 def measures(result: Result) -> list[tuple[str, float, int | None]]:
     """Return the scores of a result, the main one first: (metric, score, number of scored examples or None)."""
     return FAMILY_MEASURES[result.family](result)
+
+
+def averages(results: Mapping[str, Result]) -> dict[str, float]:
+    """Return family of tasks → mean of `points` over its results; families without points are left out."""
+    families: dict[str, list[float]] = {}
+    for result in results.values():
+        if hasattr(result, "points"):
+            families.setdefault(result.family, []).append(result.points)
+    return {family: float(np.mean(points)) for family, points in families.items()}
+
+
+def mteb_types(results: Sequence[Result]) -> dict[str, list[float]]:
+    """Return type of MTEB tasks → scores × 100 of the tasks of this type, in the order of the first task of each."""
+    types: dict[str, list[float]] = {}
+    for result in results:
+        types.setdefault(result.task_type, []).append(result.points)
+    return types
 
 
 def _table(

@@ -1,10 +1,9 @@
 """Train, load and check the tokenizer of a masked language model."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from dcpcse.encoders.backbones import load_tokenizer
@@ -56,38 +55,26 @@ def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrain
 
 def train_word_piece(lines: Iterable[str], size: int, lowercase: bool) -> PreTrainedTokenizerFast:
     """Return BERT's tokenizer with a WordPiece vocabulary of at most `size` tokens."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
     # A letter takes two entries: at the start of a word, and after it. Rare letters would fill a small vocabulary.
     letters = min(1000, max(size // 20, min(100, size // 3)))
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        min_frequency=MIN_FREQUENCY,
-        special_tokens=list(BERT_SPECIAL),
-        limit_alphabet=letters,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(lines, trainer)
-    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
+    new = BertTokenizer(vocab=_numbered(BERT_SPECIAL), do_lower_case=lowercase)
+    return _trained(new, lines, size, limit_alphabet=letters)
 
 
 def train_byte_level_bpe(lines: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     """Return RoBERTa's tokenizer with a byte-level BPE vocabulary of at most `size` tokens, at least 261."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        min_frequency=MIN_FREQUENCY,
-        special_tokens=list(ROBERTA_SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(lines, trainer)
-    # The library has no other access to the merges.
-    model = json.loads(tokenizer.to_str())["model"]
-    return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+    return _trained(RobertaTokenizer(vocab=_numbered(ROBERTA_SPECIAL), merges=[]), lines, size)
+
+
+def _numbered(tokens: Iterable[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def _trained(
+    tokenizer: PreTrainedTokenizerFast, lines: Iterable[str], size: int, **options: Any
+) -> PreTrainedTokenizerFast:
+    options |= {"min_frequency": MIN_FREQUENCY, "show_progress": False}
+    return tokenizer.train_new_from_iterator(lines, size, **options)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -171,7 +171,7 @@ class TaskScores(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class EvaluatedModel(schema.Open):
-    """The model in a file of scores, as `dcpcse.evaluation.results_file.describe_model` records it."""
+    """The model in a file of scores, as `dcpcse.evaluation.evaluation_result.describe_model` records it."""
 
     identity: dict = field(default_factory=dict)
 
@@ -179,7 +179,7 @@ class EvaluatedModel(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class Scores(schema.Open):
-    """A file of scores that `dcpcse.evaluation.results_file` wrote. A score that is null counts as missing."""
+    """A file of scores that `dcpcse.evaluation.evaluation_result` wrote. A score that is null counts as missing."""
 
     nan = True  # standard deviations of a single run, for instance
     scores_x100: dict[str, int | float | None] = schema.finite(default_factory=dict)

@@ -11,8 +11,7 @@ from senteval_tiny import hashed_encode, write_tiny_data, write_tiny_task
 import dcpcse
 from dcpcse import UserError
 from dcpcse.cli.commands.compare import compare_command
-from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes, is_results, read_outcomes
-from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes, is_results, read_outcomes, write_similarities
 from dcpcse.evaluation.significance import Outcomes, difference, resample
 
 TASKS = ["STSBenchmark", "STS13"]

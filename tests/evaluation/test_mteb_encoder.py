@@ -23,9 +23,7 @@ import dcpcse
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.evaluation.evaluator import evaluate_suite
-from dcpcse.evaluation.mteb_encoder import MTEBEncoder
-from dcpcse.evaluation.mteb_model_meta import TRAINING_DATA
-from dcpcse.evaluation.mteb_prompts import prompt_of
+from dcpcse.evaluation.mteb_encoder import TRAINING_DATA, MTEBEncoder, prompt_of
 from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
 from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError

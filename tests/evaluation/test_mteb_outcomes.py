@@ -15,8 +15,7 @@ from sklearn.metrics import f1_score
 import dcpcse
 from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
 from dcpcse.evaluation.mteb_tasks import in_languages as in_languages_of
-from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes
-from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes, write_similarities
 from dcpcse.utils.errors import UserError
 
 LANGUAGES = {"de-en": ["deu-Latn", "eng-Latn"], "ar": ["ara-Arab"]}
@@ -118,7 +117,7 @@ def test_a_task_in_one_pair_of_languages_has_outcomes_by_its_own_name(tiny):
 
 
 def test_the_parts_of_f1_are_those_of_scikit_learn():
-    from dcpcse.evaluation.mteb_outcomes import parts_of_f1
+    from dcpcse.evaluation.mteb_tasks import parts_of_f1
 
     predicted = np.random.default_rng(0).integers(0, 60, 60)
     predicted[:30] = np.arange(30)

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcpcse.evaluation.postprocessing import Fitting, WhiteningFitter
-from dcpcse.evaluation.postprocessing.flow import Flow, fit_flow
-from dcpcse.evaluation.postprocessing.whitening import Whitening
+from dcpcse.evaluation.postprocessing import LOG_SCALE, Fitting, Flow, Whitening, fit_flow
 from dcpcse.utils.errors import UserError
 
 
@@ -67,6 +65,21 @@ def test_directions_in_which_nothing_varies_are_left_out_and_said(caplog):
 # Flow
 
 
+@torch.no_grad()
+def inverse(flow: Flow, latent: torch.Tensor) -> torch.Tensor:
+    """The embeddings (N, H) of latent vectors (N, H): each part of a flow is undone, the last one first."""
+    parts = list(latent.split(flow.split_sizes, dim=1))
+    x = latent.new_empty(len(latent), 0)
+    for steps, part in zip(reversed(flow.levels), reversed(parts), strict=True):
+        x = torch.cat([x, part], dim=1)
+        for step in reversed(steps):
+            shifting, shifted = x.split(step.coupling.sizes, dim=1)
+            before = shifted - (step.coupling(torch.cat([shifting, shifted], dim=1))[:, shifting.shape[1] :] - shifted)
+            x = torch.cat([shifting, before], dim=1).flip(1)
+            x = x * (-LOG_SCALE * step.norm.log_scale).exp() - step.norm.shift
+    return x
+
+
 def test_channels_that_never_vary_do_not_blow_up():
     vectors = anisotropic(600, 32)
     vectors[:, [0, 5, 31]] = 0.25
@@ -74,7 +87,7 @@ def test_channels_that_never_vary_do_not_blow_up():
     flow = fit_flow(vectors, epochs=3, on_step=lambda step, steps, likelihood: told.append(likelihood))
     assert np.isfinite(told).all() and np.mean(told[-20:]) > np.mean(told[:20])
     given = torch.from_numpy(vectors)
-    torch.testing.assert_close(flow.inverse(flow(given)), given, rtol=0, atol=1e-4)
+    torch.testing.assert_close(inverse(flow, flow(given)), given, rtol=0, atol=1e-4)
 
 
 def begun(dimension: int, **options) -> Flow:
@@ -89,7 +102,7 @@ def begun(dimension: int, **options) -> Flow:
 def test_the_inverse_gives_the_embeddings_back(dimension):
     vectors = torch.from_numpy(anisotropic(300, dimension))
     flow = fit_flow(vectors.numpy(), epochs=2)
-    torch.testing.assert_close(flow.inverse(flow(vectors)), vectors, rtol=0, atol=1e-4)
+    torch.testing.assert_close(inverse(flow, flow(vectors)), vectors, rtol=0, atol=1e-4)
 
 
 def test_the_log_determinant_is_that_of_the_jacobian():
@@ -137,6 +150,6 @@ def test_wrong_input_is_refused():
 
 
 def test_embeddings_that_are_not_finite_are_named_by_their_file():
-    fitting = Fitting(WhiteningFitter(), ("a", "b"), "nli.csv")
+    fitting = Fitting("whitening", {"dimensions": None}, ("a", "b"), "nli.csv")
     with pytest.raises(UserError, match=r'fit_on="nli\.csv": some embeddings are not finite'):
         fitting.finish(lambda sentences: np.full((len(sentences), 4), np.nan))

@@ -11,8 +11,7 @@ from senteval.pairs import BinaryPairsResult
 from senteval.retrieval import RetrievalResult
 from senteval.transfer import TransferResult
 
-from dcpcse.evaluation.results_file import averages
-from dcpcse.evaluation.tables import box_plot, headline, measures, tables
+from dcpcse.evaluation.tables import averages, box_plot, headline, measures, tables
 
 
 def sts(task: str, spearman: float, family: str = "sts") -> TaskResult:

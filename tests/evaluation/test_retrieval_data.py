@@ -19,8 +19,7 @@ import dcpcse
 from dcpcse.evaluation.evaluator import dev_metrics
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
 from dcpcse.evaluation.mteb_tasks import MtebTasks, load_data
-from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes
-from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes, write_similarities
 from dcpcse.evaluation.retrieval_data import own_retrieval, retrieval_tasks
 from dcpcse.utils.errors import UserError
 

@@ -237,7 +237,7 @@ def test_data_without_a_column_are_one_line(words, tool, tmp_path):
 
 def test_data_that_are_not_here_are_one_line_before_the_encoder_is_loaded(tool):
     argv = ["--model_name_or_path", "/no/such/encoder", "--mteb", "STS13"]
-    refused(tool, evaluate_command, argv, "--mteb STS13: its data cannot be loaded", "--mteb_data_dir")
+    refused(tool, evaluate_command, argv, "--mteb: the data of 1 of 1 task are missing", "STS13", "--mteb_data_dir")
 
 
 def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypatch, capsys):

@@ -1,24 +1,85 @@
-"""A normalising flow that maps sentence embeddings to a Gaussian (BERT-flow; Li et al. 2020), based on Glow.
+"""Unsupervised transformations of sentence embeddings: whitening and flow.
 
-The architecture is that of the published code: three levels of three steps each. A step consists of an activation
-normalisation, a reversal of the channels, and an additive coupling of width 32. After each level half of the channels
-are split off as latent channels. The prior is a standard Gaussian.
+Whitening gives embeddings mean 0 and an identity covariance matrix (BERT-whitening; Su et al. 2021). The flow maps
+them to a Gaussian (BERT-flow; Li et al. 2020); it is based on Glow, with the architecture of the published code: three
+levels of three steps each. A step consists of an activation normalisation, a reversal of the channels, and an additive
+coupling of width 32. After each level half of the channels are split off as latent channels. The prior is a standard
+Gaussian.
 """
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
-from dcpcse.utils.errors import UserError, spell
+from dcpcse.utils.errors import OptionError, UserError, spell
+
+logger = logging.getLogger(__name__)
+
+Map = Callable[[np.ndarray], np.ndarray]
+"""A function from embeddings (n, H) to mapped embeddings (n, K) in float32."""
+
+LEAST_SHARE = 1e-10
+"""Directions with less than this share of the largest variance are rounding errors, which whitening would amplify."""
 
 LOG_SCALE = 3.0
 """Scales are stored as logarithms divided by this constant, which makes Adam's steps larger (as in Glow)."""
 
 LEAST_DEVIATION = 1e-3
 """Channels whose standard deviation is below this share of the largest one are considered constant."""
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """The map x → (x − mean) · matrix.
+
+    Args:
+        mean: (H,).
+        matrix: (H, K), columns in descending order of variance.
+    """
+
+    mean: np.ndarray
+    matrix: np.ndarray
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray, dimensions: int | None = None) -> "Whitening":
+        """Return the map that gives vectors mean 0 and an identity covariance matrix, computed in float64.
+
+        Args:
+            vectors: (N, H).
+            dimensions: K, the number of directions of largest variance that are kept. None: all directions in which
+                the vectors vary; a warning is logged if there are fewer than H.
+
+        Raises:
+            UserError: If the vectors vary in fewer than K directions, or in none.
+        """
+        exact = np.asarray(vectors, dtype=np.float64)
+        mean = exact.mean(0)
+        # The singular vectors of the covariance matrix are its eigenvectors, in descending order of variance.
+        directions, variances, _ = np.linalg.svd(np.cov(exact, rowvar=False, bias=True))
+        rank = int((variances > LEAST_SHARE * variances[0]).sum())
+        size = rank if dimensions is None else dimensions
+        if dimensions is None and rank < exact.shape[1]:
+            logger.warning(
+                "whitening keeps %d of %d dimensions: the embeddings vary in no others", rank, exact.shape[1]
+            )
+        if not 1 <= size <= rank:
+            raise UserError(
+                f"whitening to {size} dimensions: the {len(exact)} embeddings that it is fitted to vary in {rank} "
+                f"of {exact.shape[1]} dimensions only; fit it to more sentences, or keep fewer dimensions"
+            )
+        return cls(mean, directions[:, :size] / np.sqrt(variances[:size]))
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the whitened embeddings (N, K), in float32, of embeddings (N, H)."""
+        return ((vectors - self.mean) @ self.matrix).astype(np.float32)
 
 
 class ActNorm(nn.Module):
@@ -42,9 +103,6 @@ class ActNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x + self.shift) * (LOG_SCALE * self.log_scale).exp()
-
-    def inverse(self, z: Tensor) -> Tensor:
-        return z * (-LOG_SCALE * self.log_scale).exp() - self.shift
 
     @property
     def log_determinant(self) -> Tensor:
@@ -88,10 +146,6 @@ class Coupling(nn.Module):
         first, second = x.split(self.sizes, dim=1)
         return torch.cat([first, second + self._shift(first)], dim=1)
 
-    def inverse(self, z: Tensor) -> Tensor:
-        first, second = z.split(self.sizes, dim=1)
-        return torch.cat([first, second - self._shift(first)], dim=1)
-
 
 class FlowStep(nn.Module):
     """A flow step: activation normalisation, reversal of the channels, additive coupling.
@@ -111,9 +165,6 @@ class FlowStep(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.coupling(self.norm(x).flip(1))
-
-    def inverse(self, z: Tensor) -> Tensor:
-        return self.norm.inverse(self.coupling.inverse(z).flip(1))
 
 
 class Flow(nn.Module):
@@ -149,16 +200,6 @@ class Flow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the latent vectors (N, H) of embeddings (N, H); their channels are in the order of the levels."""
         return self._through(x, lambda step, x: step(x))
-
-    def inverse(self, z: Tensor) -> Tensor:
-        """Return the embeddings (N, H) of latent vectors (N, H)."""
-        parts = list(z.split(self.split_sizes, dim=1))
-        x = z.new_empty(len(z), 0)
-        for steps, latent in zip(reversed(self.levels), reversed(parts), strict=True):
-            x = torch.cat([x, latent], dim=1)
-            for step in reversed(steps):
-                x = step.inverse(x)
-        return x
 
     def log_likelihood(self, x: Tensor) -> Tensor:
         """Return the log density (N,) of embeddings (N, H), in nats."""
@@ -232,3 +273,71 @@ def fit_flow(
             step += 1
             on_step(step, steps, likelihood.item())
     return flow.requires_grad_(False).eval()
+
+
+def _fit_whitening(vectors: np.ndarray, *, show_progress: bool, dimensions: int | None) -> Map:
+    return Whitening.fit(vectors, dimensions)
+
+
+def _fit_flow(vectors: np.ndarray, *, show_progress: bool, **settings: Any) -> Map:
+    with tqdm(desc="fit flow", unit="step", mininterval=1, disable=not show_progress) as bar:
+
+        def on_step(step: int, steps: int, likelihood: float) -> None:
+            bar.total = steps
+            bar.set_postfix_str(f"log-likelihood {likelihood:.4f} per dimension", refresh=False)
+            bar.update()
+
+        flow = fit_flow(vectors, on_step=on_step, **settings)
+    return lambda others: flow(torch.from_numpy(np.ascontiguousarray(others, dtype=np.float32))).numpy()
+
+
+POSTPROCESSORS: Mapping[str, Callable[..., Map]] = {"whitening": _fit_whitening, "flow": _fit_flow}
+"""Value of --postprocess → function of embeddings (N, H) and settings that fits the map to them and returns it."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A postprocessor and the sentences whose embeddings it is fitted to.
+
+    Args:
+        name: A key of `POSTPROCESSORS`.
+        settings: The settings that it takes.
+        sentences: The sentences; None fits it to the distinct sentences of each task.
+        source: The file that contains the sentences, for messages and records.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    sentences: tuple[str, ...] | None = None
+    source: str | None = None
+
+    def finish(self, encode: Callable[[list[str]], np.ndarray], show_progress: bool = False) -> Map:
+        """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
+
+        Args:
+            encode: Returns the embeddings of `sentences`.
+            show_progress: Show a progress bar.
+
+        Raises:
+            UserError: If these embeddings are not finite, or if the postprocessor cannot be fitted to them.
+        """
+        fit = partial(POSTPROCESSORS[self.name], show_progress=show_progress, **self.settings)
+        if self.sentences is None:
+            return lambda vectors: fit(vectors)(vectors)
+        vectors = encode(list(self.sentences))
+        if not np.isfinite(vectors).all():
+            raise OptionError(
+                "fit_on",
+                self.source,
+                "some embeddings are not finite (NaN or infinite)",
+                "check whether training diverged",
+            )
+        return fit(vectors)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable record of the postprocessor and the sentences."""
+        if self.sentences is None:
+            fitted = {"fitted_to": "the distinct sentences of each task"}
+        else:
+            fitted = {"fitted_to": self.source, "sentences": len(self.sentences)}
+        return {"name": self.name, **self.settings, **fitted}
