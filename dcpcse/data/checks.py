@@ -67,8 +67,12 @@ LeaveOut = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """A column of sentences that probably has no text. is_fatal: whether training on it would be useless."""
+    """What is probably wrong with a column: its name (`header`), its text (`column`) or its scores (`scores`).
 
+    is_fatal: whether training on it would be useless.
+    """
+
+    what: str
     text: str
     is_fatal: bool = False
 
@@ -101,7 +105,7 @@ class ColumnContents:
             remedies.insert(0, f"name it {targets[len(names)]}{'' if index else ', and make it the last column'}")
         values = ", ".join(repr(value[:40]) for value in column.first)
         text = f"the column {names[index]!r} is in the place of sentences but has {contents}: {values}"
-        return ColumnProblem(f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
+        return ColumnProblem("column", f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
 
 
 class _Contents:
@@ -146,30 +150,27 @@ class _Contents:
         return max(self._forms, key=self._forms.get) if self._forms and self._rows else None
 
 
-def score_problem(header: Header) -> str | None:
-    """Return the problem of a third column whose labels do not say which pairs are similar; None if they do."""
+def score_problems(header: Header) -> list[ColumnProblem]:
+    """Return the problem of a third column whose labels do not say which pairs are similar, if they do not."""
     name = header.names[-1]
     if header.words is None or name.lower() == SCORE or header.words not in (BINARY, ("true", "false"), ("yes", "no")):
-        return None
+        return []
     similar, other = header.words
-    return f"the column {name!r} has {other} and {similar}, which are read as scores: {similar} for a similar pair"
+    text = f"the column {name!r} has {other} and {similar}, which are read as scores: {similar} for a similar pair"
+    return [ColumnProblem("scores", text)]
 
 
 def _form(cell: str) -> str | None:
     return next((form for form, pattern in _FORMS.items() if pattern.fullmatch(cell)), None)
 
 
-def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
-    """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else None."""
-    if format_of(Path(path)) not in (".csv", ".tsv"):
-        return None
-    said = next((name for name in names if _is_said(name)), None)
-    if said is None:
-        return None
-    return (
-        f"the first row looks like a sentence ({said[:40]!r}), but it names the columns and is not trained on; give a "
-        "row of names before it"
-    )
+def header_problems(path: Path | None, names: Sequence[str]) -> list[ColumnProblem]:
+    """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else []."""
+    said = next(filter(_is_said, names), None)
+    if path is None or format_of(path) not in (".csv", ".tsv") or said is None:
+        return []
+    text = f"the first row looks like a sentence ({said[:40]!r}), but it names the columns and is not trained on"
+    return [ColumnProblem("header", f"{text}; give a row of names before it")]
 
 
 def _is_said(name: str) -> bool:

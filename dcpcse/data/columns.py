@@ -367,11 +367,12 @@ def normalize_label(header: Header, cell: str) -> str:
     if header.target == LABEL:
         return _relation(cell)
     if header.target == CLASS:
-        return _class(cell)
+        return class_word(cell)
     return repr(_binary_score(header, cell) if header.words else _score(cell))
 
 
-def _class(cell: str) -> str:
+def class_word(cell: str) -> str:
+    """Return a class as a word. Raises ValueError if it is a number that is not whole."""
     if _DECIMAL.fullmatch(cell):
         raise ValueError(
             f"found {cell[:40]} as a class; give every class as a word or a whole number (scores belong to pairs: two "

@@ -95,10 +95,8 @@ def test_classes_of_all_objects_are_those_of_a_file(load):
 def test_classes_may_be_whole_numbers_and_missing_ones_are_dropped(load):
     found = load(pd.DataFrame({"text": TEXTS[:4], "label": [1, None, 2, 1]}))  # floats in pandas
     assert (found.classes, found.dropped, found.dropped_lines) == ({"1": 2, "2": 1}, 1, (2,))
-    with pytest.raises(UserError, match=r"row 2, column 2: found the number 2.5 as a class; give every class as"):
+    with pytest.raises(UserError, match=r"row 2: found 2.5 as a class; give every class as"):
         load([("a", 1), ("b", 2.5)])
-    with pytest.raises(UserError, match=r"row 2, column 2: found the number inf as a class"):
-        load([("a", 1), ("b", float("inf"))])
 
 
 def test_pairs_of_strings_without_names_stay_pairs(load):
