@@ -209,33 +209,32 @@ _NAMES = {"\t": "tabs", "|": "vertical bars", ";": "semicolons", ",": "commas"}
 _QUOTED = re.compile("'.+'|`.+`|“.+”|„.+[“”]|«.+»|\".+\"")
 
 
-def format_problem(path: Path, *, as_text: bool = False) -> list[str]:
+def format_problem(path: Path) -> list[str]:
     """Return the problem of a file that is probably not what its name says, and what its first line is read as.
 
-    as_text: whether each line is read as a sentence whatever the name is. Returns [] if there is no such problem, or
-    if the file cannot be read, which its reader reports.
+    Returns [] if there is no such problem, or if the file cannot be read, which its reader reports.
     """
-    suffix = ".txt" if as_text else format_of(path)
-    lines = _first_lines(path) if suffix in (".txt", ".csv", ".tsv") else []
+    suffix = format_of(path)
+    lines = [] if suffix in (".json", ".jsonl", ".parquet") else _first_lines(path)
     if not lines:
         return []
-    delimiter = None if suffix == ".txt" else delimiter_of(path)
+    delimiter = delimiter_of(path) if suffix in (".csv", ".tsv") else None
     rows = [[line] for line in lines] if delimiter is None else _rows(lines, delimiter)
     rows = [[cell.strip() for cell in row] for row in rows]
-    problem = _found(lines, delimiter, rows, format_of(path))
+    problem = _found(lines, delimiter, rows)
     if problem is None:
         return []
     read = f"the sentence {_short(rows[0][0])}" if delimiter is None else f"the columns {_listed(rows[0])}"
     return [problem, f"its first line is read as {read}"]
 
 
-def warn_of_format(path: Path, *, as_text: bool = False) -> None:
+def warn_of_format(path: Path) -> None:
     """Log the lines of `format_problem` as warnings."""
-    for problem in format_problem(path, as_text=as_text):
+    for problem in format_problem(path):
         warn(f"{path}: {problem}")
 
 
-def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[str]], extension: str) -> str | None:
+def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[str]]) -> str | None:
     kind = "a text file with one sentence per line" if delimiter is None else f"a table with {_NAMES[delimiter]}"
     if _is_json(lines):
         return f"its lines are JSON, but it is read as {kind}; name it .jsonl, or .json if it is one array"
@@ -243,8 +242,6 @@ def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[
     if widths[0][0] == 1 and (separator := _delimiter(lines)) not in (None, delimiter):
         suffix = {",": ".csv"}.get(separator, ".tsv")
         remedy = f"name it {suffix}" if separator in "\t," else f"separate them by tabs and name it {suffix}"
-        if suffix == extension:  # this program reads no columns
-            remedy = "write the column of sentences to a text file"
         return f"its lines have columns separated by {_NAMES[separator]}, but it is read as {kind}; {remedy}"
     for column, cells in enumerate(zip(*(row for row in rows[1:] if len(row) == widths[0][0]), strict=True), start=1):
         if len(cells) >= LEAST_LINES and _share(cells, lambda cell: bool(_QUOTED.fullmatch(cell))) >= LEAST_LINE_SHARE:

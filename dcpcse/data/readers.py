@@ -139,8 +139,8 @@ def read_lines(table: Table) -> NumberedLines:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """Return the error for a training file that the system does not let us read."""
-    return UserError(f"cannot read training file {path}: {error.strerror or first_line(error)}")
+    """Return the error for a file that the system does not let us read."""
+    return UserError(f"cannot read {path}: {error.strerror or first_line(error)}")
 
 
 def _read_text(table: Table) -> Iterator[Row]:
