@@ -226,11 +226,6 @@ def binary_words(name: str, cell: str) -> Words | None:
     return words if (words == BINARY) != (name == SCORE) else None
 
 
-def target_of(names: Sequence[str]) -> str | None:
-    """Return the role of the last of these columns if it contains no sentences by its name, else None."""
-    return Columns(roles_of(names)).label
-
-
 def is_positive_or_negative(name: str) -> bool:
     """Return whether a column has a name of positives or hard negatives, such as positive_1, neg_2 or hard_neg."""
     return _letters([name]) != "O"

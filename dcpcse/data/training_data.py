@@ -11,10 +11,8 @@ import hashlib
 import json
 import logging
 import os
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -36,7 +34,6 @@ from dcpcse.utils.parsing import open_input
 from dcpcse.utils.schema import parse
 
 if TYPE_CHECKING:  # imported lazily, since the imports take over a second
-    import numpy as np
     import pyarrow as pa
     from datasets import Dataset
 
@@ -142,14 +139,21 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def _write_stream(file: BinaryIO, table: Table, header: Header, complete: Iterator[TextRow]) -> dict[str, Any]:
+    import numpy as np
     import pyarrow as pa
 
-    counts = RowCounts(header)
-    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles])
+    counts, dropped_before = RowCounts(header), 0
+    types = [(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles]
+    schema = pa.schema([*types, (NUMBER, pa.int64()), (AFTER_DROPPED, pa.bool_())])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
             counts.add(batch)
-            writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
+            numbers, cells = zip(*batch, strict=True)
+            dropped = np.searchsorted(table.dropped, numbers)
+            after_dropped = np.diff(dropped, prepend=dropped_before) > 0
+            dropped_before = dropped[-1]
+            columns = [*zip(*cells, strict=True), numbers, after_dropped]
+            writer.write_batch(_record_batch(columns, schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(table, list(header.names))
         problems = counts.problems(table)
@@ -160,7 +164,7 @@ def _write_stream(file: BinaryIO, table: Table, header: Header, complete: Iterat
         repeats = counts.repeats.found().as_dict()
         summary = {**table.summary(header), **labels, "repeats": repeats}
         summary["problems"] = [problem.text for problem in problems]
-        end = _record_batch([[] for _ in header.names], schema)
+        end = _record_batch([[] for _ in schema], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary
 
@@ -187,9 +191,8 @@ class RowCounts:
 def _record_batch(columns: Iterable[Sequence[str]], schema: "pa.Schema") -> "pa.RecordBatch":
     import pyarrow as pa
 
-    of_types = zip(columns, schema.types, strict=True)
-    cells = (cells if kind == pa.string() else [*map(float, cells)] for cells, kind in of_types)
-    return pa.record_batch([*map(pa.array, cells, schema.types)], schema)
+    columns = (map(float, cells) if kind.name == SCORE else cells for cells, kind in zip(columns, schema, strict=True))
+    return pa.record_batch([*map(pa.array, map(list, columns), schema.types)], schema)
 
 
 def _no_rows_error(table: Table, columns: list[str]) -> UserError:
@@ -222,11 +225,9 @@ def memory_map(cached: Path) -> "Dataset":
 
 logger = logging.getLogger(__name__)
 
-Breaks = Callable[[], Sequence[int]]
-"""A function without arguments that returns the rows of a dataset before which a row with blank cells was dropped."""
-
-Places = Callable[[Set[int]], Mapping[int, Mapping[str, int]]]
-"""A function from rows of a dataset to their locations, such as {"line": 3}; rows of unknown location are left out."""
+NUMBER, AFTER_DROPPED = "number", "after_dropped"
+"""Columns of a cache file beside those of the roles: the number of a row in its file or object, and whether rows with
+blank cells were dropped directly before it."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,7 @@ class TrainingData:
     descriptions of columns that are probably not what they are taken for (`dcpcse.data.checks`).
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
-    places: function from rows of the dataset to their locations in the file or object; see `locate`. breaks: function
-    that returns the rows before which rows with blank cells were dropped, as between documents; a file is read again.
+    places: a table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
     """
 
     name: str
@@ -257,39 +257,30 @@ class TrainingData:
     dropped_lines: tuple[int, ...]
     unit: str
     repeats: DuplicateCounts
-    places: Places = field(repr=False, compare=False)
-    breaks: Breaks = field(repr=False, compare=False)
+    places: "Dataset" = field(repr=False, compare=False)
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
     problems: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        cached: Path,
-        *,
-        summary: Mapping[str, Any],
-        sha256: str,
-        places: Places,
-        breaks: Breaks,
-        documents: bool = False,
+        cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, documents: bool = False
     ) -> "TrainingData":
         """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped.
 
         documents: whether blank rows separate documents; no warning reports them then.
         """
+        rows, places = memory_map(cached), [NUMBER, AFTER_DROPPED]
         data = cls(
             name=name,
-            dataset=memory_map(cached),
+            dataset=rows.remove_columns(places),
+            places=rows.select_columns(places),
             sha256=sha256,
             columns=tuple(summary["columns"]),
             dropped=summary["dropped"],
             dropped_lines=tuple(summary["dropped_lines"]),
             unit=summary["unit"],
             repeats=DuplicateCounts.of(summary["repeats"]),
-            places=places,
-            breaks=breaks,
             classes=summary["classes"],
             scores=tuple(summary["scores"]),
             problems=tuple(summary["problems"]),
@@ -316,10 +307,15 @@ class TrainingData:
         """Return the row number, the location and the sentences of each of the given rows of the dataset.
 
         The location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a Parquet file
-        or a Python object. A file is read again; if that fails, or if it has changed since, the location is left out.
+        or a Python object.
         """
-        texts, places = self.dataset.select(list(rows)).to_list(), self.places(set(rows))
-        return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
+        unit = "given_row" if self.unit == "row" else self.unit  # `row` is the row of the dataset
+        texts, numbers = self.dataset.select(rows).to_list(), self.places.select(rows)[NUMBER]
+        return [{"row": row, unit: number, **text} for row, number, text in zip(rows, numbers, texts, strict=True)]
+
+    def breaks(self) -> Sequence[int]:
+        """Return the rows before which rows with blank cells were dropped, as between documents."""
+        return self.places.with_format("numpy")[AFTER_DROPPED][:].nonzero()[0].tolist()
 
 
 def load_training_file(
@@ -342,45 +338,7 @@ def load_training_file(
         raise unreadable(path, error) from error
     cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
     summary = (None if refresh else read_summary(cached)) or write_cache(cached, open_file(path), sha256)
-    of_file = {"places": partial(_places_in_file, path, sha256), "breaks": partial(_breaks_in_file, path, sha256)}
-    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, documents=documents, **of_file)
-
-
-def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Mapping[str, int]]:
-    with contextlib.suppress(UserError):
-        table = open_file(path)
-        locations = [(row, number) for row, (number, _) in enumerate(read_rows(table)[1]) if row in rows]
-        unit = "given_row" if table.unit == "row" else table.unit  # `row` is the row of the dataset
-        return {row: {unit: number} for row, number in locations} if table.sha256 == sha256 else {}
-    return {}
-
-
-def _breaks_in_file(path: Path, sha256: str) -> Sequence[int]:
-    """Raises UserError if the file has changed since it had this digest."""
-    table, breaks, dropped = open_file(path), array("q"), 0
-    for row, _ in enumerate(read_rows(table)[1]):
-        if len(table.dropped) != dropped:
-            breaks.append(row)
-            dropped = len(table.dropped)
-    if table.sha256 != sha256:
-        raise UserError(f"training file {path} has changed while it was read; start again")
-    return breaks
-
-
-def _kept_before(dropped: Sequence[int]) -> "np.ndarray":
-    """Return the number of rows of the dataset before each dropped row of an object."""
-    import numpy as np
-
-    return np.array(dropped) - 1 - np.arange(len(dropped))
-
-
-def _places_in_object(dropped: Sequence[int], rows: Set[int]) -> Mapping[int, Mapping[str, int]]:
-    """Return the number, from 1, that each row of the dataset has in the object, whose dropped rows count."""
-    return {row: {"given_row": row + 1 + int(_kept_before(dropped).searchsorted(row, "right"))} for row in rows}
-
-
-def _breaks_in_object(dropped: Sequence[int]) -> Sequence[int]:
-    return sorted(set(_kept_before(dropped).tolist()))
+    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, documents=documents)
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
@@ -421,6 +379,4 @@ def load_training_data(
     cached, sha256, summary = write_rows(cache_folder(cache_dir), table)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)
-    places, breaks = partial(_places_in_object, table.dropped), partial(_breaks_in_object, table.dropped)
-    of_object = {"places": places, "breaks": breaks, "documents": documents}
-    return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=sha256, **of_object)
+    return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=sha256, documents=documents)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, format_problem
 from dcpcse.data.columns import CLASS, Header, describe_labels, positives_in
-from dcpcse.data.duplicates import LINES_SHOWN, LineCounter, Occurrences
+from dcpcse.data.duplicates import LINES_SHOWN, LineCounter
 from dcpcse.data.readers import format_of, open_file, open_rows
 from dcpcse.data.tables import Table, TextRow, read_rows
 from dcpcse.data.training_data import RowCounts
@@ -57,9 +57,8 @@ def check(path: Path, settings: CheckSettings) -> Findings:
         text = _without_path(error, path)
         if not faults or "is empty" not in text:
             findings = [fault("unreadable", text)]
-    for text, counter in faults.values():
-        occurrences = counter.found()
-        yield fault("row refused", text, occurrences.lines, occurrences.count, unit)
+    for text, rows in faults.values():
+        yield fault("row refused", text, rows.lines, rows.count, unit)
     for finding in findings:
         yield replace(finding, unit=unit)
 
@@ -85,11 +84,6 @@ def _table(table: Table, header: Header, rows: "_SentenceCounts", has_faults: bo
         yield warning("blank", "rows with a blank cell are skipped in training", lines, len(table.dropped))
     for problem in rows.table.problems(table):
         yield (fault if problem.is_fatal else warning)(problem.what, problem.text)
-
-
-def _found(counter: LineCounter) -> Occurrences | None:
-    occurrences = counter.found()
-    return occurrences if occurrences.count else None
 
 
 def _bytes(path: Path) -> Findings:
@@ -193,14 +187,14 @@ class _SentenceCounts:
             sentences = f"{len(self.settings.evaluated):,} different sentences"
             yield ok("evaluation", f"no row contains one of the {sentences} of the evaluation data")
         for name, counter in self.counters.items():
-            if occurrences := _found(counter):
+            if counter.count:
                 level, what, text = _SENTENCE_FINDINGS[name]
-                yield level(what, text(self), occurrences.lines, occurrences.count)
-        if occurrences := _found(self._unknown_rows):
-            yield self._unknown(occurrences)
+                yield level(what, text(self), counter.lines, counter.count)
+        if self.unknown:
+            yield self._unknown(self._unknown_rows)
         yield from self._lengths()
 
-    def _unknown(self, rows: Occurrences) -> Finding:
+    def _unknown(self, rows: LineCounter) -> Finding:
         # Without the special tokens around a sentence.
         tokenizer, sentences = self.settings.tokenizer, self.tokens.total()
         framed = sum(length * count for length, count in self.tokens.items())
