@@ -98,8 +98,8 @@ def _open(data: Any, name: str) -> Table:
         return _of_columns(data, name)
     if isinstance(data, _types("numpy", "ndarray")) and not 1 <= data.ndim <= 2:
         raise UserError(f"{name}: expected 1 or 2 dimensions but found an array of {data.ndim}; {ALLOWED}")
-    if _is_indexed(data) and not isinstance(data, Iterable):
-        data = _Indexed(data)
+    if _is_indexed(data) and not isinstance(data, Iterable):  # such as a map-style dataset of PyTorch
+        return Table(name, None, map(data.__getitem__, range(len(data))), _kind(data))
     if not isinstance(data, Iterable):
         raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
     features = data.features if isinstance(data, _types("datasets", "Dataset")) else {}
@@ -221,19 +221,6 @@ def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:
     return tuple(columns)
 
 
-class _Indexed:
-    """An iterable over an object with a length and items, such as a map-style dataset of PyTorch."""
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.data[i] for i in range(len(self.data)))
-
-
 def _is_indexed(data: Any) -> bool:
     return hasattr(data, "__getitem__") and isinstance(data, Sized)
 
@@ -246,7 +233,7 @@ def _is_series(value: Any) -> bool:
 
 
 def _kind(data: Any) -> str:
-    kind = type(data.data if isinstance(data, _Indexed) else data).__name__
+    kind = type(data).__name__
     return f"{kind} of {plural(len(data), 'row')}" if isinstance(data, Sized) else kind
 
 

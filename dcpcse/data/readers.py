@@ -159,18 +159,29 @@ def _read_delimited(table: Table) -> Iterator[Row]:
     """
     delimiter = delimiter_of(table.path)
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
-    lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in read_lines(table))
+    lines = ((number, line.replace("\r", " ") + "\n") for number, line in read_lines(table))
+    row: list[tuple[int, str]] = []  # the lines of the row that is being read
+    again: list[tuple[int, str]] = []  # lines to read again, in reverse order
+
+    def texts() -> Iterator[str]:
+        while (line := again.pop() if again else next(lines, None)) is not None:
+            row.append(line)
+            yield line[1]
+
+    def records() -> Iterator[list[str]]:
+        return csv.reader(texts(), delimiter=delimiter, strict=True, skipinitialspace=True)
+
     # The limit of the csv module, by default 131,072 characters, holds for the whole process; it is never lowered.
     csv.field_size_limit(max(MAX_CELL, csv.field_size_limit()))
-    records = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
+    rows = records()
     while True:
-        lines.mark()
+        row.clear()
         try:
-            cells = next(records)
+            cells = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            start = lines.start
+            start = row[0][0]
             if "field larger than" in str(error):
                 problem = f'the row that starts here has a cell of more than {MAX_CELL:,} characters: is a quote (")'
                 problem += " not closed? Close it, or split the cell"
@@ -181,50 +192,15 @@ def _read_delimited(table: Table) -> Iterator[Row]:
                 )
             table.refuse(start, table.error(start, problem))
             # Only the first line of the row is skipped; the other lines that the open quote consumed are read again.
-            lines.rewind()
-            records = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
+            again += reversed(row[1:])
+            rows = records()
             continue
-        yield lines.start, [] if lines.are_blank else cells
+        yield row[0][0], cells if any(line.strip() for _, line in row) else []
 
 
 def delimiter_of(path: Path) -> str:
     """Return the delimiter of a csv or tsv file, by the rule of the published code."""
     return "\t" if "tsv" in path.name.lower() else ","
-
-
-class _Replayed:
-    """An iterator over lines that can return to the second line after a mark."""
-
-    def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
-        self._lines = lines
-        self._since: list[tuple[int, str]] = []
-        self._again: list[tuple[int, str]] = []
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._again.pop() if self._again else next(self._lines)
-        self._since.append(line)
-        return line[1]
-
-    @property
-    def start(self) -> int:
-        """Number of the first line after the mark."""
-        return self._since[0][0]
-
-    @property
-    def are_blank(self) -> bool:
-        """Whether the lines after the mark are white space."""
-        return all(not line.strip() for _, line in self._since)
-
-    def mark(self) -> None:
-        """Mark the start of a row."""
-        self._since = []
-
-    def rewind(self) -> None:
-        """Return to the second line after the mark."""
-        self._again += reversed(self._since[1:])
 
 
 def _read_json(table: Table) -> Iterator[Row]:

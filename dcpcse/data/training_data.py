@@ -71,7 +71,7 @@ class CacheSummary:
     repeats: _Repeats
 
 
-READER_VERSION = 9  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 10  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 
@@ -271,20 +271,10 @@ class TrainingData:
         documents: whether blank rows separate documents; no warning reports them then.
         """
         rows, places = memory_map(cached), [NUMBER, AFTER_DROPPED]
-        data = cls(
-            name=name,
-            dataset=rows.remove_columns(places),
-            places=rows.select_columns(places),
-            sha256=sha256,
-            columns=tuple(summary["columns"]),
-            dropped=summary["dropped"],
-            dropped_lines=tuple(summary["dropped_lines"]),
-            unit=summary["unit"],
-            repeats=DuplicateCounts.of(summary["repeats"]),
-            classes=summary["classes"],
-            scores=tuple(summary["scores"]),
-            problems=tuple(summary["problems"]),
-        )
+        facts = {key: tuple(value) if isinstance(value, list) else value for key, value in summary.items()}
+        facts["repeats"] = DuplicateCounts.of(summary["repeats"])
+        tables = {"dataset": rows.remove_columns(places), "places": rows.select_columns(places)}
+        data = cls(name=name, sha256=sha256, **tables, **facts)
         if data.dropped and not documents:
             shown = ", ".join(map(str, data.dropped_lines)) + (
                 ", ..." if data.dropped > len(data.dropped_lines) else ""
