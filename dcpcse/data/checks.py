@@ -67,8 +67,12 @@ LeaveOut = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """A column of sentences that probably has no text. is_fatal: whether training on it would be useless."""
+    """What is probably wrong with a column: its name (`header`), its text (`column`) or its scores (`scores`).
 
+    is_fatal: whether training on it would be useless.
+    """
+
+    what: str
     text: str
     is_fatal: bool = False
 
@@ -101,7 +105,7 @@ class ColumnContents:
             remedies.insert(0, f"name it {targets[len(names)]}{'' if index else ', and make it the last column'}")
         values = ", ".join(repr(value[:40]) for value in column.first)
         text = f"the column {names[index]!r} is in the place of sentences but has {contents}: {values}"
-        return ColumnProblem(f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
+        return ColumnProblem("column", f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
 
 
 class _Contents:
@@ -146,30 +150,27 @@ class _Contents:
         return max(self._forms, key=self._forms.get) if self._forms and self._rows else None
 
 
-def score_problem(header: Header) -> str | None:
-    """Return the problem of a third column whose labels do not say which pairs are similar; None if they do."""
+def score_problems(header: Header) -> list[ColumnProblem]:
+    """Return the problem of a third column whose labels do not say which pairs are similar, if they do not."""
     name = header.names[-1]
     if header.words is None or name.lower() == SCORE or header.words not in (BINARY, ("true", "false"), ("yes", "no")):
-        return None
+        return []
     similar, other = header.words
-    return f"the column {name!r} has {other} and {similar}, which are read as scores: {similar} for a similar pair"
+    text = f"the column {name!r} has {other} and {similar}, which are read as scores: {similar} for a similar pair"
+    return [ColumnProblem("scores", text)]
 
 
 def _form(cell: str) -> str | None:
     return next((form for form, pattern in _FORMS.items() if pattern.fullmatch(cell)), None)
 
 
-def header_problem(path: str | Path, names: Sequence[str]) -> str | None:
-    """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else None."""
-    if format_of(Path(path)) not in (".csv", ".tsv"):
-        return None
-    said = next((name for name in names if _is_said(name)), None)
-    if said is None:
-        return None
-    return (
-        f"the first row looks like a sentence ({said[:40]!r}), but it names the columns and is not trained on; give a "
-        "row of names before it"
-    )
+def header_problems(path: Path | None, names: Sequence[str]) -> list[ColumnProblem]:
+    """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else []."""
+    said = next(filter(_is_said, names), None)
+    if path is None or format_of(path) not in (".csv", ".tsv") or said is None:
+        return []
+    text = f"the first row looks like a sentence ({said[:40]!r}), but it names the columns and is not trained on"
+    return [ColumnProblem("header", f"{text}; give a row of names before it")]
 
 
 def _is_said(name: str) -> bool:
@@ -208,33 +209,32 @@ _NAMES = {"\t": "tabs", "|": "vertical bars", ";": "semicolons", ",": "commas"}
 _QUOTED = re.compile("'.+'|`.+`|“.+”|„.+[“”]|«.+»|\".+\"")
 
 
-def format_problem(path: Path, *, as_text: bool = False) -> list[str]:
+def format_problem(path: Path) -> list[str]:
     """Return the problem of a file that is probably not what its name says, and what its first line is read as.
 
-    as_text: whether each line is read as a sentence whatever the name is. Returns [] if there is no such problem, or
-    if the file cannot be read, which its reader reports.
+    Returns [] if there is no such problem, or if the file cannot be read, which its reader reports.
     """
-    suffix = ".txt" if as_text else format_of(path)
-    lines = _first_lines(path) if suffix in (".txt", ".csv", ".tsv") else []
+    suffix = format_of(path)
+    lines = [] if suffix in (".json", ".jsonl", ".parquet") else _first_lines(path)
     if not lines:
         return []
-    delimiter = None if suffix == ".txt" else delimiter_of(path)
+    delimiter = delimiter_of(path) if suffix in (".csv", ".tsv") else None
     rows = [[line] for line in lines] if delimiter is None else _rows(lines, delimiter)
     rows = [[cell.strip() for cell in row] for row in rows]
-    problem = _found(lines, delimiter, rows, format_of(path))
+    problem = _found(lines, delimiter, rows)
     if problem is None:
         return []
     read = f"the sentence {_short(rows[0][0])}" if delimiter is None else f"the columns {_listed(rows[0])}"
     return [problem, f"its first line is read as {read}"]
 
 
-def warn_of_format(path: Path, *, as_text: bool = False) -> None:
+def warn_of_format(path: Path) -> None:
     """Log the lines of `format_problem` as warnings."""
-    for problem in format_problem(path, as_text=as_text):
+    for problem in format_problem(path):
         warn(f"{path}: {problem}")
 
 
-def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[str]], extension: str) -> str | None:
+def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[str]]) -> str | None:
     kind = "a text file with one sentence per line" if delimiter is None else f"a table with {_NAMES[delimiter]}"
     if _is_json(lines):
         return f"its lines are JSON, but it is read as {kind}; name it .jsonl, or .json if it is one array"
@@ -242,8 +242,6 @@ def _found(lines: Sequence[str], delimiter: str | None, rows: Sequence[Sequence[
     if widths[0][0] == 1 and (separator := _delimiter(lines)) not in (None, delimiter):
         suffix = {",": ".csv"}.get(separator, ".tsv")
         remedy = f"name it {suffix}" if separator in "\t," else f"separate them by tabs and name it {suffix}"
-        if suffix == extension:  # this program reads no columns
-            remedy = "write the column of sentences to a text file"
         return f"its lines have columns separated by {_NAMES[separator]}, but it is read as {kind}; {remedy}"
     for column, cells in enumerate(zip(*(row for row in rows[1:] if len(row) == widths[0][0]), strict=True), start=1):
         if len(cells) >= LEAST_LINES and _share(cells, lambda cell: bool(_QUOTED.fullmatch(cell))) >= LEAST_LINE_SHARE:

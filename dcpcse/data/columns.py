@@ -226,11 +226,6 @@ def binary_words(name: str, cell: str) -> Words | None:
     return words if (words == BINARY) != (name == SCORE) else None
 
 
-def target_of(names: Sequence[str]) -> str | None:
-    """Return the role of the last of these columns if it contains no sentences by its name, else None."""
-    return Columns(roles_of(names)).label
-
-
 def is_positive_or_negative(name: str) -> bool:
     """Return whether a column has a name of positives or hard negatives, such as positive_1, neg_2 or hard_neg."""
     return _letters([name]) != "O"
@@ -367,11 +362,12 @@ def normalize_label(header: Header, cell: str) -> str:
     if header.target == LABEL:
         return _relation(cell)
     if header.target == CLASS:
-        return _class(cell)
+        return class_word(cell)
     return repr(_binary_score(header, cell) if header.words else _score(cell))
 
 
-def _class(cell: str) -> str:
+def class_word(cell: str) -> str:
+    """Return a class as a word. Raises ValueError if it is a number that is not whole."""
     if _DECIMAL.fullmatch(cell):
         raise ValueError(
             f"found {cell[:40]} as a class; give every class as a word or a whole number (scores belong to pairs: two "

@@ -143,8 +143,8 @@ class Duplicates:
         sides = (slice(2, 3), slice(3, None)) if self._positives else (slice(1, 2),)
         return DuplicateCounts(
             duplicates=_occurrences(map(_repeated, self._parts(1, slice(2)))),
-            identical=self._identical.found(),
-            contradictory=self._contradictory.found(),
+            identical=Occurrences(self._identical.count, self._identical.lines),
+            contradictory=Occurrences(self._contradictory.count, self._contradictory.lines),
             relabelled=_occurrences(map(_relabelled, self._parts(2, slice(3)) if self._labelled else ())),
             rows=self._count,
             pairs=0 if self._labelled else sum(map(self._pairs, sides)),
@@ -217,15 +217,10 @@ class LineCounter:
     """A counter of rows that keeps the first few line numbers; rows must be added in the order of their lines."""
 
     def __init__(self) -> None:
-        self._count, self._lines, self._last = 0, [], None
+        self.count, self.lines, self._last = 0, (), None
 
     def add(self, number: int) -> None:
         """Count the row at this line number, unless it is the row that was counted last."""
-        if number == self._last:
-            return
-        self._count, self._last = self._count + 1, number
-        if len(self._lines) < LINES_SHOWN:
-            self._lines.append(number)
-
-    def found(self) -> Occurrences:
-        return Occurrences(self._count, tuple(self._lines))
+        if number != self._last:
+            self.count, self._last = self.count + 1, number
+            self.lines = (*self.lines, number)[:LINES_SHOWN]

@@ -1,112 +1,311 @@
-"""Read rows from the objects in which Python users hold data: lists, dicts, data frames, datasets, generators.
+"""The table of rows that files and Python objects become: its columns, its complete rows as texts, and its errors.
 
-pandas, polars, pyarrow and `datasets` are recognised without being imported: an object of theirs exists only if its
-library is loaded.
+`dcpcse.data.readers` opens the table of a file, `dcpcse.data.objects` that of a Python object.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, Set, Sized
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from decimal import Decimal
 from itertools import chain
-from numbers import Integral, Number
-from os import PathLike
+from numbers import Number, Real
+from pathlib import Path
 from typing import Any
 
+from dcpcse.data.columns import (
+    ALLOWED,
+    CLASS,
+    LABEL,
+    ROLES,
+    SCORE,
+    Header,
+    header_of,
+    is_positive_or_negative,
+    is_relation,
+    is_undecided,
+    label_text,
+    normalize_label,
+)
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
-BATCH_ROWS = 1_000
-"""Number of rows of a memory-mapped dataset that are in memory at once."""
+MOST_UNDECIDED = 10_000
+"""Maximum number of rows that are read ahead to find out what the labels are."""
 
-ALLOWED = (
-    "give a list of sentences, pairs or triples, a dict of columns, a DataFrame, a datasets.Dataset or a generator of "
-    "rows"
-)
+DROPPED_SHOWN = 5
 
-Row = tuple[Any, ...]
+EXAMPLE = 'give an object such as {"anchor": "...", "positive": "..."}'
+
+Row = tuple[int, Sequence[Any]]
+"""The number of a row, in a file that of its first line, and the row's cells. A blank line has no cells."""
+
+TextRow = tuple[int, list[str]]
+"""The number of a complete row, and its cells as texts."""
+
+_LINE_END = re.compile(r"\r\n?|\n")
 
 
-@dataclass(frozen=True)
+def _raise(number: int, error: UserError) -> None:
+    raise error
+
+
+@dataclass
 class Table:
-    """The rows of a Python object, read one after the other and only once.
+    """The rows of a file or of a Python object, read one after the other and only once.
 
-    name: the name of the object in messages, such as `train_data`. columns: the names of the columns; None if they
-    have no names. rows: iterator over the rows, which have the same number of cells; cells are raw Python objects, but
-    the number of a class label or the member of an Enum is its word.
+    name: the path, or the name of the object in messages, such as `train_data`. columns: the names of the columns;
+    None if they have no names. rows: iterator over the rows; cells are raw Python objects, but the number of a class
+    label or the member of an Enum is its word. unit: what row numbers count: lines, items of an array, or rows.
+    path: the file. refuse: called with the number and the error of every invalid row. It raises the error, or returns,
+    as for `dcpcse.doctor`; the row is then skipped.
     kind: what the object is, such as `list of 1,000 rows`. picked: how columns of such an object are picked, a format
     for their names. class_names: column of class labels (`datasets.ClassLabel`) → the words of its numbers.
     taken_once: whether the object cannot be read a second time. texts: the named columns whose first cell is a string.
+    dropped: the numbers of the rows that were dropped because of a blank cell. header: the number of the row of names.
+    sha256, bytes: digest and size of the bytes of a file; None until its end is reached.
     """
 
     name: str
-    columns: tuple[str, ...] | None
-    rows: Iterator[Row]
-    kind: str
+    columns: tuple[str, ...] | None = None
+    rows: Iterator[Row] = field(default_factory=lambda: iter(()))
+    kind: str = ""
     picked: str = ""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     taken_once: bool = False
     texts: tuple[str, ...] = ()
+    unit: str = "row"
+    path: Path | None = None
+    refuse: Callable[[int, UserError], None] = _raise
+    dropped: array[int] = field(default_factory=lambda: array("q"))
+    header: int | None = None
+    sha256: str | None = None
+    bytes: int | None = None
 
-    def error(self, row: int, problem: str, index: int | None = None) -> UserError:
-        """Return the error for a row, counted from 1, or for the cell at a place, counted from 0, in a row."""
+    @property
+    def described(self) -> str:
+        """The name of the data with what they are, as the subject of a message."""
+        return self.name if self.path is None else f"training file {self.path}"
+
+    def error(self, row: int | None, problem: str, index: int | None = None) -> UserError:
+        """Return the error for a row, or for the cell at an index, counted from 0, in a row; None for all rows."""
+        if row is None:
+            return UserError(f"{self.name}: {problem}")
         column = (
             "" if index is None else f", column {index + 1 if self.columns is None else repr(self.columns[index])}"
         )
-        return UserError(f"{self.name}: row {row}{column}: {problem}")
+        return UserError(f"{self.name}{': ' if self.path is None else ', '}{self.unit} {row}{column}: {problem}")
 
-    def text(self, row: int, index: int, cell: Any) -> str:
-        """Return the text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
+    def text(self, row: int, index: int, cell: Any, *, numeric: bool = False) -> str:
+        r"""Return the stripped text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
-        row: the number of the row, from 1. index: the index of the column. Raises UserError if the cell is not a
-        string, or contains a NUL or half a character.
+        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line. row: the number of the row. index:
+        the index of the column. numeric: whether the cell may be a number or a boolean, as labels, scores and classes
+        are. Raises UserError for other cells, and if a text contains a NUL or half a character.
         """
         if isinstance(cell, str):
-            if match := NUL_OR_SURROGATE.search(cell):
-                raise self.error(row, f"found \\u{ord(match[0]):04x}, which is not a character; remove it", index)
-            return str(cell)
+            if not cell.isprintable():
+                if match := NUL_OR_SURROGATE.search(cell):
+                    raise self.error(row, f"found \\u{ord(match[0]):04x}, which is not a character; remove it", index)
+                cell = _LINE_END.sub(" ", cell)
+            return cell.strip()
         if is_missing(cell):
             return ""
-        raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(index, cell)}", index)
+        if not numeric:
+            raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(index, cell)}", index)
+        if not isinstance(cell, (Real, Decimal)):
+            problem = f"expected a string or a number but found {describe(cell)}"
+            raise self.error(row, f"{problem}; give words to labels or classes, or numbers to scores", index)
+        return label_text(cell)
 
     def pick(self, columns: Sequence[str]) -> str:
         """Return an expression that picks these columns, such as `train_data[["anchor", "positive"]]`."""
         names = ", ".join(f'"{name}"' for name in columns)
         return self.picked.format(names, name=self.name) if self.picked else f"only {names}"
 
+    def leave_out(self, columns: Sequence[str]) -> str:
+        """Return how to leave out all columns except these."""
+        if self.path is None:
+            return f"give {self.pick(columns)}"
+        return f"keep only the columns {', '.join(columns)} in the file"
+
     def _remedy(self, index: int, cell: Any) -> str:
         if isinstance(cell, (bytes, bytearray)):
             return "decode it by .decode()"
         if isinstance(cell, Iterable):
-            return "give one string per cell"
+            return "give one string per cell; several negatives are columns negative_1, negative_2, ..."
         others = [name for name in self.texts if self.columns and name != self.columns[index]]
-        return f"convert it by str(){f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
+        remedy = "convert it by str()" if self.path is None else "quote it"
+        return f"{remedy}{f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
+
+    def summary(self, header: Header) -> dict[str, Any]:
+        """Return the columns and the dropped rows for the record of the rows that were read."""
+        dropped = {"dropped": len(self.dropped), "dropped_lines": self.dropped[:DROPPED_SHOWN].tolist()}
+        return {"columns": list(header.names), **dropped, "unit": self.unit}
 
 
-def open_table(data: Any, name: str) -> Table:
-    """Return the rows of a Python object as a `Table`; only the first row is read at once.
+def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
+    """Return the columns of a table by their roles, and an iterator over its complete rows.
 
-    data: a list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
-    columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a numpy array;
-    a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is taken once; one that
-    never ends cannot be recognised, and is read for ever. name: the name of the object in messages.
-
-    Raises UserError if the object is of another type or has no rows. While rows are read, UserError is raised for a
-    row that has other columns than the rows before.
+    Rows without names get those of their roles. The first complete row decides what a last column contains; up to
+    `MOST_UNDECIDED` rows are read ahead if it has labels that it does not decide. Rows with blank cells are dropped;
+    other invalid rows are passed to `table.refuse`.
     """
-    _refuse_other_types(data, name)
-    table = _open(data, name)
-    first = next(table.rows, None)
-    if first is None:
-        problem = "empty, or has been read before" if table.taken_once else "empty"
-        raise UserError(f"{name}: the {type(data).__name__} is {problem}; give at least one row")
-    if not first:
-        raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
-    rows = _in_words(table, _even(name, chain([first], table.rows)))
-    texts = tuple(name for name, cell in zip(table.columns or (), first, strict=False) if isinstance(cell, str))
-    return Table(**{**vars(table), "rows": rows, "texts": texts})
+
+    def error(problem: str) -> UserError:
+        return table.error(table.header, problem)
+
+    if table.path is not None:
+        header_of(table.columns, error)  # before a row is read, whose errors are later ones
+    rows, first = _deciding_row(table)
+    names = table.columns
+    if names is None:
+        if len(first) > len(ROLES):
+            raise error(f"found {len(first)} columns; keep {ALLOWED}")
+        names = _default_names(first)
+
+    def example(columns: Sequence[str]) -> str:
+        # If there is no such expression, the names of the others are enough.
+        if table.path is not None or (columns and not table.picked):
+            return ""
+        return f", for instance {table.pick(columns or _picked(table, names))}"
+
+    header = header_of(names, error, _label_in(table, first), example=example)
+    for name in names[:-1] if header.target else names:
+        if name in table.class_names:
+            words = ", ".join(map(repr, table.class_names[name][:3]))
+            raise error(
+                f"the column {name!r} has class labels ({words}), but its place is that of sentences; name it {LABEL} "
+                f"and make it the last column, or leave it out{example([other for other in names if other != name])}"
+            )
+    return header, _complete_rows(table, header, rows)
+
+
+def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
+    """Return all rows, and the cells of the complete row that decides what the last column contains.
+
+    Without complete rows these are the cells of the last row that was read. Names tell what other columns than three
+    contain.
+    """
+    if table.columns is not None and len(table.columns) != len(ROLES):
+        return table.rows, ()
+    head: list[Row] = []
+    deciding: Sequence[Any] = ()
+    for number, row in table.rows:
+        head.append((number, row))
+        if row and len(row) == len(table.columns or row) and not any(map(_is_blank, row)):
+            deciding = row
+            name = (table.columns or _default_names(row))[-1].lower()
+            if not (len(row) == len(ROLES) and name == LABEL and isinstance(row[-1], str) and is_undecided(row[-1])):
+                break
+        if len(head) >= MOST_UNDECIDED:
+            break
+    return chain(head, table.rows), deciding or (head[-1][1] if head else ())
+
+
+def _label_in(table: Table, row: Sequence[Any]) -> Sequence[str]:
+    """Return the cells of a row of three, of which only the last one is read, and only if it can be a label."""
+    if len(row) != len(ROLES) or any(map(_is_blank, row)):
+        return ()
+    # In a column without a name, numbers are scores on any scale.
+    is_label = isinstance(row[-1], (str, bool)) or (_is_number(row[-1]) and table.columns is not None)
+    return ("", "", label_text(row[-1]) if is_label else "")
+
+
+def _default_names(row: Sequence[Any]) -> Sequence[str]:
+    """Return the names of the columns of rows without names, given a complete row."""
+    last = row[-1]
+    if len(row) == 1:
+        return ("text",)
+    if len(row) == 2:
+        return ("text", CLASS) if _is_number(last) else ROLES[:2]
+    if isinstance(last, str):
+        return (*ROLES[:2], LABEL if is_relation(last) else ROLES[2])
+    return (*ROLES[:2], SCORE if _is_number(last) else ROLES[2])
+
+
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, (Real, Decimal)) and not is_missing(cell)
+
+
+def _is_blank(cell: Any) -> bool:
+    return not cell.strip() if isinstance(cell, str) else is_missing(cell)
+
+
+def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:
+    """Return the columns that a message suggests to pick of too many."""
+    known = (*ROLES, LABEL, SCORE, CLASS)
+    named = [column for column in columns if column.lower() in known or is_positive_or_negative(column)]
+    texts = [column for column in table.texts if column not in named]
+    if len(named) == 1 and named[0].lower() in (LABEL, CLASS) and texts:
+        return [texts[0], *named]
+    return named or (texts or list(columns))[:2]
+
+
+def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterator[TextRow]:
+    """Yield complete rows as texts, with normalised labels; drop rows with blank cells, refuse other invalid rows."""
+    width = len(header.names)
+    target = width - 1 if header.target else None
+    for number, row in rows:
+        try:
+            if len(row) != width and not all(map(_is_blank, row)):
+                raise table.error(number, _uneven(table, header, row))
+            # Most cells are strings that need no more than this; it is the innermost loop of reading.
+            cells = [
+                cell.strip()
+                if type(cell) is str and cell.isprintable()
+                else table.text(number, index, cell, numeric=index == target)
+                for index, cell in enumerate(row)
+            ]
+            if len(cells) != width or not all(cells):
+                table.dropped.append(number)
+                continue
+            if target is not None:
+                try:
+                    cells[target] = normalize_label(header, cells[target])
+                except ValueError as error:
+                    raise table.error(number, str(error)) from error
+        except UserError as error:
+            table.refuse(number, error)
+            continue
+        yield number, cells
+
+
+def _uneven(table: Table, header: Header, row: Sequence[Any]) -> str:
+    quotes = ', with cells that contain the delimiter in double quotes ("...")' if table.path else ""
+    return (
+        f"expected {plural(len(header.names), 'cell')}, one for each of {list(header.names)}, but found {len(row)}; "
+        f"give each row as many{quotes}"
+    )
+
+
+def dict_rows(table: Table, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
+    """Yield the keys of the first dict, then the cells of every dict in this order; None is a blank row."""
+    keys: list[str] = []
+    for number, value in values:
+        if value is None:
+            yield number, ()
+            continue
+        problem = None
+        if isinstance(value, tuple):  # pairs of keys and values; a dict would silently drop one of them
+            problem = f"a key occurs twice in {[key for key, _ in value]}; keep one of them"
+        elif not isinstance(value, Mapping):
+            problem = f"expected an object with keys but found {describe(value)}; {EXAMPLE}"
+        elif not value:
+            problem = f"found an object without keys; {EXAMPLE}"
+        elif keys and value.keys() != set(keys):
+            problem = (
+                f"expected the keys {keys}, as in the first row, but found {list(value)}; give every row the same keys"
+            )
+        if problem is not None:
+            table.refuse(number, table.error(number, problem))
+            continue
+        if not keys:
+            keys = list(value)
+            yield number, keys
+        yield number, [value[key] for key in keys]
 
 
 def is_missing(cell: Any) -> bool:
@@ -130,238 +329,3 @@ def describe(value: Any) -> str:
         return f"the number {str(value)[:40]}"
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
-
-
-def _refuse_other_types(data: Any, name: str) -> None:
-    if isinstance(data, (bytes, bytearray, PathLike, Number, str)) or data is None:
-        raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
-    if isinstance(data, Set) and not isinstance(data, KeysView):
-        raise UserError(f"{name}: a {type(data).__name__} has no order; give a list, for instance sorted({name})")
-    if isinstance(data, _types("datasets", "DatasetDict", "IterableDatasetDict")):
-        split = "train" if "train" in data else next(iter(data), "train")
-        raise UserError(
-            f"{name}: expected rows but found a {type(data).__name__} with the splits {', '.join(map(repr, data))}; "
-            f"give one split: data[{split!r}]"
-        )
-    if isinstance(data, _types("polars", "LazyFrame")):
-        raise UserError(f"{name}: the rows of a LazyFrame are not computed yet; give {name}.collect()")
-    if isinstance(data, type) or (callable(data) and not hasattr(data, "__iter__") and not _is_indexed(data)):
-        raise UserError(f"{name}: expected rows but found {describe(data)}; if it makes rows, call it: {name}()")
-
-
-def _open(data: Any, name: str) -> Table:
-    """Return the table of an object, whose rows are not compared with each other yet."""
-    if isinstance(data, _types("pandas", "DataFrame")):
-        return _of_pandas(data, name)
-    if isinstance(data, _types("polars", "DataFrame")):
-        return Table(name, tuple(data.columns), data.iter_rows(), _kind(data), "{name}.select([{0}])")
-    if isinstance(data, (*_types("pandas", "Series"), *_types("polars", "Series"))):
-        named = isinstance(data.name, str) and data.name != ""
-        return Table(name, (data.name,) if named else None, ((cell,) for cell in data), _kind(data))
-    if isinstance(data, _types("datasets", "Dataset")) and data.format["type"] != "custom":
-        return _of_dataset(data, name)
-    if isinstance(data, _types("datasets", "IterableDataset")):
-        columns, rows = _rows(data.with_format(None), name)
-        picked = "{name}.select_columns([{0}])"
-        return Table(name, columns, rows, "IterableDataset", picked, class_names=_class_names(data.features or {}))
-    if isinstance(data, _types("pyarrow", "Array", "ChunkedArray")):
-        return Table(name, None, ((cell.as_py(),) for cell in data), _kind(data))
-    if hasattr(data, "__arrow_c_stream__"):
-        return _of_arrow(data, name)
-    if isinstance(data, Mapping):
-        return _of_columns(data, name)
-    if isinstance(data, _types("numpy", "ndarray")) and not 1 <= data.ndim <= 2:
-        raise UserError(f"{name}: expected 1 or 2 dimensions but found an array of {data.ndim}; {ALLOWED}")
-    if _is_indexed(data) and not isinstance(data, Iterable):
-        data = _Indexed(data)
-    if not isinstance(data, Iterable):
-        raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
-    columns, rows = _rows(data, name)
-    features = data.features if isinstance(data, _types("datasets", "Dataset")) else {}
-    once = isinstance(data, Iterator)
-    return Table(name, columns, rows, _kind(data), class_names=_class_names(features), taken_once=once)
-
-
-def _of_pandas(frame: Any, name: str) -> Table:
-    if frame.index.inferred_type == "string":
-        raise UserError(
-            f"{name}: the index of the DataFrame contains text, which is not read; make it a column with "
-            f"{name}.reset_index(), or remove it with {name}.reset_index(drop=True)"
-        )
-    names = list(frame.columns)
-    numbered = all(isinstance(column, int) for column in names)
-    if not numbered and (other := [column for column in names if not isinstance(column, str)]):
-        raise UserError(
-            f"{name}: expected column names that are strings but found {describe(other[0])} in {names}; rename the "
-            f"columns: {name}.columns = [...]"
-        )
-    columns = None if numbered else tuple(map(str, names))
-    return Table(name, columns, frame.itertuples(index=False, name=None), _kind(frame), "{name}[[{0}]]")
-
-
-def _of_dataset(data: Any, name: str) -> Table:
-    names = data.format["columns"]
-    batches = data.with_format("arrow", columns=names).iter(batch_size=BATCH_ROWS)
-    rows, picked = _rows_of_batches(batches), "{name}.select_columns([{0}])"
-    return Table(name, tuple(names), rows, _kind(data), picked, class_names=_class_names(data.features))
-
-
-def _class_names(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    return {column: feature.names for column, feature in features.items() if hasattr(feature, "int2str")}
-
-
-def _of_arrow(data: Any, name: str) -> Table:
-    import pyarrow as pa
-
-    once = isinstance(data, pa.RecordBatchReader)
-    reader = data if once else pa.RecordBatchReader.from_stream(data)
-    pieces = (batch.slice(start, BATCH_ROWS) for batch in reader for start in range(0, len(batch), BATCH_ROWS))
-    picked = "{name}.select([{0}])" if isinstance(data, pa.Table) else ""
-    names, words = tuple(reader.schema.names), _class_names(_features(reader.schema))
-    return Table(name, names, _rows_of_batches(pieces), _kind(data), picked, class_names=words, taken_once=once)
-
-
-def _features(schema: Any) -> Mapping[str, Any]:
-    """Return the features of the `datasets.Dataset` from which an Arrow table comes; none if it is of another kind."""
-    if b"huggingface" not in (schema.metadata or {}):
-        return {}
-    from datasets import Features
-
-    return Features.from_arrow_schema(schema)
-
-
-def _rows_of_batches(batches: Iterable[Any]) -> Iterator[Row]:
-    """Yield the rows of Arrow tables or record batches."""
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def _of_columns(data: Mapping[Any, Any], name: str) -> Table:
-    if not data:
-        raise UserError(f"{name}: the {type(data).__name__} is empty; give at least one column")
-    columns = _names(data, name)
-    for column, values in data.items():
-        if isinstance(values, (str, bytes, Mapping, Set)) or not (isinstance(values, Sized) and _is_series(values)):
-            raise UserError(
-                f"{name}: expected a list of cells as column {column!r} but found {describe(values)}; give a dict of "
-                "lists of equal length"
-            )
-    (first, rows), *others = ((column, len(values)) for column, values in data.items())
-    for column, number in others:
-        if number != rows:
-            raise UserError(
-                f"{name}: column {column!r} has {plural(number, 'row')}, column {first!r} has {rows:,}; give columns "
-                "of equal length"
-            )
-    # A column of a `datasets.Dataset` knows what its numbers stand for.
-    words = _class_names({column: getattr(values, "features", None) for column, values in data.items()})
-    return Table(name, columns, zip(*data.values(), strict=True), f"dict of {plural(rows, 'row')}", class_names=words)
-
-
-def _rows(data: Iterable[Any], name: str) -> tuple[tuple[str, ...] | None, Iterator[Row]]:
-    """Return the names of the columns, if rows are dicts, and the rows of an iterable of strings, rows or dicts."""
-    values = iter(data)
-    head = next(values, _END)
-    if head is _END:
-        return None, iter(())
-    values = chain([head], values)
-    if not isinstance(head, Mapping):
-        return None, (_row(value) for value in values)
-    columns = _names(head, name) if head else ()
-    if not columns:
-        raise UserError(f"{name}: row 1 is an empty dict; give a dict such as {{'anchor': '...', 'positive': '...'}}")
-    return columns, (_in_order(name, number, value, columns) for number, value in enumerate(values, start=1))
-
-
-_END = object()
-
-
-def _row(value: Any) -> Row:
-    return tuple(value) if _is_series(value) and not isinstance(value, (str, bytes)) else (value,)
-
-
-def _in_order(name: str, number: int, value: Any, columns: tuple[str, ...]) -> Row:
-    if not isinstance(value, Mapping):
-        raise UserError(f"{name}: row {number}: expected a dict, as in row 1, but found {describe(value)}; give dicts")
-    if value.keys() != set(columns):
-        raise UserError(
-            f"{name}: row {number} has the keys {list(value)}, rows before have {list(columns)}; give every row the "
-            "same keys"
-        )
-    return tuple(value[column] for column in columns)
-
-
-def _even(name: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows; raise UserError for the first one that has another number of cells than those before."""
-    width = None
-    for number, row in enumerate(rows, start=1):
-        width = len(row) if width is None else width
-        if len(row) != width:
-            raise UserError(
-                f"{name}: row {number} has {plural(len(row), 'column')}, rows before have {width}; give every row the "
-                "same number"
-            )
-        yield row
-
-
-def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows with words in place of members of an Enum and of numbers of class labels, and plain booleans."""
-    booleans = _types("numpy", "bool_")
-    words = [table.class_names.get(column) for column in table.columns or ()]
-
-    def cell_of(number: int, index: int, cell: Any) -> Any:
-        if isinstance(cell, Enum):
-            cell = cell.value if isinstance(cell.value, str) else cell.name
-        elif isinstance(cell, booleans):
-            cell = bool(cell)
-        elif words and words[index] is not None and isinstance(cell, Integral):
-            if cell >= len(words[index]):
-                problem = f"found the class number {cell}, but there are {len(words[index])} class names"
-                raise table.error(number, f"{problem}; give the class as a word", index)
-            cell = words[index][int(cell)] if cell >= 0 else None  # -1 stands for no label in datasets.ClassLabel
-        return cell
-
-    for number, row in enumerate(rows, start=1):
-        yield tuple(cell if type(cell) is str else cell_of(number, index, cell) for index, cell in enumerate(row))
-
-
-def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:
-    for column in columns:
-        if not isinstance(column, str):
-            raise UserError(f"{name}: expected column names that are strings but found {describe(column)}; rename it")
-    return tuple(columns)
-
-
-class _Indexed:
-    """An iterable over an object with a length and items, such as a map-style dataset of PyTorch."""
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.data[i] for i in range(len(self.data)))
-
-
-def _is_indexed(data: Any) -> bool:
-    return hasattr(data, "__getitem__") and isinstance(data, Sized)
-
-
-def _is_series(value: Any) -> bool:
-    """Return whether an object is a sequence of cells (a list, a tuple, an array or a column)."""
-    series = (*_types("numpy", "ndarray"), *_types("pandas", "Series", "Categorical"), *_types("polars", "Series"))
-    series += _types("pyarrow", "Array", "ChunkedArray")
-    return isinstance(value, (Sequence, *series))
-
-
-def _kind(data: Any) -> str:
-    kind = type(data.data if isinstance(data, _Indexed) else data).__name__
-    return f"{kind} of {plural(len(data), 'row')}" if isinstance(data, Sized) else kind
-
-
-def _types(module: str, *names: str) -> tuple[type, ...]:
-    """Return the types of a library; none if it is not loaded, since no object of its types can exist then."""
-    loaded = sys.modules.get(module)
-    return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))

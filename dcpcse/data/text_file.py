@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from dcpcse.data.readers import open_rows
+from dcpcse.data.readers import READERS, format_of, open_rows, read_lines, table_of
 from dcpcse.utils import arguments
 from dcpcse.utils.errors import UserError, doing, same_call, spell
 from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
@@ -30,13 +30,14 @@ class TextFile:
     state: tuple[int, int]
 
     @classmethod
-    def read(cls, path: str | Path, chunk_size: int) -> "TextFile":
+    def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False) -> "TextFile":
         """Read and check the complete file; raise UserError, with file and line, if it cannot be encoded.
 
-        Blank lines are rejected, since row i of the vectors belongs to line i of the file.
+        Blank lines are rejected, since row i of the vectors belongs to line i of the file. tabs: whether the lines
+        have columns separated by tabs, so that the file may be a .tsv file.
         """
         path = Path(arguments.path("text file", path))
-        _require_file(path)
+        _require_text(path, str(path), tabs=tabs)
         starts, digests, at, number, digest = [], [], 0, 0, hashlib.sha256()
         try:
             state = _state(path)
@@ -108,11 +109,16 @@ class TextFile:
         )
 
 
-def _require_file(path: Path) -> None:
+def _require_text(path: Path, name: str, *, tabs: bool = False) -> None:
+    """Raise UserError unless the path is a file that is not a table, whose header would be read as a sentence."""
+    advice = "give a text file with one sentence per line"
     if not os.path.exists(path):
-        raise UserError(f"{path} does not exist; give a text file with one sentence per line")
+        raise UserError(f"{name} does not exist; {advice}")
     if not os.path.isfile(path):
-        raise UserError(f"{path} is a folder or a device, not a file; give a text file with one sentence per line")
+        raise UserError(f"{name} is a folder or a device, not a file; {advice}")
+    extension = format_of(path)
+    if extension in READERS and extension not in ((".txt", ".tsv") if tabs else (".txt",)):
+        raise UserError(f"{name} is a table ({extension}), whose columns are not read here; {advice}, such as .txt")
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -124,11 +130,8 @@ def read_sentences(path: Path, option: str) -> list[str]:
     """Return the distinct lines of a text file, in order; raise UserError if a line is blank or the file is empty."""
     from senteval.lines import single_blanks
 
-    try:
-        with doing(f"while {path} was read"), open_rows(path) as file:
-            texts = [single_blanks(decode_line(path, number, line)) for number, line in numbered_lines(path, file)]
-    except OSError as error:
-        raise UserError(f"{spell(option, path)}: cannot read the file: {error.strerror}") from error
+    _require_text(path, spell(option, path))
+    texts = [single_blanks(line) for _, line in read_lines(table_of(path))]
     for number, text in enumerate(texts, start=1):
         if not text:
             raise line_error(path, number, f"is blank; remove it, since {spell(option)} takes one sentence per line")

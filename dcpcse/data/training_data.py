@@ -11,50 +11,21 @@ import hashlib
 import json
 import logging
 import os
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from functools import partial
-from itertools import chain, islice
-from numbers import Real
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from huggingface_hub.dataclasses import strict
 
-from dcpcse.data.checks import ColumnContents, score_problem, warn_of_format
-from dcpcse.data.columns import (
-    ALLOWED,
-    CLASS,
-    LABEL,
-    ROLES,
-    SCORE,
-    Columns,
-    Header,
-    LabelCounter,
-    header_of,
-    is_positive_or_negative,
-    is_relation,
-    label_text,
-)
+from dcpcse.data.checks import ColumnContents, ColumnProblem, header_problems, score_problems, warn_of_format
+from dcpcse.data.columns import SCORE, Columns, Header, LabelCounter
 from dcpcse.data.duplicates import DuplicateCounts, Duplicates
-from dcpcse.data.readers import (
-    MOST_UNDECIDED,
-    DataSource,
-    FileRow,
-    RowSource,
-    complete_rows,
-    delimiter_of,
-    format_of,
-    is_decided,
-    read_table,
-    reader_of,
-    rows_sha256,
-    unreadable,
-)
-from dcpcse.data.tables import Row, Table, describe, is_missing, open_table
+from dcpcse.data.objects import open_table
+from dcpcse.data.readers import delimiter_of, format_of, open_file, reader_of, rows_sha256, unreadable
+from dcpcse.data.tables import Table, TextRow, read_rows
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, plural, spell
@@ -100,7 +71,7 @@ class CacheSummary:
     repeats: _Repeats
 
 
-READER_VERSION = 8  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 10  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 
@@ -120,31 +91,39 @@ def cache_key(path: Path, sha256: str) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def write_cache(cached: Path, source: DataSource, sha256: str) -> dict[str, Any]:
-    """Read a file, write its rows to `cached` atomically, and return a summary of them.
+def write_cache(cached: Path, table: Table, sha256: str) -> dict[str, Any]:
+    """Write the rows of a file to `cached` atomically, and return a summary of them.
 
     Raises UserError, and writes nothing, unless the bytes that were read have the digest that `cached` is named by.
     """
     with _explained(cached.parent), atomic_file(cached) as file:
-        summary = _write_stream(file, source, *read_table(source))
-        if source.sha256 != sha256:
-            raise UserError(f"training file {source.path} has changed while it was read; start again")
+        summary = _write_stream(file, table, *read_rows(table))
+        if table.sha256 != sha256:
+            raise UserError(f"training file {table.path} has changed while it was read; start again")
         return summary
 
 
-def write_rows(folder: Path, source: RowSource, header: Header, rows: Iterator[FileRow]) -> tuple[Path, dict]:
-    """Write rows to a file in the cache folder that is named by their digest; return its path and a summary.
+def write_rows(folder: Path, table: Table) -> tuple[Path, str, dict[str, Any]]:
+    """Write the rows of an object to a file in the cache folder; return its path, their digest and a summary.
 
-    header: the columns. The digest is `source.sha256`, which is known only after the last row. A
-    file of the same rows is replaced. If reading or writing fails, nothing is left.
+    The file is named by the digest of the columns' roles and the rows as JSON lines, so a file of the same rows is
+    replaced. If reading or writing fails, nothing is left.
     """
+    header, rows = read_rows(table)
+    digest = hashlib.sha256(f"{json.dumps(header.roles)}\n".encode())
+
+    def digested() -> Iterator[TextRow]:
+        for number, cells in rows:
+            digest.update(f"{json.dumps(cells)}\n".encode())
+            yield number, cells
+
     with _explained(folder), staging_folder(folder / "rows") as part:
         with open(part / "rows.arrow", "wb") as file:
-            summary = _write_stream(file, source, header, rows)
-        identity = json.dumps(["rows", source.sha256, READER_VERSION])
+            summary = _write_stream(file, table, header, digested())
+        identity = json.dumps(["rows", digest.hexdigest(), READER_VERSION])
         cached = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.arrow"
         os.replace(part / "rows.arrow", cached)
-        return cached, summary
+        return cached, digest.hexdigest(), summary
 
 
 @contextlib.contextmanager
@@ -159,26 +138,33 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _write_stream(file: BinaryIO, source: RowSource, header: Header, complete: Iterator[FileRow]) -> dict[str, Any]:
+def _write_stream(file: BinaryIO, table: Table, header: Header, complete: Iterator[TextRow]) -> dict[str, Any]:
+    import numpy as np
     import pyarrow as pa
 
-    counts = RowCounts(header)
-    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles])
+    counts, dropped_before = RowCounts(header), 0
+    types = [(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles]
+    schema = pa.schema([*types, (NUMBER, pa.int64()), (AFTER_DROPPED, pa.bool_())])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
             counts.add(batch)
-            writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
+            numbers, cells = zip(*batch, strict=True)
+            dropped = np.searchsorted(table.dropped, numbers)
+            after_dropped = np.diff(dropped, prepend=dropped_before) > 0
+            dropped_before = dropped[-1]
+            columns = [*zip(*cells, strict=True), numbers, after_dropped]
+            writer.write_batch(_record_batch(columns, schema))
         if not writer.stats.num_record_batches:
-            raise _no_rows_error(source, list(header.names))
-        column_problems = counts.contents.problems(source.leave_out)
-        if fatal := next((problem.text for problem in column_problems if problem.is_fatal), None):
-            raise UserError(f"{source.described}: {fatal}")
-        problems = [*(problem.text for problem in column_problems), *filter(None, [score_problem(header)])]
+            raise _no_rows_error(table, list(header.names))
+        problems = counts.problems(table)
+        if fatal := next((problem.text for problem in problems if problem.is_fatal), None):
+            raise UserError(f"{table.described}: {fatal}")
         # The summary is not in the schema's metadata, which is written before the number of dropped rows is known.
         labels = {"classes": counts.labels.classes, "scores": counts.labels.scores}
         repeats = counts.repeats.found().as_dict()
-        summary = {**source.summary(header), **labels, "problems": problems, "repeats": repeats}
-        end = _record_batch([[] for _ in header.names], schema)
+        summary = {**table.summary(header), **labels, "repeats": repeats}
+        summary["problems"] = [problem.text for problem in problems]
+        end = _record_batch([[] for _ in schema], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary
 
@@ -187,28 +173,33 @@ class RowCounts:
     """What is counted while rows are read: repeated rows, labels, and what the columns of sentences contain."""
 
     def __init__(self, header: Header) -> None:
+        self.header = header
         self.repeats, self.labels = Duplicates(header.roles), LabelCounter(header.target)
         self.contents = ColumnContents(header)
 
-    def add(self, rows: Sequence[FileRow]) -> None:
+    def add(self, rows: Sequence[TextRow]) -> None:
         """Add complete rows."""
         for counter in (self.repeats, self.labels, self.contents):
             counter.add(rows)
+
+    def problems(self, table: Table) -> list[ColumnProblem]:
+        """Return what is probably wrong with the columns of the table from which the rows are."""
+        named = header_problems(table.path, self.header.names)
+        return [*named, *self.contents.problems(table.leave_out), *score_problems(self.header)]
 
 
 def _record_batch(columns: Iterable[Sequence[str]], schema: "pa.Schema") -> "pa.RecordBatch":
     import pyarrow as pa
 
-    of_types = zip(columns, schema.types, strict=True)
-    cells = (cells if kind == pa.string() else [*map(float, cells)] for cells, kind in of_types)
-    return pa.record_batch([*map(pa.array, cells, schema.types)], schema)
+    columns = (map(float, cells) if kind.name == SCORE else cells for cells, kind in zip(columns, schema, strict=True))
+    return pa.record_batch([*map(pa.array, map(list, columns), schema.types)], schema)
 
 
-def _no_rows_error(source: RowSource, columns: list[str]) -> UserError:
+def _no_rows_error(table: Table, columns: list[str]) -> UserError:
     reason = "no rows follow the header"
-    if source.dropped:
-        reason = f"all of its {source.dropped} rows have blank cells"
-    return UserError(f"{source.described} contains no sentences: {reason} (columns {columns}); add at least one row")
+    if table.dropped:
+        reason = f"all of its {len(table.dropped)} rows have blank cells"
+    return UserError(f"{table.described} contains no sentences: {reason} (columns {columns}); add at least one row")
 
 
 def read_summary(cached: Path) -> dict[str, Any] | None:
@@ -234,11 +225,9 @@ def memory_map(cached: Path) -> "Dataset":
 
 logger = logging.getLogger(__name__)
 
-Breaks = Callable[[], Sequence[int]]
-"""A function without arguments that returns the rows of a dataset before which a row with blank cells was dropped."""
-
-Places = Callable[[Set[int]], Mapping[int, Mapping[str, int]]]
-"""A function from rows of a dataset to their locations, such as {"line": 3}; rows of unknown location are left out."""
+NUMBER, AFTER_DROPPED = "number", "after_dropped"
+"""Columns of a cache file beside those of the roles: the number of a row in its file or object, and whether rows with
+blank cells were dropped directly before it."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +246,7 @@ class TrainingData:
     descriptions of columns that are probably not what they are taken for (`dcpcse.data.checks`).
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
-    places: function from rows of the dataset to their locations in the file or object; see `locate`. breaks: function
-    that returns the rows before which rows with blank cells were dropped, as between documents; a file is read again.
+    places: a table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
     """
 
     name: str
@@ -269,43 +257,24 @@ class TrainingData:
     dropped_lines: tuple[int, ...]
     unit: str
     repeats: DuplicateCounts
-    places: Places = field(repr=False, compare=False)
-    breaks: Breaks = field(repr=False, compare=False)
+    places: "Dataset" = field(repr=False, compare=False)
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
     problems: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        cached: Path,
-        *,
-        summary: Mapping[str, Any],
-        sha256: str,
-        places: Places,
-        breaks: Breaks,
-        documents: bool = False,
+        cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, documents: bool = False
     ) -> "TrainingData":
         """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped.
 
         documents: whether blank rows separate documents; no warning reports them then.
         """
-        data = cls(
-            name=name,
-            dataset=memory_map(cached),
-            sha256=sha256,
-            columns=tuple(summary["columns"]),
-            dropped=summary["dropped"],
-            dropped_lines=tuple(summary["dropped_lines"]),
-            unit=summary["unit"],
-            repeats=DuplicateCounts.of(summary["repeats"]),
-            places=places,
-            breaks=breaks,
-            classes=summary["classes"],
-            scores=tuple(summary["scores"]),
-            problems=tuple(summary["problems"]),
-        )
+        rows, places = memory_map(cached), [NUMBER, AFTER_DROPPED]
+        facts = {key: tuple(value) if isinstance(value, list) else value for key, value in summary.items()}
+        facts["repeats"] = DuplicateCounts.of(summary["repeats"])
+        tables = {"dataset": rows.remove_columns(places), "places": rows.select_columns(places)}
+        data = cls(name=name, sha256=sha256, **tables, **facts)
         if data.dropped and not documents:
             shown = ", ".join(map(str, data.dropped_lines)) + (
                 ", ..." if data.dropped > len(data.dropped_lines) else ""
@@ -328,10 +297,15 @@ class TrainingData:
         """Return the row number, the location and the sentences of each of the given rows of the dataset.
 
         The location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a Parquet file
-        or a Python object. A file is read again; if that fails, or if it has changed since, the location is left out.
+        or a Python object.
         """
-        texts, places = self.dataset.select(list(rows)).to_list(), self.places(set(rows))
-        return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
+        unit = "given_row" if self.unit == "row" else self.unit  # `row` is the row of the dataset
+        texts, numbers = self.dataset.select(rows).to_list(), self.places.select(rows)[NUMBER]
+        return [{"row": row, unit: number, **text} for row, number, text in zip(rows, numbers, texts, strict=True)]
+
+    def breaks(self) -> Sequence[int]:
+        """Return the rows before which rows with blank cells were dropped, as between documents."""
+        return self.places.with_format("numpy")[AFTER_DROPPED][:].nonzero()[0].tolist()
 
 
 def load_training_file(
@@ -353,31 +327,8 @@ def load_training_file(
     except OSError as error:
         raise unreadable(path, error) from error
     cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
-    summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path), sha256)
-    of_file = {"places": partial(_places_in_file, path, sha256), "breaks": partial(_breaks_in_file, path, sha256)}
-    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, documents=documents, **of_file)
-
-
-def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Mapping[str, int]]:
-    with contextlib.suppress(UserError):
-        source = DataSource(path)
-        _, complete = read_table(source)
-        locations = [(row, number) for row, (number, _) in enumerate(complete) if row in rows]
-        unit = "given_row" if source.unit == "row" else source.unit  # `row` is the row of the dataset
-        return {row: {unit: number} for row, number in locations} if source.sha256 == sha256 else {}
-    return {}
-
-
-def _breaks_in_file(path: Path, sha256: str) -> Sequence[int]:
-    """Raises UserError if the file has changed since it had this digest."""
-    source, breaks, dropped = DataSource(path), array("q"), 0
-    for row, _ in enumerate(read_table(source)[1]):
-        if source.dropped != dropped:
-            breaks.append(row)
-            dropped = source.dropped
-    if source.sha256 != sha256:
-        raise UserError(f"training file {path} has changed while it was read; start again")
-    return breaks
+    summary = (None if refresh else read_summary(cached)) or write_cache(cached, open_file(path), sha256)
+    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, documents=documents)
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
@@ -413,160 +364,9 @@ def load_training_data(
     if isinstance(data, (str, PathLike)):
         return load_training_file(path(name, data), cache_dir, refresh=refresh, documents=documents)
     table = open_table(data, name)
-    header, rows = _take_header(table)
     if table.taken_once:
         logger.info("%s: the %s is taken once; to train on its rows again, give a list of them", name, table.kind)
-    source = _TableSource(table)
-    complete = source.digested(header, complete_rows(source, header, _texts(table, header, rows)))
-    cached, summary = write_rows(cache_folder(cache_dir), source, header, complete)
+    cached, sha256, summary = write_rows(cache_folder(cache_dir), table)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)
-    of_object = {"places": source.places, "breaks": source.breaks, "documents": documents}
-    return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=source.sha256, **of_object)
-
-
-class _TableSource(RowSource):
-    """A Python object that is being read; the digest is that of its complete rows."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table.name, unit="row")
-        self.table = table
-        self._dropped_rows = array("q")
-
-    def error(self, number: int, problem: str) -> UserError:
-        return self.table.error(number, problem)
-
-    def leave_out(self, columns: Sequence[str]) -> str:
-        return f"give {self.table.pick(columns)}"
-
-    def drop(self, number: int) -> None:
-        super().drop(number)
-        self._dropped_rows.append(number)
-
-    def digested(self, header: Header, rows: Iterator[FileRow]) -> Iterator[FileRow]:
-        """Yield the rows; at their end, `sha256` is the digest of their roles and cells as JSON lines."""
-        digest = hashlib.sha256(f"{json.dumps(header.roles)}\n".encode())
-        for number, cells in rows:
-            digest.update(f"{json.dumps(cells)}\n".encode())
-            yield number, cells
-        self.sha256 = digest.hexdigest()
-
-    def places(self, rows: Set[int]) -> Mapping[int, Mapping[str, int]]:
-        """Return the number, from 1, that each row of the dataset has in the object, whose dropped rows count."""
-        import numpy as np
-
-        kept_before = self._kept_before()
-        return {row: {"given_row": row + 1 + int(np.searchsorted(kept_before, row, "right"))} for row in rows}
-
-    def breaks(self) -> Sequence[int]:
-        """Return the rows of the dataset before which rows were dropped."""
-        return sorted(set(self._kept_before().tolist()))
-
-    def _kept_before(self) -> Any:
-        """Return the number of rows of the dataset before each dropped row, as an array."""
-        import numpy as np
-
-        dropped = np.array(self._dropped_rows)
-        return dropped - 1 - np.arange(len(dropped))
-
-
-def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
-    """Return the columns, and the rows. Rows without names get those of their roles."""
-    head: list[Row] = []
-    for row in table.rows:
-        head.append(row)
-        if not 1 < len(row) <= len(ROLES) or _is_deciding(table, row) or len(head) >= MOST_UNDECIDED:
-            break
-    rows = chain(head, table.rows)
-    first = next((row for row in reversed(head) if not _is_blank(row[-1])), head[-1])
-    if table.columns is None and len(first) > len(ROLES):
-        raise UserError(f"{table.name}: found {len(first)} columns; keep {ALLOWED}")
-    names = _default_names(first) if table.columns is None else table.columns
-
-    def error(problem: str) -> UserError:
-        return UserError(f"{table.name}: {problem}")
-
-    def example(columns: Sequence[str]) -> str:
-        # If there is no such expression, the names of the others are enough.
-        return f", for instance {table.pick(columns or _picked(table, names))}" if table.picked or not columns else ""
-
-    header = header_of(names, error, _label_in(table, first), example=example)
-    for name in names[:-1] if header.target else names:
-        if name in table.class_names:
-            words = ", ".join(map(repr, table.class_names[name][:3]))
-            raise error(
-                f"the column {name!r} has class labels ({words}), but its place is that of sentences; name it {LABEL} "
-                f"and make it the last column, or leave it out{example([other for other in names if other != name])}"
-            )
-    return header, rows
-
-
-def _is_deciding(table: Table, row: Row) -> bool:
-    """Return whether the last cell of a row is not blank and tells what its column contains."""
-    name = (table.columns or _default_names(row))[-1]
-    return not _is_blank(row[-1]) and is_decided(name, row[-1])
-
-
-def _label_in(table: Table, row: Row) -> Sequence[str]:
-    """Return the cells of a row of three, of which only the last one is read, and only if it can be a label."""
-    last = row[-1]
-    # In a column without a name, numbers are scores on any scale.
-    is_label = isinstance(last, (str, bool)) or (_is_number(last) and table.columns is not None)
-    return ("", "", label_text(last) if is_label else "") if len(row) == len(ROLES) else ()
-
-
-def _default_names(row: Row) -> Sequence[str]:
-    """Return the names of the columns of rows without names, given the first row whose last cell is not blank."""
-    last = row[-1]
-    if len(row) == 1:
-        return ("text",)
-    if len(row) == 2:
-        return ("text", CLASS) if _is_number(last) else ROLES[:2]
-    if isinstance(last, str):
-        return (*ROLES[:2], LABEL if is_relation(last) else ROLES[2])
-    return (*ROLES[:2], SCORE if _is_number(last) else ROLES[2])
-
-
-def _is_number(cell: Any) -> bool:
-    return isinstance(cell, (Real, Decimal)) and not is_missing(cell)
-
-
-def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:
-    """Return the columns that a message suggests to pick of too many."""
-    known = (*ROLES, LABEL, SCORE, CLASS)
-    named = [column for column in columns if column.lower() in known or is_positive_or_negative(column)]
-    texts = [column for column in table.texts if column not in named]
-    if len(named) == 1 and named[0].lower() in (LABEL, CLASS) and texts:
-        return [texts[0], *named]
-    return named or (texts or list(columns))[:2]
-
-
-def _is_blank(cell: Any) -> bool:
-    return not cell.strip() if isinstance(cell, str) else is_missing(cell)
-
-
-def _texts(table: Table, header: Header, rows: Iterator[Row]) -> Iterator[FileRow]:
-    """Yield the number and the cells of each row as text, as the readers of files do."""
-    try:
-        for number, row in enumerate(rows, start=1):
-            sentences = row[:-1] if header.target else row
-            texts = [table.text(number, index, cell) for index, cell in enumerate(sentences)]
-            if header.target:
-                texts.append(_label_text(table, number, row, header))
-            yield number, texts
-    except OSError as error:
-        raise UserError(f"{table.name}: its rows cannot be read: {error}") from error
-
-
-def _label_text(table: Table, number: int, row: Row, header: Header) -> str:
-    """Return the text of a label, score or class, which may be a number or a boolean."""
-    index, cell = len(row) - 1, row[-1]
-    if isinstance(cell, str) or is_missing(cell):
-        return table.text(number, index, cell)
-    if not isinstance(cell, (Real, Decimal)):
-        problem = f"expected a string or a number but found {describe(cell)}"
-        raise table.error(number, f"{problem}; give words to labels or classes, or numbers to scores", index)
-    if header.target == CLASS and not float(cell).is_integer():
-        problem = f"found {describe(cell)} as a class; give every class as a word or a whole number"
-        raise table.error(number, problem, index)
-    return label_text(cell)
+    return TrainingData.of(f"{name} ({table.kind})", cached, summary=summary, sha256=sha256, documents=documents)

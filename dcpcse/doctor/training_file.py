@@ -9,17 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from dcpcse.data.checks import (
-    MOST_UNKNOWN,
-    REMEDY,
-    describe_unknown,
-    format_problem,
-    header_problem,
-    score_problem,
-)
+from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, format_problem
 from dcpcse.data.columns import CLASS, Header, describe_labels, positives_in
-from dcpcse.data.duplicates import LineCounter, Occurrences
-from dcpcse.data.readers import DataSource, FileRow, format_of, open_rows, read_table
+from dcpcse.data.duplicates import LINES_SHOWN, LineCounter
+from dcpcse.data.readers import format_of, open_file, open_rows
+from dcpcse.data.tables import Table, TextRow, read_rows
 from dcpcse.data.training_data import RowCounts
 from dcpcse.doctor.evaluation_data import key
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
@@ -42,82 +36,54 @@ def check(path: Path, settings: CheckSettings) -> Findings:
     yield from _bytes(path)
     if problem := format_problem(path):
         yield warning("format", "; ".join(problem))
-    source = _FaultCollector(path)
-    for finding in _rows(source, settings):
-        yield replace(finding, unit=source.unit)
+    faults: dict[str, tuple[str, LineCounter]] = {}
 
-
-def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
-    path = source.path
-    try:
-        header, complete = read_table(source)
-        rows = _SentenceCounts(settings, header)
-        megabytes = os.path.getsize(path) / 1e6
-        batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])
-        for batch in settings.progress(batches, None, f"{path.name} ({megabytes:.0f} MB)"):
-            rows.add(batch)
-    except UserError as error:  # the rest of the file cannot be read
-        yield from _faults(source)
-        text = _without_path(str(error), path)
-        if not source.faults or "is empty" not in text:
-            yield fault("unreadable", text)
-        return
-    yield from _faults(source)
-    yield from _table(path, header, rows, source)
-    yield from rows.findings(header)
-
-
-class _FaultCollector(DataSource):
-    """A data source that records all faults instead of raising the first."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.faults: dict[str, tuple[str, LineCounter]] = {}
-        self.blank = LineCounter()
-
-    def refuse(self, number: int, error: UserError) -> None:
-        text = _without_path(str(error), self.path)
+    def refuse(number: int, error: UserError) -> None:
+        text = _without_path(error, path)
         # Messages that differ only in numbers and quoted text become one finding.
         kind = re.sub(r"\d+|'[^']*'|\"[^\"]*\"|\[.*?\]|0x\w+", "", text)
-        self.faults.setdefault(kind, (text, LineCounter()))[1].add(number)
+        faults.setdefault(kind, (text, LineCounter()))[1].add(number)
 
-    def drop(self, number: int) -> None:
-        super().drop(number)
-        self.blank.add(number)
+    findings, unit = [], "line"
+    try:
+        table = open_file(path, refuse)
+        header, complete = read_rows(table)
+        counts, unit = _SentenceCounts(settings, header), table.unit
+        batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])
+        for batch in settings.progress(batches, None, f"{path.name} ({os.path.getsize(path) / 1e6:.0f} MB)"):
+            counts.add(batch)
+        findings = [*_table(table, header, counts, bool(faults)), *counts.findings(header)]
+    except UserError as error:  # the rest of the file cannot be read
+        text = _without_path(error, path)
+        if not faults or "is empty" not in text:
+            findings = [fault("unreadable", text)]
+    for text, rows in faults.values():
+        yield fault("row refused", text, rows.lines, rows.count, unit)
+    for finding in findings:
+        yield replace(finding, unit=unit)
 
 
-def _without_path(text: str, path: Path) -> str:
-    return re.sub(rf"^{re.escape(str(path))}(, (line|item|row) \d+)?: ", "", text)
+def _without_path(error: UserError, path: Path) -> str:
+    return re.sub(rf"^{re.escape(str(path))}(, (line|item|row) \d+)?(: |, )", "", str(error))
 
 
-def _faults(source: _FaultCollector) -> Findings:
-    for text, counter in source.faults.values():
-        occurrences = counter.found()
-        yield fault("row refused", text, occurrences.lines, occurrences.count)
-
-
-def _table(path: Path, header: Header, rows: "_SentenceCounts", source: _FaultCollector) -> Findings:
+def _table(table: Table, header: Header, rows: "_SentenceCounts", has_faults: bool) -> Findings:
     if not (number := rows.count):
         yield fault("no rows", f"the file has no complete row (columns {', '.join(header.names)}); add some")
         return
     named = zip((name[:40] for name in header.names), header.roles, strict=True)
     roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
-    yield ok("rows", f"{number:,} rows for training; columns: {roles}")
+    if has_faults:
+        yield note("rows", f"{number:,} complete rows, but training refuses the file; columns: {roles}")
+    else:
+        yield ok("rows", f"{number:,} rows for training; columns: {roles}")
     if number < 2:
         yield fault("one row", "most losses compare rows and need at least 2; add some")
-    if occurrences := _found(source.blank):
-        yield warning("blank", "rows with a blank cell are skipped in training", occurrences.lines, occurrences.count)
-    if text := header_problem(path, header.names):
-        yield warning("header", text)
-    for problem in rows.table.contents.problems(source.leave_out):
-        yield (fault if problem.is_fatal else warning)("column", problem.text)
-    if text := score_problem(header):
-        yield warning("scores", text)
-
-
-def _found(counter: LineCounter) -> Occurrences | None:
-    occurrences = counter.found()
-    return occurrences if occurrences.count else None
+    if table.dropped:
+        lines = tuple(table.dropped[:LINES_SHOWN])
+        yield warning("blank", "rows with a blank cell are skipped in training", lines, len(table.dropped))
+    for problem in rows.table.problems(table):
+        yield (fault if problem.is_fatal else warning)(problem.what, problem.text)
 
 
 def _bytes(path: Path) -> Findings:
@@ -164,7 +130,7 @@ class _SentenceCounts:
         self.unknown, self._unknown_rows = 0, LineCounter()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
-    def add(self, batch: Sequence[FileRow]) -> None:
+    def add(self, batch: Sequence[TextRow]) -> None:
         self.table.add(batch)
         self.count += len(batch)
         if self.table.labels.kind:
@@ -221,14 +187,14 @@ class _SentenceCounts:
             sentences = f"{len(self.settings.evaluated):,} different sentences"
             yield ok("evaluation", f"no row contains one of the {sentences} of the evaluation data")
         for name, counter in self.counters.items():
-            if occurrences := _found(counter):
+            if counter.count:
                 level, what, text = _SENTENCE_FINDINGS[name]
-                yield level(what, text(self), occurrences.lines, occurrences.count)
-        if occurrences := _found(self._unknown_rows):
-            yield self._unknown(occurrences)
+                yield level(what, text(self), counter.lines, counter.count)
+        if self.unknown:
+            yield self._unknown(self._unknown_rows)
         yield from self._lengths()
 
-    def _unknown(self, rows: Occurrences) -> Finding:
+    def _unknown(self, rows: LineCounter) -> Finding:
         # Without the special tokens around a sentence.
         tokenizer, sentences = self.settings.tokenizer, self.tokens.total()
         framed = sum(length * count for length, count in self.tokens.items())

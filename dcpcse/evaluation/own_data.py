@@ -3,11 +3,9 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import chain
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,14 @@ from senteval import labelled
 from senteval.data import collect, make_pair
 from senteval.errors import shown
 from senteval.labels import LabelsTask
-from senteval.lines import Content, Line, is_number, read_lines, recorded, single_blanks
+from senteval.lines import Content, Line, is_number, single_blanks
 from senteval.pairs import PairsTask
 
 from dcpcse.data.checks import ColumnContents
-from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, label_text, words_of
-from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of, format_of
-from dcpcse.data.tables import Table, open_table
+from dcpcse.data.columns import CLASS, ROLES, SCHEMES, SCORE, Header, Words, binary_score, class_word, words_of
+from dcpcse.data.objects import open_table
+from dcpcse.data.readers import READERS, delimiter_of, format_of, plain_columns, table_of
+from dcpcse.data.tables import Row, Table
 from dcpcse.utils.arguments import path
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, plural
@@ -60,26 +59,10 @@ LABELS = _Kind(
 )
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Rows of own data.
-
-    source: the file, or the name of an object. columns: names of the columns; None if there are none. rows: the line
-    (without text) and the cells of each row. text: reads a cell of text, called with the line, the column and the
-    cell. separated: the way in which columns are separated, as an adjective.
-    """
-
-    source: Path
-    columns: Sequence[str] | None
-    rows: Iterator[tuple[Line, Sequence[Any]]]
-    text: Callable[[Line, int, Any], str] = lambda line, place, cell: cell
-    separated: str = ""
-
-
 def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     """Return the evaluation task of your own sentence pairs.
 
-    data: a file or a Python object (see `dcpcse.data.tables.open_table`) with two sentences and a number per row. The
+    data: a file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a number per row. The
     number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or with two
     binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by Spearman
     correlation; scores may have any scale. A .csv, .json or .jsonl file is
@@ -89,22 +72,18 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a sentence
     is blank, a score is not a finite number, all scores are equal, or there are fewer than two pairs.
     """
-    with recorded() as contents:
-        table = _open(data, name, PAIRS)
-        target = _target(table, PAIRS)
-        pairs, unit, words = [], "", None
-        for line, cells in table.rows:
-            first, second = _texts(table, PAIRS, line, cells, target)
-            words = words if pairs else _binary_words(cells[target])
-            pairs.append(make_pair(line, first, second, _score(line, cells[target], words)))
-            unit = line.unit
+    table, target, rows = _open(data, name, PAIRS)
+    pairs, unit, words = [], "", None
+    for line, (first, second), cell, text in rows:
+        if not pairs:
+            words = None if is_number(text) else words_of(text)
+        pairs.append(make_pair(line, first, second, _score(line, cell, text, words)))
+        unit = line.unit
     _warn_of_columns(table, PAIRS, target, [(pair.first, pair.second) for pair in pairs])
-    remedy = _remedy(data, PAIRS)
-    scored = collect("pairs", pairs, table.source, table.source, remedy, unit)
-    content = contents.get(table.source) or content_of(
-        zip(scored.first, scored.second, scored.gold.tolist(), strict=True)
-    )
-    return PairsTask(table.source.name, scored, content)
+    source = Path(table.name)
+    scored = collect("pairs", pairs, source, source, _remedy(table, PAIRS), unit)
+    content = _content(table, zip(scored.first, scored.second, scored.gold.tolist(), strict=True))
+    return PairsTask(source.name, scored, content)
 
 
 def describe_object(data: Any) -> str:
@@ -122,38 +101,56 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a text or a
     class is blank, there are fewer than two classes, or a class has fewer texts than cross-validation has folds.
     """
-    with recorded() as contents:
-        table = _open(data, name, LABELS)
-        target = _target(table, LABELS)
-        rows = [
-            (line, *_texts(table, LABELS, line, cells, target), _class(table, line, target, cells[target]))
-            for line, cells in table.rows
-        ]
+    table, target, located = _open(data, name, LABELS)
+    rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
     if not rows:
-        raise UserError(f"{table.source}: there are no texts; {_remedy(data, LABELS)}")
+        raise UserError(f"{table.name}: there are no texts; {_remedy(table, LABELS)}")
     _warn_of_columns(table, LABELS, target, [(text,) for _, text, _ in rows])
     classes = sorted({label for *_, label in rows})
     index = {label: i for i, label in enumerate(classes)}
     examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
-    content = contents.get(table.source) or content_of((text, label) for _, text, label in rows)
-    return LabelsTask(table.source.name, examples, tuple(classes), table.source, content)
+    content = _content(table, ((text, label) for _, text, label in rows))
+    return LabelsTask(Path(table.name).name, examples, tuple(classes), Path(table.name), content)
 
 
-def _open(data: Any, name: str, kind: _Kind) -> _Table:
+LocatedRow = tuple[Line, list[str], Any, str]
+"""The line of a row for messages, its texts, and the cell of its score or class with the text of this cell."""
+
+
+def _open(data: Any, name: str, kind: _Kind) -> tuple[Table, int, Iterator[LocatedRow]]:
+    """Return the table of own data, the index of its column of scores or classes, and its rows."""
     if isinstance(data, (str, os.PathLike)):
-        return _open_file(Path(path(name, data)), kind)
-    table = open_table(data, name)
-    if table.columns is not None and len(table.columns) != kind.width:
-        raise UserError(
-            f"{name}: found {plural(len(table.columns), 'column')} {list(table.columns)}, but {kind.width} are "
-            f"expected; {kind.object_remedy}{_selection(table, kind)}"
-        )
-    return _Table(
-        Path(name),
-        table.columns,
-        ((Line(Path(name), i, "", kind.object_remedy, "row"), row) for i, row in enumerate(table.rows, start=1)),
-        lambda line, column, cell: table.text(line.number, column, cell),
-    )
+        table = _open_file(Path(path(name, data)), kind)
+    else:
+        table = open_table(data, name)
+        if table.columns is not None and len(table.columns) != kind.width:
+            raise UserError(
+                f"{name}: found {plural(len(table.columns), 'column')} {list(table.columns)}, but {kind.width} are "
+                f"expected; {kind.object_remedy}{_selection(table, kind)}"
+            )
+    named = None if table.columns is None else kind.target(table.columns)
+    target = kind.texts if named is None else named
+
+    def located() -> Iterator[LocatedRow]:
+        for number, cells in table.rows:
+            line = _line(table, kind, number)
+            if len(cells) != kind.width:
+                raise line.error(_uneven(table, kind, cells))
+            texts = [table.text(number, i, cell, numeric=i == target) for i, cell in enumerate(cells)]
+            text = texts.pop(target)
+            yield line, texts, cells[target], text
+
+    return table, target, located()
+
+
+def _line(table: Table, kind: _Kind, number: int) -> Line:
+    unit = "" if table.unit == "line" else table.unit
+    return Line(Path(table.name), number, "", _remedy(table, kind), unit)
+
+
+def _content(table: Table, rows: Iterable[Any]) -> Content:
+    """Return what identifies own data: the content of their file or, without one, that of their rows."""
+    return content_of(rows) if table.sha256 is None else Content(table.sha256, table.bytes)
 
 
 def _selection(table: Table, kind: _Kind) -> str:
@@ -166,30 +163,52 @@ def _selection(table: Table, kind: _Kind) -> str:
     return f", such as {table.pick([*texts[: kind.texts], table.columns[last]])}"
 
 
-def _open_file(path: Path, kind: _Kind) -> _Table:
+def _open_file(path: Path, kind: _Kind) -> Table:
     if not os.path.exists(path):  # Path.exists raises errors for names that are too long
         raise UserError(f"{path} does not exist; check the path")
-    source = _OwnFile(path, kind)
-    has_names = format_of(path) in (".json", ".jsonl", ".parquet")
-    if has_names or format_of(path) == ".csv":
-        rows = READERS[format_of(path)](source)
-        separated = "" if has_names else "tab-separated " if delimiter_of(path) == "\t" else "comma-separated "
-    else:
-        # Quotation marks are plain text, as in the files of the STS tasks.
-        rows = ((number, text.split("\t") if text else []) for number, text in source.lines())
-        separated = "tab-separated "
+    table, extension = table_of(path), format_of(path)
+    rows = _without_blank_end(
+        READERS[extension](table) if _is_csv(path) or extension in NAMED else plain_columns(table)
+    )
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path}: the file is empty; {kind.file_remedy}")
     second = next(rows, None)
-    is_header = has_names or _is_header(first[1], second[1] if second else [], kind)
     below = [] if second is None else [second]
-    located = ((source.line(number), cells) for number, cells in chain(below if is_header else [first, *below], rows))
-    if is_header and len(first[1]) != kind.width:
-        raise source.line(first[0]).error(
-            f"found the columns {first[1]}, but {kind.width} {separated}columns are expected"
-        )
-    return _Table(path, first[1] if is_header else None, located, separated=separated)
+    if extension in NAMED or _is_header(first[1], second[1] if second else [], kind):
+        if len(first[1]) != kind.width:
+            problem = f"found the columns {list(first[1])}, but {kind.width} {_separated(path)}columns are expected"
+            raise _line(table, kind, first[0]).error(problem)
+        table.columns = tuple(first[1])
+    else:
+        below = [first, *below]
+    table.rows = chain(below, rows)
+    return table
+
+
+NAMED = (".json", ".jsonl", ".parquet")
+"""Extensions of files whose columns have names; in others a header is optional."""
+
+
+def _is_csv(path: Path) -> bool:
+    return format_of(path) == ".csv"
+
+
+def _separated(path: Path | None) -> str:
+    """Return the way in which columns of a file are separated, as an adjective; empty for data with names."""
+    if path is None or format_of(path) in NAMED:
+        return ""
+    return "comma-separated " if _is_csv(path) and delimiter_of(path) == "," else "tab-separated "
+
+
+def _without_blank_end(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows without blank lines at the end."""
+    blank: list[Row] = []
+    for row in rows:
+        blank.append(row)
+        if row[1]:
+            yield from blank
+            blank = []
 
 
 def _is_header(cells: Sequence[str], second: Sequence[str], kind: _Kind) -> bool:
@@ -212,66 +231,27 @@ def _is_float(text: str) -> bool:
     return False
 
 
-class _OwnFile(DataSource):
-    """A file of own data: lines are read as those of senteval's files, whose contents are recorded."""
-
-    def __init__(self, path: Path, kind: _Kind) -> None:
-        super().__init__(path)
-        self.kind = kind
-
-    def line(self, number: int) -> Line:
-        """Return the line, or the item of a JSON array, for messages about it."""
-        return Line(self.path, number, "", self.kind.file_remedy, "" if self.unit == "line" else self.unit)
-
-    def error(self, number: int, problem: str) -> UserError:
-        return UserError(f"{self.line(number).place}: {problem}")
-
-    def lines(self) -> NumberedLines:
-        return ((line.number, line.text) for line in read_lines(self.path, remedy=self.kind.file_remedy))
-
-    def numeric_key(self, keys: Sequence[str]) -> str | None:
-        target = self.kind.target(keys)
-        return keys[-1 if target is None else target]
+def _uneven(table: Table, kind: _Kind, cells: Sequence[Any]) -> str:
+    """Return the problem of a row that has another number of columns than its kind has."""
+    actual, separated = str(len(cells) or "an empty line"), _separated(table.path)
+    if separated and len(cells) == 1 and cells[0].count(";") >= kind.texts:
+        actual += " (separate columns by commas or tabs, not by semicolons)"
+    elif separated.startswith("comma") and any("\t" in cell for cell in cells):
+        actual += ", and the line contains tabs; if tabs separate the columns, name the file .tsv"
+    return f"expected {kind.width} {separated}columns but found {actual}"
 
 
-def _target(table: _Table, kind: _Kind) -> int:
-    """Return the index of the column of scores or labels: the one with such a name, else the last."""
-    named = None if table.columns is None else kind.target(table.columns)
-    return kind.texts if named is None else named
+def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
+    """Return the score of a pair.
 
-
-def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target: int) -> list[str]:
-    """Return the texts of a row. Raises DataError if it has another number of columns than its kind has."""
-    if len(cells) != kind.width:
-        actual = str(len(cells) or "an empty line")
-        if table.separated and len(cells) == 1 and cells[0].count(";") >= kind.texts:
-            actual += " (separate columns by commas or tabs, not by semicolons)"
-        elif table.separated.startswith("comma") and any("\t" in cell for cell in cells):
-            actual += ", and the line contains tabs; if tabs separate the columns, name the file .tsv"
-        raise line.error(f"expected {kind.width} {table.separated}columns but found {actual}")
-    return [table.text(line, index, cell) for index, cell in enumerate(cells) if index != target]
-
-
-def _binary_words(cell: Any) -> Words | None:
-    """Return the words of the binary labels that a cell belongs to; None if it is a number or not a label."""
-    return words_of(cell) if isinstance(cell, (str, bool)) and not is_number(label_text(cell)) else None
-
-
-def _score(line: Line, cell: Any, words: Words | None) -> float:
-    """Return the score of a pair. words: see `_binary_words`, of the first row.
-
-    Raises DataError unless the cell is one of these words or, without them, a finite number.
+    cell, text: the cell, and its text. words: those of the binary labels of the first pair; None if it has a number.
+    Raises DataError unless the text is one of these words or, without them, a finite number.
     """
     if words:
-        score = binary_score(cell, words) if isinstance(cell, (str, bool)) else None
+        score = binary_score(text, words)
         if score is None:
             raise line.error(f"label {shown(cell)} found, {words[0]} or {words[1]} expected as in the row before")
         return score
-    text = ""
-    # Numbers of numpy, decimal and polars convert to float; bytes would too.
-    if isinstance(cell, (str, Real, Decimal)):
-        with contextlib.suppress(OverflowError):  # an integer beyond all floating-point numbers
-            text = label_text(cell)
     if not is_number(text):
         schemes = ", ".join("/".join(words) for words in SCHEMES)
         labels = f" or a binary label ({schemes})" if isinstance(cell, str) else ""
@@ -279,17 +259,15 @@ def _score(line: Line, cell: Any, words: Words | None) -> float:
     return float(text)
 
 
-def _class(table: _Table, line: Line, target: int, cell: Any) -> str:
+def _class(line: Line, cell: Any, text: str) -> str:
     """Return the class of a text as a word. Raises DataError unless it is a word or a whole number."""
-    text = table.text(line, target, cell) if isinstance(cell, str) else ""
-    if isinstance(cell, (Real, Decimal)) and float(cell).is_integer():
-        text = cell  # a column of whole numbers is one of floats in pandas if a cell was missing
-    if not (word := single_blanks(label_text(text))):
-        raise line.error(f"class {shown(cell)} found, a word or a whole number expected")
-    return word
+    with contextlib.suppress(ValueError):
+        if word := single_blanks(class_word(text)):
+            return word
+    raise line.error(f"class {shown(cell)} found, a word or a whole number expected")
 
 
-def _warn_of_columns(table: _Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:
+def _warn_of_columns(table: Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:
     """Log a warning for each column of texts that probably has no texts. rows: the texts of each row."""
     names = table.columns or [str(index + 1) for index in range(kind.width)]
     texts = [name for index, name in enumerate(names) if index != target]
@@ -297,11 +275,11 @@ def _warn_of_columns(table: _Table, kind: _Kind, target: int, rows: Sequence[tup
     contents = ColumnContents(Header((*texts, names[target]), roles))
     contents.add([*enumerate(rows)])
     for problem in contents.problems(lambda others: kind.object_remedy):
-        warn(f"{table.source}: {problem.text}")
+        warn(f"{table.name}: {problem.text}")
 
 
-def _remedy(data: Any, kind: _Kind) -> str:
-    return kind.file_remedy if isinstance(data, (str, os.PathLike)) else kind.object_remedy
+def _remedy(table: Table, kind: _Kind) -> str:
+    return kind.object_remedy if table.path is None else kind.file_remedy
 
 
 def content_of(rows: Iterable[Any]) -> Content:

@@ -12,8 +12,9 @@ from typing import Any
 from senteval.beir import BeirTask, IdentifiedTexts
 from senteval.errors import DataError, quote, shown
 from senteval.files import require_files
-from senteval.lines import Content, Line, is_number, read_bytes, read_lines, recorded, split_columns
+from senteval.lines import Content, Line, is_number, read_lines, recorded, split_columns
 
+from dcpcse.data.readers import open_file
 from dcpcse.evaluation.mteb_tasks import PREFIX, MtebTasks, find_benchmark, load_downloaded
 from dcpcse.evaluation.own_data import content_of
 from dcpcse.utils.arguments import location
@@ -169,21 +170,13 @@ def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirT
     if split not in splits:
         raise _no_split(folder, split, splits)
     parts[QRELS] = [path for path in parts[QRELS] if path.name.startswith((f"{split}-", f"{split}."))]
-    tables = {part: _parquet_rows(files) for part, files in parts.items()}
-    contents = {path: Content.of(read_bytes(path)) for files in parts.values() for path in files}
-    return _task_of_tables(name, split, {part: (folder / part, rows) for part, rows in tables.items()}, contents)
-
-
-def _parquet_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    from pyarrow import ArrowException, parquet  # imported here because it is slow
-
-    rows = []
-    for path in paths:
-        try:
-            rows += parquet.read_table(path).to_pylist()
-        except (ArrowException, OSError) as error:
-            raise UserError(f"{path} cannot be read ({first_line(error)}); copy the set again") from error
-    return rows
+    tables, contents = {}, {}
+    for part, files in parts.items():
+        opened = [open_file(path) for path in files]
+        rows = [dict(zip(table.columns, cells, strict=True)) for table in opened for _, cells in table.rows]
+        tables[part] = (folder / part, rows)
+        contents |= {table.path: Content(table.sha256, table.bytes) for table in opened}
+    return _task_of_tables(name, split, tables, contents)
 
 
 def _load_sets(names: Sequence[str]) -> dict[str, Any]:

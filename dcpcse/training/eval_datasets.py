@@ -12,7 +12,7 @@ from senteval.labels import LabelsTask, LoadedLabels
 from senteval.pairs import LoadedPairs, PairsTask
 from transformers import EvalPrediction
 
-from dcpcse.data.tables import open_table
+from dcpcse.data.objects import open_table
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.advice import OF_TRAINING, advice
 from dcpcse.evaluation.evaluator import METRIC_NAMES, OWN_METRICS, dev_metrics, evaluate_suite
@@ -166,7 +166,7 @@ def _own_task(data: Any, name: str) -> Any:
         )
     data = list(data) if isinstance(data, Iterator) else data
     table = open_table(data, name)
-    width = len(table.columns) if table.columns is not None else len(next(table.rows))
+    width = len(table.columns) if table.columns is not None else len(next(table.rows)[1])
     if width not in (2, 3):
         raise UserError(f"{name} has {plural(width, 'column')}; {EVALUATES}")
     return (own_pairs if width == 3 else own_labels)(data, name)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, header_problem, unknown_share
+from dcpcse.data.checks import MOST_UNKNOWN, REMEDY, describe_unknown, unknown_share
 from dcpcse.data.columns import CLASS, describe_labels
 from dcpcse.data.examples import IndexedDataset
 from dcpcse.data.sampling import distinct_rows
@@ -115,8 +115,7 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
 
 def warn_of_columns(data: TrainingData) -> None:
     """Log a warning for each column of the data that is probably not what it is taken for."""
-    header = header_problem(data.name, data.columns) if data.unit == "line" else None
-    for problem in filter(None, [header, *data.problems]):
+    for problem in data.problems:
         warn(f"{data.name}: {problem}")
 
 

@@ -11,7 +11,7 @@ import datasets
 import pandas as pd
 import pytest
 
-from dcpcse.data.checks import header_problem
+from dcpcse.data.checks import header_problems
 from dcpcse.data.columns import Columns, describe_labels, header_of, negatives_in
 from dcpcse.data.training_data import load_training_data, load_training_file
 from dcpcse.data.views import sentence_pair_views
@@ -360,11 +360,11 @@ def test_the_classes_are_told_in_plain_numbers(counts, text):
 
 
 def test_a_header_that_is_a_sentence_is_known():
-    assert "('A man walks home')" in header_problem("a.csv", ["A man walks home", "b"])
-    assert "('It rains.')" in header_problem("a.TSV", ["a", "It rains."])
-    assert header_problem("a.csv", ["first sentence", "second"]) is None
+    assert "('A man walks home')" in header_problems(Path("a.csv"), ["A man walks home", "b"])[0].text
+    assert "('It rains.')" in header_problems(Path("a.TSV"), ["a", "It rains."])[0].text
+    assert header_problems(Path("a.csv"), ["first sentence", "second"]) == []
     for said in ("下雨了。", "बारिश हुई।", "هل نزل المطر؟", "Շունը վազում է։", "昨天下雨了吗？", "สุนัขวิ่งบนหญ้าแห้ง"):
-        assert f"({said!r})" in header_problem("a.csv", ["a", said])
+        assert f"({said!r})" in header_problems(Path("a.csv"), ["a", said])[0].text
     for name in ("句子", "ประโยคที่หนึ่ง", "جملة أولى", "वाक्य", "문장", "предложение", "Überschriftentexte", "标签："):
-        assert header_problem("a.csv", [name, "b"]) is None
-    assert header_problem("a.jsonl", ["the name of a key"]) is None
+        assert header_problems(Path("a.csv"), [name, "b"]) == []
+    assert header_problems(Path("a.jsonl"), ["the name of a key"]) == []

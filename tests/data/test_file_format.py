@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dcpcse.data.checks import format_problem
-from dcpcse.data.text_file import TextFile
+from dcpcse.data.text_file import TextFile, read_sentences
 from dcpcse.data.training_data import load_training_file
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.doctor.training_file import check as doctor
@@ -108,15 +108,26 @@ def test_prose_and_right_names_are_not_told(file, name):
 
 @pytest.mark.parametrize(
     ("name", "lines", "said"),
-    [("tabs.txt", joined("\t"), "tabs"), ("a.csv", joined(","), "commas"), ("prose", SENTENCES[:30], None)],
+    [("tabs.txt", joined("\t"), "tabs"), ("a.dat", joined(","), "commas"), ("prose", SENTENCES[:30], None)],
 )
-def test_encode_reads_lines_whatever_the_name_is_and_says_so(file, tmp_path, caplog, name, lines, said):
+def test_encode_warns_of_columns_in_a_text_file(file, tmp_path, caplog, name, lines, said):
     path = file(name, lines)
     caplog.set_level(logging.WARNING)
     encoding = EncodingArguments(output=str(tmp_path / "vectors.npy"))
     encode_file(str(ROOT / "data/encoder"), path, encoding, EncoderArguments(pooler_type="avg"))
     told = [message for message in caplog.messages if message.startswith(f"{path}: ")]
     assert len(told) == (2 if said else 0) and all(said in message for message in told[:1])
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.json", "a.jsonl.gz", "a.parquet"])
+def test_a_table_is_no_text_file(file, name):
+    path = file(name, ["text", "a sentence"])
+    with pytest.raises(UserError, match=r"is a table \(\..*\), whose columns are not read here; give a text file"):
+        TextFile.read(path, 4)
+    with pytest.raises(UserError, match="is a table"):
+        read_sentences(path, "corpus")
+    if name == "a.TSV":
+        assert TextFile.read(path, 4, tabs=True).lines == 2
 
 
 @pytest.mark.parametrize("line", ['"{i} good, days", "{i} fine, days"', ' "{i} good, days",   "{i} fine, days"'])

@@ -336,7 +336,7 @@ def test_decimal_numbers_are_scores(load):
         ),
         ([("a", "b"), ("a", "\ud800")], "row 2, column 2: found \\ud800, which is not a character; remove it"),
         (["a", b"b"], "row 2, column 1: expected a string but found bytes b'b'; decode it by .decode()"),
-        (["a", ["b", "c"]], "row 2 has 2 columns, rows before have 1; give every row the same number"),
+        (["a", ["b", "c"]], "row 2: expected 1 cell, one for each of ['text'], but found 2; give each row as many"),
     ],
 )
 def test_invalid_rows_are_refused_in_one_line_and_leave_nothing(load, tmp_path, data, message):

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from dcpcse.data import readers, training_data
+from dcpcse.data import tables, training_data
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.columns import CLASSES, Columns
 from dcpcse.data.duplicates import Duplicates
@@ -108,7 +108,7 @@ def test_a_number_in_json_is_refused_as_a_label_and_not_for_being_unquoted(load,
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_what_is_neither_number_nor_text_is_no_score(load, value):
-    with pytest.raises(UserError, match="line 1: key 'score': expected a string"):
+    with pytest.raises(UserError, match="line 1, column 'score': expected a string"):
         load("a.jsonl", [("x", "y", value)], ("a", "b", "score"))
 
 
@@ -282,7 +282,7 @@ def test_entailment_alone_is_a_relation_and_later_rows_decide(load, monkeypatch)
     assert load("a.csv", rows).classes == {"entailment": 5}
     assert load("b.csv", [*rows, ("x", "y", "neutral")]).classes == {"entailment": 5, "neutral": 1}
     assert load("c.csv", [*rows, ("x", "y", "not_entailment")]).dataset["score"][:] == [1.0] * 5 + [0.0]
-    monkeypatch.setattr(readers, "MOST_UNDECIDED", 5)
+    monkeypatch.setattr(tables, "MOST_UNDECIDED", 5)
     with pytest.raises(UserError, match="line 7: the label 'not_entailment' is not one of contradiction"):
         load("d.csv", [*rows, ("x", "z", "not_entailment")])
 

@@ -10,12 +10,20 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dcpcse.data.tables import is_missing, open_table
+from dcpcse.data.objects import open_table
+from dcpcse.data.tables import Table, is_missing, read_rows
 from dcpcse.utils.errors import UserError
 
 PAIRS = [("a", "b"), ("c", "d")]
 NAMED = {"anchor": ["a", "c"], "positive": ["b", "d"]}
 DATASET = datasets.Dataset.from_dict(NAMED)
+
+
+def rows(table: Table) -> list[tuple]:
+    """The cells of all rows, which are numbered from 1."""
+    numbers, cells = zip(*table.rows, strict=True)
+    assert numbers == tuple(range(1, len(numbers) + 1))
+    return [*map(tuple, cells)]
 
 
 class MapStyle:
@@ -55,7 +63,7 @@ class MapStyle:
 def test_the_rows_of_every_kind_of_object_are_read_in_order(data, columns):
     for _ in range(2):  # none of these is used up
         table = open_table(data, "train_data")
-        assert (table.columns, list(table.rows), table.taken_once) == (columns, PAIRS, False)
+        assert (table.columns, rows(table), table.taken_once) == (columns, PAIRS, False)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +81,13 @@ def test_the_rows_of_every_kind_of_object_are_read_in_order(data, columns):
 )
 def test_a_column_of_strings_gives_rows_of_one_cell(data, column):
     table = open_table(data, "train_data")
-    assert (table.columns, list(table.rows)) == (column and (column,), [("a",), ("c",)])
+    assert (table.columns, rows(table)) == (column and (column,), [("a",), ("c",)])
 
 
 @pytest.mark.parametrize("data", [iter(PAIRS), (pair for pair in PAIRS), pa.table(NAMED).to_reader()])
 def test_an_iterator_is_taken_once(data):
     table = open_table(data, "train_data")
-    assert (list(table.rows), table.taken_once) == (PAIRS, True)
+    assert (rows(table), table.taken_once) == (PAIRS, True)
     with pytest.raises(UserError, match="is empty, or has been read before; give at least one row"):
         open_table(data, "train_data")
 
@@ -88,7 +96,7 @@ def test_only_the_first_row_is_read_before_rows_are_asked_for():
     taken = []
     table = open_table((taken.append(i) or str(i) for i in range(1_000)), "train_data")
     assert taken == [0]
-    assert (next(table.rows), next(table.rows), len(taken)) == (("0",), ("1",), 2)
+    assert (next(table.rows), next(table.rows), len(taken)) == ((1, ["0"]), (2, ["1"]), 2)
 
 
 def test_the_kind_says_type_and_number_of_rows():
@@ -128,7 +136,7 @@ ALLOWED = (
         (DATASET.select([]), "the Dataset is empty; give at least one row"),
         ({}, "the dict is empty; give at least one column"),
         ([()], "row 1 has no columns; give at least a column of sentences"),
-        ([{}], "row 1 is an empty dict; give a dict such as {'anchor': '...', 'positive': '...'}"),
+        ([{}], 'row 1: found an object without keys; give an object such as {"anchor": "...", "positive": "..."}'),
         (
             {"anchor": ["a"], "positive": ["b", "c"]},
             "column 'positive' has 2 rows, column 'anchor' has 1; give columns of equal length",
@@ -151,20 +159,28 @@ ALLOWED = (
         ),
         (
             [("a", "b", "c"), ("a", "b", "c"), ("a", "b")],
-            "row 3 has 2 columns, rows before have 3; give every row the same number",
+            "row 3: expected 3 cells, one for each of ['anchor', 'positive', 'negative'], but found 2; give each row "
+            "as many",
         ),
-        (["a", ("a", "b")], "row 2 has 2 columns, rows before have 1; give every row the same number"),
+        (["a", ("a", "b")], "row 2: expected 1 cell, one for each of ['text'], but found 2; give each row as many"),
         (
             [{"a": "x"}, {"b": "y"}],
-            "row 2 has the keys ['b'], rows before have ['a']; give every row the same keys",
+            "row 2: expected the keys ['a'], as in the first row, but found ['b']; give every row the same keys",
         ),
-        ([{"a": "x"}, "y"], "row 2: expected a dict, as in row 1, but found the string 'y'; give dicts"),
+        (
+            [{"a": "x"}, "y"],
+            "row 2: expected an object with keys but found the string 'y'; give an object such as "
+            '{"anchor": "...", "positive": "..."}',
+        ),
     ],
 )
 def test_an_object_without_even_rows_is_refused_in_one_line(data, message):
     with pytest.raises(UserError) as caught:
-        list(open_table(data, "train_data").rows)
+        list(read_rows(open_table(data, "train_data"))[1])
     assert str(caught.value) == f"train_data: {message}"
+
+
+SEVERAL = "; several negatives are columns negative_1, negative_2, ..."
 
 
 @pytest.mark.parametrize(
@@ -173,8 +189,8 @@ def test_an_object_without_even_rows_is_refused_in_one_line(data, message):
         (3, "expected a string but found the number 3; convert it by str()"),
         (True, "expected a string but found True; convert it by str()"),
         (b"x", "expected a string but found bytes b'x'; decode it by .decode()"),
-        (["x"], "expected a string but found a list; give one string per cell"),
-        ({"x": "y"}, "expected a string but found a dict; give one string per cell"),
+        (["x"], "expected a string but found a list; give one string per cell" + SEVERAL),
+        ({"x": "y"}, "expected a string but found a dict; give one string per cell" + SEVERAL),
         (np.int64(3), "expected a string but found the number 3; convert it by str()"),
         ("x\0", "found \\u0000, which is not a character; remove it"),
         ("\ud800", "found \\ud800, which is not a character; remove it"),

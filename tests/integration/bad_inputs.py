@@ -1040,7 +1040,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case(
             "own pairs: a number for a sentence",
             "evaluate ... --pairs my.jsonl",
-            "my.jsonl:1",
+            "my.jsonl, line 1",
             files={"my.jsonl": '{"first": 3, "second": "b", "score": 1}\n'},
         ),
         Case("own labels: no such file", "evaluate ... --labels nowhere.csv", "nowhere.csv"),

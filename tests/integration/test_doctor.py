@@ -144,6 +144,7 @@ def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, 
     first = write(path, labelled, ("a", "b", "label"))
     code, found = doctor(path)
     assert code == 3
+    assert found.pop(("note", "rows")).startswith("18 complete rows, but training refuses the file; columns")
     assert found == {("fault", "row refused"): [first + 6, first + 9], ("warning", "relabelled"): [first + 15]}
     main(["doctor", str(path)])
     shown = capsys.readouterr().out

@@ -44,7 +44,7 @@ def similarity_command(argv: Sequence[str]) -> None:
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.inference.loading import load_model
 
-    file = TextFile.read(args.pairs, PAIRS) if args.pairs else None
+    file = TextFile.read(args.pairs, PAIRS, tabs=True) if args.pairs else None
     for _ in _pairs(file) if file else ():  # checks the lines before the encoder is loaded
         pass
     model = load_model(places.model, encoder)

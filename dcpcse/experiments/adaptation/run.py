@@ -296,19 +296,13 @@ class _Search:
         with workers(request.ray, device="cpu" if on_cpu else None) as team, bar:
             trials = _Trials(self.shared, self.parts, self.record.folder.resolve(), partial(self._show, bar))
             if request.ray is not None:
-                trials = replace(trials, parts=self._parts_to_send(), on_step=None)
+                trials = replace(trials, on_step=None)
             for unit, trial in team.run(trials.start, self._units(bar)):
                 if isinstance(trial, UserError):
                     raise trial
                 self._keep(unit.number, trial)
                 bar.clear()
                 self._tell(trial)
-
-    def _parts_to_send(self) -> Parts:
-        """Return the parts without what is read from the given data again, which other machines may not have."""
-        train = self.parts.train
-        breaks = train.breaks() if self.request.given.get("positive") == "next" else ()
-        return replace(self.parts, train=replace(train, places=lambda rows: {}, breaks=lambda: breaks))
 
     def _units(self, bar: tqdm) -> Iterator[_Unit]:
         """Yield the settings that are left, as long as there is time for one."""

@@ -79,7 +79,7 @@ def encode_file(
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, spell("output", output))
     text = TextFile.read(file, args.chunk_size)
-    warn_of_format(text.path, as_text=True)
+    warn_of_format(text.path)
     job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, truncate_dim=args.truncate_dim)
     with workers(args.ray, args.num_processes, encoder.device) as team:
         model = job.load(team.local)
