@@ -1,14 +1,17 @@
 """An adapter that gives a `SentenceEncoder` the interface of mteb's EncoderProtocol."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.evaluation.evaluator import shortening
@@ -28,10 +31,10 @@ class MTEBEncoder:
     Args:
         model: A model returned by `dcpcse.load`, or a `ForeignEncoder`.
         encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
-        truncate_dim: The size to which the embeddings are shortened. None: they are not.
         prompts: The text before each text of a task, by names as in mteb (see `mteb_prompts`); it replaces the default
             prompt of the model. None: the prompts in the settings of sentence-transformers in the folder.
         folder: The local folder of the model, whose run says on which data the model was trained.
+        options: Those of `SentenceEncoder.encode`, such as truncate_dim. mteb's batch_size comes before theirs.
 
     Raises:
         UserError: If the model does not have this size.
@@ -42,23 +45,24 @@ class MTEBEncoder:
         model: Any,
         encode: Callable[..., np.ndarray] | None = None,
         *,
-        truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
+        **options: Unpack[EncodeKeywords],
     ) -> None:
+        self.model, self.options = model, EncodeOptions(**options)
         if isinstance(model, SentenceEncoder):
-            model.require_size(truncate_dim)
-        self.model, self.truncate_dim = model, truncate_dim
+            model.require_size(self.options)
         self.folder = None if folder is None else Path(folder)
         if prompts is None:
             foreign = self.folder is not None and not is_model_folder(self.folder)
             prompts = folder_prompts(self.folder) if foreign else {}
         self.prompts = dict(prompts)
-        self.encode_texts = encode or model.encode
+        whole = replace(self.options, truncate_dim=None)  # the embeddings, which may be cached, are shortened later
+        self.encode_texts = encode or partial(model.encode, **whole.given())
         self.errors: list[Exception] = []
         """What the model itself has raised, as opposed to mteb."""
         self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
-        self._shorten = shortening(model, truncate_dim)
+        self._shorten = shortening(model, self.options)
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -66,7 +70,7 @@ class MTEBEncoder:
         mteb, model = import_mteb(), self.model
         if isinstance(model, ForeignEncoder):
             return mteb.models.ModelMeta.create_empty(overwrites={"name": f"unknown/{model.name}"})
-        return model_meta(mteb, model, self.folder, self.prompts, self._prefix, self.truncate_dim)
+        return model_meta(mteb, model, self.folder, self.prompts, self._prefix, self.options)
 
     def encode(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.utils.parsing import parse_yaml, read_text
@@ -24,7 +25,12 @@ TRAINING_DATA: Mapping[str, frozenset[str]] = {
 
 
 def model_meta(
-    mteb: Any, model: SentenceEncoder, folder: Path | None, prompts: Mapping[str, str], prefix: str, size: int | None
+    mteb: Any,
+    model: SentenceEncoder,
+    folder: Path | None,
+    prompts: Mapping[str, str],
+    prefix: str,
+    options: EncodeOptions,
 ) -> Any:
     """Return mteb's ModelMeta of a model; what is unknown is None.
 
@@ -37,9 +43,9 @@ def model_meta(
             is.
         prompts: The text before each text of a task, by name.
         prefix: The model's default prompt.
-        size: Size of shortened embeddings, or None.
+        options: Options of encoding.
     """
-    facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | ({"truncate_dim": size} if size else {})
+    facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | options.recorded()
     facts |= {"prompts": dict(prompts)} if prompts else {}
     base = model.source.name_or_path
     base = Path(base).name if Path(base).is_absolute() else base
@@ -55,7 +61,7 @@ def model_meta(
         "n_embedding_parameters": model.encoder.backbone.get_input_embeddings().weight.numel(),
         "memory_usage_mb": round(sum(weight.numel() * weight.element_size() for weight in weights) / 2**20),
         "max_tokens": model.max_tokens,
-        "embed_dim": size or model.dimension,
+        "embed_dim": options.truncate_dim or model.dimension,
         "framework": ["PyTorch"],
         "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,
         "use_instructions": any([*prompts.values(), prefix]),

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from dcpcse.analysis.report import Neighbour, embed_all, render, top_neighbours
 from dcpcse.data.text_file import read_sentences
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import notify
@@ -50,7 +51,9 @@ class DemoModel:
         return top_neighbours(cosines, sentences, count, query)
 
 
-def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
+def load_demo_model(
+    label: str, path: str, args: EncoderArguments, options: EncodeOptions, sentences: Sequence[str], file: Path
+) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
     A trained model keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
@@ -66,7 +69,7 @@ def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Se
     model = load_model(path, replace(args, pooler_type=None) if trained else replace(args, base=None))
     about = path if trained or args.pooler_type is None else f"{path}, {args.pooler_type}"
     folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
-    with cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder) as encode:
+    with cached_encode(options.encode_with(model), model, folder, options) as encode:
         located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))
         directions = unit_directions(embed_all(label, encode, located)(sentences))
     zeros = len(sentences) - int(directions.any(axis=1).sum())
@@ -170,7 +173,8 @@ class _ServedModel:
 
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the vectors (N, H) of sentences; texts that are too long are cut."""
-        encoding = self.service.encode("demo", self.name, sentences, "sentence", truncate=True)
+        options = self.service.options
+        encoding = self.service.encode("demo", self.name, sentences, "sentence", options, truncate=True)
         return asyncio.run_coroutine_threadsafe(encoding, self.service.batcher.loop).result().vectors
 
 
@@ -180,7 +184,7 @@ def add_demo(app: Starlette, service: "Service", file: Path, path: str) -> None:
     shown = []
     for entry in service.registry.entries[:MOST_MODELS]:
         if entry.model is not None:
-            directions = unit_directions(entry.model.encode(sentences))
+            directions = unit_directions(entry.model.encode(sentences, **service.options.given()))
             shown.append(DemoModel(entry.name, entry.name, _ServedModel(service, entry.name), directions))
     page = build_page(shown, sentences, file.name, HITS)
     gr.mount_gradio_app(app, page, path=path, show_error=False, **PAGE_OPTIONS)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.pooling import BIAS_NAMES
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -91,9 +92,9 @@ class StaticEncoder(SentenceEncoder):
         # Without a space, a byte-level tokenizer would read the first word as the continuation of another word.
         self._lead = " " if self._words_only and _byte_level(backbone.tokenizer.get_vocab()) else ""
 
-    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
+    def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
         sentences = [self._lead + (sentence.lower() if self.lowercase else sentence) for sentence in sentences]
-        texts = super().tokenize(sentences, max_length, without)
+        texts = super().tokenize(sentences, options)
         if not self._words_only:
             return texts
         left_out = self.removed | set(self.tokenizer.all_special_ids)

@@ -23,6 +23,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from dcpcse.encoders.backbones import Backbone, EncoderSource
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.encoders.untrained.static import StaticEncoder
 from dcpcse.utils.errors import UserError
@@ -70,9 +71,9 @@ class WordVectors(StaticEncoder):
         super().__init__(backbone, backbone.model.words.weight)
         self._row_of: Mapping[str, int] = backbone.tokenizer.get_vocab()
 
-    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
-        max_length = self.max_length if max_length is None else max_length
-        rows = [self._words(sentence, max_length, without) for sentence in sentences]
+    def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
+        max_length = self.max_length if options.max_length is None else options.max_length
+        rows = [self._words(sentence, max_length, options.without) for sentence in sentences]
         if empty := sum(not row for row in rows):
             logger.warning("%d of %d texts have no known word; they get the mean of all vectors", empty, len(rows))
         unknown = [self._row_of[UNK]]
