@@ -5,7 +5,6 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from dcpcse.analysis.plots.inputs import DATA_DIR, STS_TASK
 from dcpcse.analysis.run_comparison import align_rows, compare_environments, compare_settings, format_value
 from dcpcse.data.text_file import read_sentences
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.training.run_history import Run
 from dcpcse.utils.console import notify
@@ -122,7 +122,7 @@ class ModelMeasurements:
 
 
 def measure_models(
-    folders: Mapping[str, Path], inputs: ReportInputs, encoder: EncoderArguments, count: int
+    folders: Mapping[str, Path], inputs: ReportInputs, encoder: EncoderArguments, options: EncodeOptions, count: int
 ) -> tuple[dict[str, ModelMeasurements], dict[str, str]]:
     """Evaluate one model after another; return label → results, and label → error message for models that failed.
 
@@ -139,7 +139,7 @@ def measure_models(
         try:
             if not is_model_folder(folder):
                 raise UserError(f"{folder} contains no trained model: its training has not finished")
-            measured[label] = measure_model(label, load_model(str(folder), encoder), inputs, encoder.batch_size, count)
+            measured[label] = measure_model(label, load_model(str(folder), encoder), inputs, options, count)
         except (UserError, DataError) as error:
             failed[label] = str(error)
             notify(f"{label} is left out of plots and neighbours: {error}")
@@ -147,7 +147,7 @@ def measure_models(
 
 
 def measure_model(
-    label: str, model: "SentenceEncoder", inputs: ReportInputs, batch_size: int | None, count: int
+    label: str, model: "SentenceEncoder", inputs: ReportInputs, options: EncodeOptions, count: int
 ) -> ModelMeasurements:
     """Evaluate a model, encoding each distinct sentence once.
 
@@ -155,7 +155,7 @@ def measure_model(
     """
     from senteval.geometry import measure_pairs
 
-    embed = embed_all(label, partial(model.encode, batch_size=batch_size), inputs.located())
+    embed = embed_all(label, options.encode_with(model), inputs.located())
     pairs, queries, corpus = inputs.pairs, inputs.queries, inputs.corpus
     neighbours = find_neighbours(embed(queries), embed(corpus), queries, corpus, count) if corpus else []
     if pairs is None:

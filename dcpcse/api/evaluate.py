@@ -4,10 +4,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from senteval.names import FAMILY_OF, TASK_SETS, find_by_name, tasks_of_set
 
+from dcpcse.encoders.encode_options import UnsizedKeywords
 from dcpcse.evaluation.advice import advice
 from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
 from dcpcse.utils.arguments import known_arguments, list_of_strings, strings, truth_value
@@ -49,10 +50,8 @@ def evaluate(
     mteb_languages: str | Sequence[str] | None = None,
     mteb_prompts: str | Path | None = None,
     mteb_results: str | Path | None = None,
-    batch_size: int | None = None,
     official: bool = True,
     cache_dir: str | Path | None = None,
-    show_progress: bool = True,
     truncate_dim: int | Sequence[int] | None = None,
     postprocess: str | None = None,
     fit_on: str | Path | Sequence[str] | None = None,
@@ -68,6 +67,7 @@ def evaluate(
     retrieval_identical: str = "merge",
     geometry_sentences: str | Path | None = None,
     geometry_sample: int = 100_000,
+    **options: Unpack[UnsizedKeywords],
 ) -> "EvaluationResult":
     """Evaluate an encoder, with the settings and scores of `dcpcse evaluate`.
 
@@ -97,12 +97,9 @@ def evaluate(
         mteb_prompts: YAML or JSON file of the texts before each text of a task. None: the prompts in the
             sentence-transformers settings of the folder.
         mteb_results: Folder for the results of MTEB tasks in mteb's format.
-        batch_size: Maximum number of sentences per batch. None: that of the model, or 128 for an encoder of other
-            code.
         official: Require the official sizes of the files in `data_dir`; False for data of your own in this format.
         cache_dir: Folder for embeddings (and downloads), from which a later evaluation of the same model reads them;
             not for encoders of other code, which nothing identifies.
-        show_progress: Show progress bars.
         truncate_dim: Score only this number of first values of the embeddings. With a list, sentences are encoded
             once, the tables have a row for each size, and `at_size` contains all results.
         postprocess: "whitening" or "flow", which transforms the embeddings before they are scored.
@@ -121,6 +118,7 @@ def evaluate(
             copy of the query ranks first.
         geometry_sentences: Text file, one sentence per line, for the anisotropy. None: the sentences of STS-B.
         geometry_sample: Number of sentences drawn from `geometry_sentences`.
+        options: The other options of `SentenceEncoder.encode`; show_progress is True by default.
 
     Returns:
         The scores by task; printed, they are the tables of the papers.
@@ -134,7 +132,6 @@ def evaluate(
     from dcpcse.inference.loading import local_folder
     from dcpcse.utils.distributed import local_device
 
-    truth_value("show_progress", show_progress)
     is_name = isinstance(model, str | os.PathLike)
     encoder = None if is_name else as_encoder(model)
     names, second = tasks_or_pairs(tasks, mode)
@@ -157,7 +154,6 @@ def evaluate(
         mteb_languages=[mteb_languages] if isinstance(mteb_languages, str) else mteb_languages,
         mteb_prompts=mteb_prompts,
         mteb_results=mteb_results,
-        batch_size=batch_size,
         custom_data=not truth_value("official", official),
         cache_dir=cache_dir,
         truncate_dim=truncate_dim,
@@ -175,6 +171,7 @@ def evaluate(
         retrieval_identical=retrieval_identical,
         geometry_sentences=geometry_sentences,
         geometry_sample=geometry_sample,
+        **{"show_progress": True, **options},
     )
     _require_possible(args, encoder)
     listed = (
@@ -186,7 +183,7 @@ def evaluate(
     with _processes(plan):
         encoder = load(model, device=local_device(None), cache_dir=args.cache_dir) if encoder is None else encoder
         folder = local_folder(args.model_name_or_path, args) if is_name and plan.mteb else None
-        return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress, folder=folder)
+        return evaluate_plan(plan, encoder, plan.head(encoder), folder=folder)
 
 
 def _listed(retrieval: Any) -> list[str]:

@@ -3,11 +3,12 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dcpcse.api.evaluate import AnyEncoder
+from dcpcse.encoders.encode_options import EncodeKeywords
 from dcpcse.inference.mining.arguments import MiningArguments
-from dcpcse.utils.arguments import batch_size_or_default, known_arguments, location, path, truth_value
+from dcpcse.utils.arguments import known_arguments, location, path
 from dcpcse.utils.errors import parameter_names
 
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ def mine(
     sampling: str = "top",
     seed: int | None = None,
     backend: str = "auto",
-    batch_size: int | None = None,
     cache_dir: str | Path | None = None,
     overwrite: bool = False,
-    show_progress: bool = True,
+    **options: Unpack[EncodeKeywords],
 ) -> "MiningResult":
     """Mine hard negatives for pairs from a corpus, and write them to a training file, as `dcpcse mine` does.
 
@@ -68,10 +68,10 @@ def mine(
         sampling: "top", the first candidates in range, or "random", any of them.
         seed: Seed of random sampling. None: 42.
         backend: As in `SentenceIndex`; all but "ivf" are exact.
-        batch_size: Maximum number of texts per batch. None: that of the model, or 128 for an encoder of other code.
         cache_dir: Folder for downloads and for the rows that were read.
         overwrite: Replace `output` if it exists.
-        show_progress: Show progress bars.
+        options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines; show_progress is
+            True by default. With an index as corpus, the options that it records hold. The guide has only batch_size.
 
     Returns:
         The number of rows, what was left out, and statistics of the similarities.
@@ -100,9 +100,8 @@ def mine(
         seed=seed,
         backend=backend,
         overwrite=overwrite,
+        **{"show_progress": True, **options},
     )
-    batch_size_or_default(batch_size)
-    truth_value("show_progress", show_progress)
     require_output(Path(args.output), "output", args.overwrite)
     require_backend(args.backend)
     cache = None if cache_dir is None else str(path("cache_dir", cache_dir))
@@ -112,8 +111,6 @@ def mine(
         open_corpus(corpus, cache, "corpus"),
         partial(_encoder, model, cache),
         None if guide is None else partial(_guide, guide, cache),
-        batch_size=batch_size,
-        show_progress=show_progress,
     )
 
 

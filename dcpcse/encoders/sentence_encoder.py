@@ -4,10 +4,10 @@ import contextlib
 import copy
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from weakref import WeakSet
 
 import numpy as np
@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, evaluating, load_recorded
+from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.half_precision import in_half_precision
@@ -43,14 +44,13 @@ from dcpcse.encoders.packing import Packing, TensorGroup
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.encoders.shortening import require_size
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.model_folder import SentenceModules, TunedBackbone, read_backbone
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate, missing_cls
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.utils.arguments import encode_arguments, location, path, whole_number
+from dcpcse.utils.arguments import known_arguments, location, path, strings, whole_number
 from dcpcse.utils.console import warn
 from dcpcse.utils.devices import Movable, pick_device, release_memory, run_jobs, run_pipeline, send
 from dcpcse.utils.errors import UserError, doing, first_line, spell
@@ -313,17 +313,14 @@ class SentenceEncoder(nn.Module):
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
+    @known_arguments
     @doing("while sentences were encoded")
     def encode(
         self,
         sentences: Sequence[str],
         batch_size: int | None = None,
         normalize: bool | None = None,
-        *,
-        max_length: int | None = None,
-        without: Collection[int] = (),
-        show_progress: bool = False,
-        truncate_dim: int | None = None,
+        **options: Unpack[FurtherKeywords],
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
@@ -335,56 +332,56 @@ class SentenceEncoder(nn.Module):
             batch_size: Maximum number of sentences per batch. None: 128 on a CPU, and no such maximum on a GPU.
                 Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
             normalize: Scale the embeddings to unit length. None: as the model's setting says.
-            max_length: Truncate texts to this number of tokens, including special tokens. None: only texts that exceed
-                the model's maximum (`max_tokens`) are truncated, and one warning reports their number.
-            without: Token ids to remove from all texts, except special tokens.
-            show_progress: Show a progress bar.
-            truncate_dim: Return the first values (N, truncate_dim) of the embeddings, which are scaled to unit length
-                afterwards if `normalize`; one warning reports a size that the model was not trained for
-                (`matryoshka_dims`).
+            options: The other fields of `EncodeOptions`, which are
+                max_length: Truncate texts to this number of tokens, including special tokens. None: only texts that
+                    exceed the model's maximum (`max_tokens`) are truncated, and one warning reports their number.
+                without: Token ids to remove from all texts, except special tokens.
+                show_progress: Show a progress bar.
+                truncate_dim: Return the first values (N, truncate_dim) of the embeddings, which are scaled to unit
+                    length afterwards if `normalize`; one warning reports a size that the model was not trained for
+                    (`matryoshka_dims`).
 
         Raises:
             UserError: If an argument is invalid.
         """
-        sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
-        self.require_size(truncate_dim)
-        texts = self.tokenize(sentences, max_length, without)
+        chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
+        sentences = strings(sentences)
+        self.require_size(chosen)
+        texts = self.tokenize(sentences, chosen)
 
         def collate(rows: Sequence[int]) -> EncoderInputs:
             return EncoderInputs.of(*texts.batch(rows, self.tokenizer.pad_token_id))
 
         def embed(inputs: EncoderInputs) -> Tensor:
-            return self._embed(inputs, normalize, truncate_dim)
+            return self._embed(inputs, chosen)
 
-        lengths, size = list(map(len, texts.ids)), truncate_dim or self.dimension
-        return encode_in_batches(self, lengths, collate, embed, batch_size, show_progress, size)
+        return encode_in_batches(self, list(map(len, texts.ids)), collate, embed, chosen)
 
     @property
     def default_batch_size(self) -> int | None:
         """Maximum number of sentences per batch of `encode` if no other is given; None if only tokens are limited."""
         return tokenization.default_batch_size(self.device.type)
 
-    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
+    def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
         """Return the token ids of sentences as `encode` uses them.
 
         Args:
             sentences: N sentences.
-            max_length: As in `encode`.
-            without: As in `encode`.
+            options: Those of `encode`.
 
         Raises:
-            UserError: If `max_length` is out of range.
+            UserError: If the maximum length is out of range.
         """
-        wanted = self.max_tokens if max_length is None else max_length
+        wanted = self.max_tokens if options.max_length is None else options.max_length
         self.require_length(wanted)
         if not len(sentences):
             return TokenizedTexts([], 0)
         if self.text_prefix:
             sentences = [self.text_prefix + sentence for sentence in sentences]
         texts = tokenization.tokenize_texts(
-            self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period
+            self.tokenizer, self.template, sentences, wanted, options.without, final_period=self.final_period
         )
-        if texts.truncated and max_length is None:
+        if texts.truncated and options.max_length is None:
             logger.warning(tokenization.CUT_WARNING, texts.truncated, len(texts), wanted)
         return texts
 
@@ -394,15 +391,20 @@ class SentenceEncoder(nn.Module):
         if not least <= whole_number("max_length", max_length) <= limit:
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
-    def require_size(self, truncate_dim: int | None) -> None:
-        """Raise UserError if `encode` cannot shorten embeddings to this size; see there for the warning."""
-        require_size(truncate_dim, self.dimension, self.matryoshka_dims, self._told_sizes)
+    def require_size(self, options: EncodeOptions) -> None:
+        """Raise UserError if `encode` cannot shorten embeddings to `truncate_dim`; see there for the warning."""
+        options.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
 
-    def _embed(self, inputs: "EncoderInputs", normalize: bool | None, truncate_dim: int | None) -> Tensor:
+    def _embed(self, inputs: "EncoderInputs", options: EncodeOptions) -> Tensor:
         """Return the embeddings (n, H) of a batch in float32, or their first values, on the device."""
         args = inputs.input_ids, inputs.attention_mask, inputs.slots
-        embeddings = self(*args, packing=inputs.packing, normalize=False)
-        return in_float32(embeddings, self.normalize if normalize is None else normalize, truncate_dim)
+        return self.finish(self(*args, packing=inputs.packing, normalize=False), options)
+
+    def finish(self, embeddings: Tensor, options: EncodeOptions) -> Tensor:
+        """Return embeddings (N, H), as computed, in float32, shortened and scaled as the options and the model say."""
+        embeddings = embeddings[:, : options.truncate_dim].float()
+        unit = self.normalize if options.normalize is None else options.normalize
+        return F.normalize(embeddings, dim=-1) if unit else embeddings
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
@@ -709,11 +711,9 @@ def encode_in_batches(
     lengths: Sequence[int],
     collate: Callable[[Sequence[int]], InputsT],
     embed: Callable[[InputsT], Tensor],
-    batch_size: int | None,
-    show_progress: bool,
-    size: int,
+    options: EncodeOptions,
 ) -> np.ndarray:
-    """Encode N texts in batches, and return their embeddings (N, size).
+    """Encode N texts in batches, and return their embeddings (N, H), or their first values.
 
     During encoding, the model is in eval mode without gradients. In half precision, its weights are cast once;
     otherwise, they are prepacked if there are many tokens. On a CPU, several threads encode the batches. Otherwise, a
@@ -723,14 +723,12 @@ def encode_in_batches(
         model: The model.
         lengths: The number of tokens of each text.
         collate: A function that returns the inputs of the n texts with the given indices, on the CPU.
-        embed: A function that returns the embeddings (n, size) of such inputs, both on the device of the model.
-        batch_size: As in `SentenceEncoder.encode`.
-        show_progress: Show a progress bar.
-        size: Size of an embedding.
+        embed: A function that returns the finished embeddings (n, H) of such inputs, both on the device of the model.
+        options: Those of `SentenceEncoder.encode`.
     """
-    embeddings = np.empty((len(lengths), size), dtype=np.float32)
+    embeddings = np.empty((len(lengths), options.truncate_dim or model.dimension), dtype=np.float32)
     kind = model.device.type
-    rows_per_batch = tokenization.default_batch_size(kind) if batch_size is None else batch_size
+    rows_per_batch = tokenization.default_batch_size(kind) if options.batch_size is None else options.batch_size
     jobs = list(tokenization.batches(lengths, rows_per_batch, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
     cast = model.bf16 or torch.is_autocast_enabled(kind)
     dtype = torch.bfloat16 if model.bf16 else torch.get_autocast_dtype(kind)
@@ -741,7 +739,7 @@ def encode_in_batches(
             return embed(inputs)
 
     passes = itertools.count(1)
-    bar = tqdm(total=len(lengths), desc="encode", mininterval=1, disable=not show_progress)
+    bar = tqdm(total=len(lengths), desc="encode", mininterval=1, disable=not options.show_progress)
 
     def work(rows: Sequence[int]) -> None:
         embeddings[rows] = compute(collate(rows)).numpy()
@@ -762,18 +760,6 @@ def encode_in_batches(
         else:
             run_pipeline(jobs, collate, compute, keep, model.device)
     return embeddings
-
-
-def in_float32(embeddings: Tensor, normalize: bool, truncate_dim: int | None = None) -> Tensor:
-    """Return embeddings in float32.
-
-    Args:
-        embeddings: Embeddings (N, H).
-        normalize: Scale them to unit length.
-        truncate_dim: Return only this number of first values. None: all values.
-    """
-    embeddings = embeddings[:, :truncate_dim].float()
-    return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 
 def _same_prompts(computed: Tensor, saved: Tensor) -> bool:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dcpcse.encoders.backbones import Backbone, LMHead
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.identity import EncoderSource
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS
 from dcpcse.encoders.positions import positions_of
@@ -111,9 +112,9 @@ class StaticEncoder(SentenceEncoder):
         # Without a space, a byte-level tokenizer would read the first word as the continuation of another word.
         self._lead = " " if self._words_only and _byte_level(backbone.tokenizer.get_vocab()) else ""
 
-    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
+    def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
         sentences = [self._lead + (sentence.lower() if self.lowercase else sentence) for sentence in sentences]
-        texts = super().tokenize(sentences, max_length, without)
+        texts = super().tokenize(sentences, options)
         if not self._words_only:
             return texts
         left_out = self.removed | set(self.tokenizer.all_special_ids)
@@ -375,9 +376,9 @@ class WordVectors(StaticEncoder):
         super().__init__(backbone, backbone.model.words.weight)
         self._row_of: Mapping[str, int] = backbone.tokenizer.get_vocab()
 
-    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
-        max_length = self.max_length if max_length is None else max_length
-        rows = [self._words(sentence, max_length, without) for sentence in sentences]
+    def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
+        max_length = self.max_length if options.max_length is None else options.max_length
+        rows = [self._words(sentence, max_length, options.without) for sentence in sentences]
         if empty := sum(not row for row in rows):
             logger.warning("%d of %d texts have no known word; they get the mean of all vectors", empty, len(rows))
         unknown = [self._row_of[UNK]]

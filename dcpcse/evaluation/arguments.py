@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from senteval.names import FAMILY_OF, MODE_NAMES, TASK_SETS, find_by_name, tasks_of_set
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
 from dcpcse.utils.option_fields import SEEDS, option
@@ -37,7 +38,7 @@ OPTIONS_OF_POSTPROCESS = {
 
 
 @dataclass
-class EvaluationArguments(EncoderArguments):
+class EvaluationArguments(EncoderArguments, EncodeOptions):
     """Which encoder evaluation.py evaluates, on which tasks, and how."""
 
     _argument_group_name = "evaluation"
@@ -183,6 +184,11 @@ class EvaluationArguments(EncoderArguments):
         self._require_postprocess()
         self._require_mteb()
         self._require_sizes()
+
+    @property
+    def options(self) -> EncodeOptions:
+        """The options of encoding, without the sizes: embeddings are shortened after they are computed."""
+        return EncodeOptions(**{**self.given(), "truncate_dim": None})
 
     @property
     def sizes(self) -> tuple[int | None, ...]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Unpack
 
 import numpy as np
 import senteval
@@ -14,9 +15,9 @@ from senteval import Evaluation, Progress, Result, Suite
 from senteval.embeddings import CHUNK
 from tqdm.auto import tqdm
 
+from dcpcse.encoders.encode_options import WITH_DEFAULTS, EncodeKeywords, EncodeOptions
 from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.shortening import shorten
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
@@ -45,11 +46,10 @@ def evaluate_suite(
     model: SentenceEncoder | ForeignEncoder,
     suite: Suite,
     *,
-    batch_size: int | None = None,
     cache_dir: Path | None = None,
     fitting: Fitting | None = None,
-    show_progress: bool = False,
     on_result: Callable[[Result], None] = lambda result: None,
+    **options: Unpack[EncodeKeywords],
 ) -> Evaluation:
     """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
 
@@ -59,17 +59,16 @@ def evaluate_suite(
     Args:
         model: The model.
         suite: The loaded tasks.
-        batch_size: As in `SentenceEncoder.encode`.
         cache_dir: The folder in which embeddings are cached; None for no cache.
         fitting: A map that is fitted to the embeddings and applied before scoring; the scores that need the internals
             of the model are then left out, as they are for an encoder of other code.
-        show_progress: Show progress bars.
         on_result: Called with each result as soon as it is computed.
+        options: Those of `SentenceEncoder.encode`.
 
     Raises:
         DataError: If embeddings are not finite or all equal (senteval).
     """
-    how = {"batch_size": batch_size, "cache_dir": cache_dir, "fitting": fitting, "show_progress": show_progress}
+    how = {"options": EncodeOptions(**options), "cache_dir": cache_dir, "fitting": fitting}
     return evaluate_sizes(model, suite, (None,), **how, on_result=lambda size, result: on_result(result))[None]
 
 
@@ -79,10 +78,9 @@ def evaluate_sizes(
     suite: Suite,
     sizes: Sequence[int | None],
     *,
-    batch_size: int | None = None,
+    options: EncodeOptions,
     cache_dir: Path | None = None,
     fitting: Fitting | None = None,
-    show_progress: bool = False,
     on_result: Callable[[int | None, Result], None] = lambda size, result: None,
 ) -> dict[int | None, Evaluation]:
     """Evaluate embeddings that are shortened to several sizes; each distinct sentence is encoded once for all of them.
@@ -93,48 +91,55 @@ def evaluate_sizes(
         model: As in `evaluate_suite`.
         suite: As in `evaluate_suite`.
         sizes: The sizes; None for the embeddings as they are.
-        batch_size: As in `evaluate_suite`.
+        options: Options of encoding, without a size.
         cache_dir: As in `evaluate_suite`.
         fitting: As in `evaluate_suite`.
-        show_progress: As in `evaluate_suite`.
         on_result: Called with the size and each result as soon as it is computed.
 
     Raises:
         UserError: If a size is larger than the embeddings.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
+    show_progress, options = options.show_progress, replace(options, show_progress=False)
 
     def work(encode: EncodeFunction) -> Evaluation:
-        with cached_encode(encode, model, cache_dir) as cached, _ProgressBars(show_progress) as bars:
+        with cached_encode(encode, model, cache_dir, options) as cached, _ProgressBars(show_progress) as bars:
             has_inside = fitting is None and isinstance(model, SentenceEncoder)
             inside = _ModelAccess(model, partial(encode, truncate_dim=sizes[0]), bars) if has_inside else None
             chunk = CHUNK if model.device.type == "cpu" else GPU_CHUNK
             embed, seconds = suite.embed(cached, inside=inside, progress=bars, chunk=chunk)
             evaluations = {}
             for size in sizes:
-                finish = fitting.finish(cached, show_progress) if fitting else shortening(model, size)
+                finish = (
+                    fitting.finish(cached, show_progress)
+                    if fitting
+                    else shortening(model, replace(options, truncate_dim=size))
+                )
                 how = {"finish": finish, "progress": bars, "on_result": partial(on_result, size)}
                 evaluations[size] = suite.score(embed, seconds, **how)
             return evaluations
 
-    return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
+    return run_on_rank_zero(partial(model.encode, **options.given()), work)
 
 
-def shortening(model: SentenceEncoder | ForeignEncoder, size: int | None) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return a function that shortens embeddings (n, H) as `encode(..., truncate_dim=size)` does; None for no size.
+def shortening(
+    model: SentenceEncoder | ForeignEncoder, options: EncodeOptions
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return a function that shortens embeddings (n, H) as `encode` does; None without `truncate_dim`.
 
     It raises UserError if they are smaller.
 
     Args:
         model: The model.
-        size: The size, or None.
+        options: Options of encoding.
     """
-    if size is None:
+    if options.truncate_dim is None:
         return None
     unit = isinstance(model, SentenceEncoder) and model.normalize
 
     def shortened(vectors: np.ndarray) -> np.ndarray:
-        return shorten(vectors, whole_number("truncate_dim", size, 1, vectors.shape[1]), unit)
+        whole_number("truncate_dim", options.truncate_dim, 1, vectors.shape[1])
+        return options.finish(vectors, unit)
 
     return shortened
 
@@ -172,9 +177,17 @@ def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
     return scores
 
 
+def described(options: EncodeOptions) -> dict[str, Any]:
+    """Return the entry for these options in records and identities; there is none for the defaults."""
+    return {"encoding": recorded} if (recorded := options.recorded()) else {}
+
+
 @contextmanager
 def cached_encode(
-    encode: Callable, model: SentenceEncoder | ForeignEncoder, cache_dir: Path | None
+    encode: Callable,
+    model: SentenceEncoder | ForeignEncoder,
+    cache_dir: Path | None,
+    options: EncodeOptions = WITH_DEFAULTS,
 ) -> Iterator[Callable]:
     """Wrap an encode function in an `EmbeddingCache`.
 
@@ -182,6 +195,7 @@ def cached_encode(
         encode: The encode function.
         model: Its model.
         cache_dir: The folder of the cache; None: yield `encode` itself.
+        options: With which the function encodes.
 
     Raises:
         UserError: For an encoder of other code, because nothing identifies its embeddings.
@@ -191,7 +205,7 @@ def cached_encode(
         return
     if isinstance(model, ForeignEncoder):
         model.refuse_cache()
-    cache = EmbeddingCache(encode, Path(cache_dir), identity(model))
+    cache = EmbeddingCache(encode, Path(cache_dir), identity(model) | described(options))
     try:
         yield cache
     finally:

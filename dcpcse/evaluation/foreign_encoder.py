@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.utils.arguments import keyword_names
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, shown, spell
 
@@ -53,33 +55,34 @@ class ForeignEncoder:
         weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = pick_device(None) if weight is None else weight.device
 
-    def encode(
-        self, sentences: Sequence[str], batch_size: int | None = None, show_progress: bool = False
-    ) -> np.ndarray:
+    def encode(self, sentences: Sequence[str], **options: Unpack[EncodeKeywords]) -> np.ndarray:
         """Return the embeddings (N, H) of sentences.
 
         A module of torch is in eval mode meanwhile, and gradients are not recorded.
 
         Args:
             sentences: N sentences.
-            batch_size: A function gets at most this number of sentences per call. None: 128.
-            show_progress: Show a progress bar.
+            options: batch_size, normalize, truncate_dim and show_progress of `SentenceEncoder.encode`. A function gets
+                at most batch_size sentences per call, by default 128.
 
         Raises:
+            UserError: For another option.
             DataError: Unless the model returns numbers (n, H), as an array, a tensor, or a list of rows.
         """
-        batch_size = 128 if batch_size is None else batch_size
+        chosen = EncodeOptions(**options)
+        chosen.require_only(("batch_size", "normalize", "truncate_dim", "show_progress"), "an encoder of other code")
+        batch_size, show_progress = chosen.batch_size or 128, chosen.show_progress
         step = max(len(sentences), 1) if "batch_size" in self._options else batch_size
-        options = {name: batch_size if name == "batch_size" else show_progress for name in self._options}
+        known = {name: batch_size if name == "batch_size" else show_progress for name in self._options}
         starts = range(0, len(sentences), step)
         parts: list[np.ndarray] = []
         with _evaluating(self.model), torch.no_grad():
             for start in tqdm(starts, disable=not show_progress or len(starts) < 2):
                 batch = list(sentences[start : start + step])
-                vectors = _as_array(self._function(batch, **options))
+                vectors = _as_array(self._function(batch, **known))
                 width = parts[0].shape[1] if parts else None
                 parts.append(check_vectors(vectors, len(batch), width, source=self._source))
-        return np.concatenate(parts)
+        return chosen.finish(np.concatenate(parts))
 
     def refuse_cache(self) -> NoReturn:
         """Raise UserError, because nothing identifies the embeddings."""
@@ -118,7 +121,8 @@ class ForeignEncoder:
                 f"model: {self._source}{signature} cannot be called with a list of sentences alone ({error}); give a "
                 "function that can, such as lambda sentences: ..."
             ) from error
-        return [name for name in ("batch_size", "show_progress_bar", "show_progress") if name in signature.parameters]
+        names = keyword_names(self._function)
+        return [name for name in ("batch_size", "show_progress_bar", "show_progress") if name in names]
 
 
 def as_encoder(model: Any) -> SentenceEncoder | ForeignEncoder:

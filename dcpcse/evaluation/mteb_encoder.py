@@ -4,14 +4,17 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
 from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
@@ -48,10 +51,10 @@ class MTEBEncoder:
     Args:
         model: A model returned by `dcpcse.load`, or a `ForeignEncoder`.
         encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
-        truncate_dim: The size to which the embeddings are shortened. None: they are not.
         prompts: The text before each text of a task, by names as in mteb (see `read_prompts`); it replaces the default
             prompt of the model. None: the prompts in the settings of sentence-transformers in the folder.
         folder: The local folder of the model, whose run says on which data the model was trained.
+        options: Those of `SentenceEncoder.encode`, such as truncate_dim. mteb's batch_size comes before theirs.
 
     Raises:
         UserError: If the model does not have this size.
@@ -62,23 +65,24 @@ class MTEBEncoder:
         model: Any,
         encode: Callable[..., np.ndarray] | None = None,
         *,
-        truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
+        **options: Unpack[EncodeKeywords],
     ) -> None:
+        self.model, self.options = model, EncodeOptions(**options)
         if isinstance(model, SentenceEncoder):
-            model.require_size(truncate_dim)
-        self.model, self.truncate_dim = model, truncate_dim
+            model.require_size(self.options)
         self.folder = None if folder is None else Path(folder)
         if prompts is None:
             foreign = self.folder is not None and not is_model_folder(self.folder)
             prompts = folder_prompts(self.folder) if foreign else {}
         self.prompts = dict(prompts)
-        self.encode_texts = encode or model.encode
+        whole = replace(self.options, truncate_dim=None)  # the embeddings, which may be cached, are shortened later
+        self.encode_texts = encode or partial(model.encode, **whole.given())
         self.errors: list[Exception] = []
         """What the model itself has raised, as opposed to mteb."""
         self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
-        self._shorten = shortening(model, truncate_dim)
+        self._shorten = shortening(model, self.options)
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -86,7 +90,7 @@ class MTEBEncoder:
         mteb, model = import_mteb(), self.model
         if isinstance(model, ForeignEncoder):
             return mteb.models.ModelMeta.create_empty(overwrites={"name": f"unknown/{model.name}"})
-        return model_meta(mteb, model, self.folder, self.prompts, self._prefix, self.truncate_dim)
+        return model_meta(mteb, model, self.folder, self.prompts, self._prefix, self.options)
 
     def encode(
         self,
@@ -300,7 +304,12 @@ def _subclasses(kind: type) -> Iterator[Any]:
 
 
 def model_meta(
-    mteb: Any, model: SentenceEncoder, folder: Path | None, prompts: Mapping[str, str], prefix: str, size: int | None
+    mteb: Any,
+    model: SentenceEncoder,
+    folder: Path | None,
+    prompts: Mapping[str, str],
+    prefix: str,
+    options: EncodeOptions,
 ) -> Any:
     """Return mteb's ModelMeta of a model; what is unknown is None.
 
@@ -313,9 +322,9 @@ def model_meta(
             is.
         prompts: The text before each text of a task, by name.
         prefix: The model's default prompt.
-        size: Size of shortened embeddings, or None.
+        options: Options of encoding.
     """
-    facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | ({"truncate_dim": size} if size else {})
+    facts = identity(model) | ({"text_prefix": prefix} if prefix else {}) | options.recorded()
     facts |= {"prompts": dict(prompts)} if prompts else {}
     base = model.source.name_or_path
     base = Path(base).name if Path(base).is_absolute() else base
@@ -331,7 +340,7 @@ def model_meta(
         "n_embedding_parameters": model.encoder.backbone.get_input_embeddings().weight.numel(),
         "memory_usage_mb": round(sum(weight.numel() * weight.element_size() for weight in weights) / 2**20),
         "max_tokens": model.max_tokens,
-        "embed_dim": size or model.dimension,
+        "embed_dim": options.truncate_dim or model.dimension,
         "framework": ["PyTorch"],
         "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,
         "use_instructions": any([*prompts.values(), prefix]),

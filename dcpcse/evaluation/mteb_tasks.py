@@ -15,13 +15,14 @@ from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import huggingface_hub.constants
 import numpy as np
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from senteval import DataError
 
+from dcpcse.encoders.encode_options import EncodeKeywords
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.arguments import MULTILINGUAL, MULTILINGUAL_TASKS
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
@@ -286,14 +287,12 @@ def evaluate_mteb_tasks(
     model: SentenceEncoder | ForeignEncoder,
     tasks: MtebTasks,
     *,
-    batch_size: int | None = None,
     cache_dir: Path | None = None,
-    show_progress: bool = False,
-    truncate_dim: int | None = None,
     prompts: Mapping[str, str] | None = None,
     folder: Path | None = None,
     results_dir: str | Path | None = None,
     on_result: Callable[[int | None, MtebResult], None] = lambda size, result: None,
+    **options: Unpack[EncodeKeywords],
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
     """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
 
@@ -302,14 +301,12 @@ def evaluate_mteb_tasks(
     Args:
         model: The model.
         tasks: The loaded tasks.
-        batch_size: As in `SentenceEncoder.encode`.
         cache_dir: The folder in which embeddings are cached; None for no cache.
-        show_progress: Show progress bars.
-        truncate_dim: As in `MTEBEncoder`.
         prompts: As in `MTEBEncoder`.
         folder: As in `MTEBEncoder`.
         results_dir: A folder for the results in mteb's own format, as a `mteb.ResultCache` that contains them.
         on_result: Called with the size and each result as soon as it is computed.
+        options: As in `MTEBEncoder`.
 
     Raises:
         UserError: If results of an encoder of other code are to be written, or if they would replace results in more
@@ -320,26 +317,27 @@ def evaluate_mteb_tasks(
             f"mteb_results: nothing identifies {model.name}, but mteb keeps results by model and revision; leave it "
             "out"
         )
-    encoder = MTEBEncoder(model, truncate_dim=truncate_dim, prompts=prompts, folder=folder)
+    encoder = MTEBEncoder(model, prompts=prompts, folder=folder, **options)
+    size, whole = encoder.options.truncate_dim, replace(encoder.options, truncate_dim=None)
     if results_dir is not None:
         _require_no_loss(tasks, encoder, results_dir)
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
-        with cached_encode(encode, model, cache_dir) as function:
+        with cached_encode(encode, model, cache_dir, whole) as function:
             # Options that mteb passes are ignored: each process encodes with its own batch_size and show_progress.
-            encoder.encode_texts = lambda texts, **options: function(texts)
+            encoder.encode_texts = lambda texts, **ignored: function(texts)
             for name, task in tasks.tasks.items():
                 started = time.perf_counter()
                 results[name] = _evaluate_task(encoder, name, task, tasks.benchmark, results_dir)
                 seconds[name] = time.perf_counter() - started
-                on_result(truncate_dim, results[name])
+                on_result(size, results[name])
         return results, seconds
 
-    bars = show_progress and is_main_process()
+    whole.show_progress = whole.show_progress and is_main_process()
     # All processes, and the cache, see whole texts: the prompts replace the model's default prompt.
     with without_prefix(model) if encoder.prompts else nullcontext():
-        return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
+        return run_on_rank_zero(partial(model.encode, **whole.given()), work)
 
 
 def _require_no_loss(tasks: MtebTasks, encoder: MTEBEncoder, results_dir: str | Path) -> None:

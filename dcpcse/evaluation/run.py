@@ -16,7 +16,7 @@ from dcpcse.evaluation.advice import OF_EVALUATION, advice
 from dcpcse.evaluation.arguments import MULTILINGUAL, EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluation_result import EvaluationResult, as_json, head_of
-from dcpcse.evaluation.evaluator import evaluate_sizes
+from dcpcse.evaluation.evaluator import described, evaluate_sizes
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_encoder import read_prompts
 from dcpcse.evaluation.mteb_tasks import (
@@ -72,7 +72,8 @@ class Plan:
 
     def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
         """Return what the JSON file says beside the scores."""
-        return head_of(model, self.args.mode, self.suite.settings, self.fitting)
+        head = head_of(model, self.args.mode, self.suite.settings, self.fitting)
+        return head | described(self.args.options)
 
 
 def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
@@ -90,6 +91,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
             notify(f"{spell(name)} is a training option and has no effect on the evaluation")
+    args.show_progress = True
     plan = load_plan(args, own_tasks(args, args.pairs, args.labels))
     join_processes(plan)
     args = replace(args, device=local_device(args.device))
@@ -105,7 +107,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
             write_atomic(output, as_json(head, at_size))
 
     folder = local_folder(args.model_name_or_path, args) if plan.mteb else None
-    evaluation = evaluate_plan(plan, model, head, show_progress=True, folder=folder, on_result=on_result)
+    evaluation = evaluate_plan(plan, model, head, folder=folder, on_result=on_result)
     if is_main_process():
         print_result(str(evaluation))
         _notify_summary(evaluation)
@@ -167,7 +169,6 @@ def evaluate_plan(
     model: SentenceEncoder | ForeignEncoder,
     head: Mapping[str, Any],
     *,
-    show_progress: bool,
     folder: Path | None = None,
     on_result: Callable[[int | None, Result | MtebResult], None] = lambda size, result: None,
 ) -> EvaluationResult:
@@ -177,7 +178,6 @@ def evaluate_plan(
         plan: The plan.
         model: The model.
         head: `plan.head(model)`.
-        show_progress: Show progress bars.
         folder: The local folder of the model, for tasks of MTEB.
         on_result: Called with the size of the embeddings (None: as they are) and each result as soon as it is
             computed.
@@ -185,32 +185,30 @@ def evaluate_plan(
     Raises:
         UserError: If the model does not have a size.
     """
-    sizes = plan.args.sizes
+    sizes, options = plan.args.sizes, plan.args.options
     for size in sizes:
         if isinstance(model, SentenceEncoder):
-            model.require_size(size)
-    options = {
-        "batch_size": plan.args.batch_size,
+            model.require_size(replace(options, truncate_dim=size))
+    how = {
         "cache_dir": embeddings_dir(plan.args.cache_dir) if plan.args.cache_dir else None,
-        "show_progress": show_progress,
         "on_result": on_result,
     }
     evaluations = {size: Evaluation({}, plan.suite.settings, 0) for size in sizes}
     mteb_results: dict[str, MtebResult] = {}
     seconds: dict[str, float] = {}
-    with logging_redirect_tqdm() if show_progress else nullcontext():
+    with logging_redirect_tqdm() if options.show_progress else nullcontext():
         if plan.suite.tasks:
-            evaluations = evaluate_sizes(model, plan.suite, sizes, fitting=plan.fitting, **options)
+            evaluations = evaluate_sizes(model, plan.suite, sizes, options=options, fitting=plan.fitting, **how)
         if plan.mteb:
             (size,) = sizes
             mteb_results, seconds = evaluate_mteb_tasks(
                 model,
                 plan.mteb,
-                truncate_dim=size,
                 prompts=plan.prompts,
                 folder=folder,
                 results_dir=plan.args.mteb_results,
-                **options,
+                **how,
+                **replace(options, truncate_dim=size).given(),
             )
     first = next(iter(evaluations.values()))
     scoring = {

@@ -10,26 +10,27 @@ applied separately for each adapter.
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, load_recorded
+from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords
 from dcpcse.encoders.identity import require_recorded, tokenizer_record
 from dcpcse.encoders.packing import Packing, TensorGroup
-from dcpcse.encoders.sentence_encoder import SentenceEncoder, dtype_of, encode_in_batches, in_float32, plain_encoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, dtype_of, encode_in_batches, plain_encoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import TOKENIZER_FILES, sha256_of
 from dcpcse.encoders.storage.model_folder import FolderContents
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
-from dcpcse.utils.arguments import encode_arguments, location, strings
+from dcpcse.utils.arguments import known_arguments, location, strings
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.run_files import read_beside_training
@@ -177,17 +178,14 @@ class Adapters:
         """Return the model of an adapter. Training it or moving it to a device would affect the shared base."""
         return self._models[self._known(name)]
 
+    @known_arguments
     def encode(
         self,
         sentences: Sequence[str],
         adapter: str | Sequence[str],
         batch_size: int | None = None,
         normalize: bool | None = None,
-        *,
-        max_length: int | None = None,
-        without: Collection[int] = (),
-        show_progress: bool = False,
-        truncate_dim: int | None = None,
+        **options: Unpack[FurtherKeywords],
     ) -> np.ndarray:
         """Return float32 embeddings (N, H) in the order of the sentences, each from the adapter of its sentence.
 
@@ -197,41 +195,27 @@ class Adapters:
                 then share batches.
             batch_size: As in `SentenceEncoder.encode`.
             normalize: As in `SentenceEncoder.encode`.
-            max_length: As in `SentenceEncoder.encode`.
-            without: As in `SentenceEncoder.encode`.
-            show_progress: As in `SentenceEncoder.encode`.
-            truncate_dim: As in `SentenceEncoder.encode`.
+            options: Those of `SentenceEncoder.encode`.
 
         Raises:
             UserError: If a name is unknown, or if the number of names differs from the number of sentences.
         """
         if isinstance(adapter, str):
-            return self[adapter].encode(
-                sentences,
-                batch_size,
-                normalize,
-                max_length=max_length,
-                without=without,
-                show_progress=show_progress,
-                truncate_dim=truncate_dim,
-            )
-        sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
+            return self[adapter].encode(sentences, batch_size, normalize, **options)
+        chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
+        sentences = strings(sentences)
         takes = "encode takes the name of an adapter or a list of names"
         names = strings(adapter, takes, "name", "the name of an adapter")
         if len(names) != len(sentences):
             raise UserError(
                 f"got {len(sentences)} sentences and {len(names)} adapter names; give one name, or one per sentence"
             )
-        texts = MixedTexts.tokenize(self, sentences, names, max_length, without)
-        for name in dict.fromkeys(names):
-            with _errors_of(name):
-                self[name].require_size(truncate_dim)
+        texts = MixedTexts.tokenize(self, sentences, names, chosen)
 
         def embed(batch: MixedBatch) -> torch.Tensor:
-            return batch.embeddings(normalize, truncate_dim)
+            return batch.embeddings(chosen)
 
-        size = truncate_dim or self._base.dimension
-        return encode_in_batches(self._base, texts.lengths, texts.batch, embed, batch_size, show_progress, size)
+        return encode_in_batches(self._base, texts.lengths, texts.batch, embed, chosen)
 
     def _known(self, name: str) -> str:
         if name in self._models:
@@ -292,12 +276,7 @@ class MixedTexts:
 
     @classmethod
     def tokenize(
-        cls,
-        adapters: Adapters,
-        sentences: Sequence[str],
-        names: Sequence[str],
-        max_length: int | None,
-        without: Collection[int],
+        cls, adapters: Adapters, sentences: Sequence[str], names: Sequence[str], options: EncodeOptions
     ) -> "MixedTexts":
         """Tokenize sentences.
 
@@ -305,11 +284,10 @@ class MixedTexts:
             adapters: The adapters.
             sentences: N sentences.
             names: The name of the adapter of each sentence.
-            max_length: As in `SentenceEncoder.encode`.
-            without: As in `SentenceEncoder.encode`.
+            options: Those of `SentenceEncoder.encode`.
 
         Raises:
-            UserError: If a name is unknown or an adapter rejects `max_length`.
+            UserError: If a name is unknown or an adapter rejects an option.
         """
         groups, places = grouped(names)
         models = [adapters[name] for name in groups]
@@ -319,7 +297,8 @@ class MixedTexts:
         rows = []
         for model, (name, numbers) in zip(models, groups.items(), strict=True):
             with _errors_of(name):
-                rows.append(model.tokenize([sentences[number] for number in numbers], max_length, without))
+                rows.append(model.tokenize([sentences[number] for number in numbers], options))
+                model.require_size(options)
         return cls(models, rows, places)
 
     @property
@@ -384,7 +363,7 @@ class _Pass:
     def map(self, change: Callable[[Any], Any]) -> "_Pass":
         return _Pass(self.models, list(map(change, self.parts)), change(self.packing))
 
-    def embeddings(self, normalize: bool | None, truncate_dim: int | None) -> list[torch.Tensor]:
+    def embeddings(self, options: EncodeOptions) -> list[torch.Tensor]:
         """Return the embeddings (n, H) of the rows of each part, as `MixedBatch.embeddings` does."""
         all_layers = any(model.pooler.needs_all_layers for model in self.models)
         states = hidden_states(self.parts, packing=self.packing, all_layers=all_layers)
@@ -392,7 +371,7 @@ class _Pass:
         for model, part, hidden in zip(self.models, self.parts, states, strict=True):
             args = part.input_ids, part.attention_mask, part.slots
             _, vectors = model.pool_and_embed_hidden(hidden, *args, normalize=False)
-            embeddings.append(in_float32(vectors, model.normalize if normalize is None else normalize, truncate_dim))
+            embeddings.append(model.finish(vectors, options))
         return embeddings
 
 
@@ -412,16 +391,9 @@ class MixedBatch(TensorGroup):
         """Return a copy with every tensor changed."""
         return MixedBatch([pass_.map(change) for pass_ in self.passes], change(self.order))
 
-    def embeddings(self, normalize: bool | None, truncate_dim: int | None = None) -> torch.Tensor:
-        """Return the embeddings (N, H) of all sentences, in float32.
-
-        Args:
-            normalize: As in `Adapters.encode`.
-            truncate_dim: As in `Adapters.encode`.
-        """
-        return torch.cat([rows for pass_ in self.passes for rows in pass_.embeddings(normalize, truncate_dim)])[
-            self.order
-        ]
+    def embeddings(self, options: EncodeOptions) -> torch.Tensor:
+        """Return the embeddings (N, H) of all sentences, in float32, as `Adapters.encode` does."""
+        return torch.cat([rows for pass_ in self.passes for rows in pass_.embeddings(options)])[self.order]
 
 
 @contextlib.contextmanager

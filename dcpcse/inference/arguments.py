@@ -1,11 +1,12 @@
 """Options of the commands that use an encoder."""
 
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.errors import OptionError
-from dcpcse.utils.option_fields import BATCH_SIZE_HELP, COUNT, Options, flag, option
+from dcpcse.utils.option_fields import COUNT, Options, flag, option
 
 
 @dataclass
@@ -51,7 +52,6 @@ class EncoderArguments(Options):
         "Masked-LM head of --pooler top_k and static_lm_head: checkpoint (the encoder's own), or a folder or hub id.",
     )
     base: str | None = option(None, "Folder or hub id of the frozen encoder. Default: the one recorded in the folder.")
-    batch_size: int | None = option(None, BATCH_SIZE_HELP, at_least=1)
     bf16: bool = option(
         False, "Compute matrix products in bfloat16, and the rest in float32; meant for GPUs with bfloat16 units."
     )
@@ -80,25 +80,15 @@ class EncoderArguments(Options):
 
 
 @dataclass
-class EncodingArguments(Options):
-    """Options of `dcpcse encode`: the output file, the format of its vectors, and the processes that compute them."""
+class EncodingArguments(EncodeOptions):
+    """Options of `dcpcse encode`: the output file, its vectors, and the processes that compute them.
 
-    _argument_group_name = "encoding"
+    max_seq_length: another name of `max_length`, as on the command line.
+    """
 
     output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")
     dtype: str = option("float32", "Data type of the vectors in the output.", choices=["float32", "float16"])
     with_sentences: bool = option(False, "Add a column with the sentences to OUT.arrow.")
-    normalize: bool = option(False, "Normalize vectors to unit length.")
-    truncate_dim: int | None = option(
-        None,
-        "Write only this number of first values of each vector; with --normalize, these have unit length.",
-        at_least=1,
-    )
-    max_seq_length: int | None = option(
-        None,
-        "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum).",
-        at_least=1,
-    )
     chunk_size: int = option(8192, "Lines per chunk. An interrupted run keeps its finished chunks.", at_least=1)
     num_processes: int | None = option(
         None,
@@ -111,6 +101,11 @@ class EncodingArguments(Options):
         "Encode on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here).",
     )
     overwrite: bool = option(False, "Replace an output, finished or not, of a different model, text or option.")
+    max_seq_length: InitVar[int | None] = None
+
+    def __post_init__(self, max_seq_length: int | None) -> None:
+        self.max_length = max_seq_length if self.max_length is None else self.max_length
+        super().__post_init__()
 
     def check(self) -> None:
         """Raise OptionError if the output is missing."""

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal, overload
+from typing import Literal, Unpack, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
@@ -36,8 +37,8 @@ class SimCSE:
         num_cells_in_search: Number of these that are searched for each query.
         pooler: Name of the pooler. None: for an output folder its own pooling; for other encoders, as in the tool,
             `cls_before_pooler` if the name contains "unsup", else `cls`.
-        truncate_dim: All methods use only this number of first values of the embeddings; the tool does not have this
-            argument.
+        options: Those of `SentenceEncoder.encode`, which hold for all methods unless these say otherwise, such as
+            truncate_dim; the tool does not have them.
 
     Raises:
         UserError: If the pooler is `cls` and the encoder has no pooler weights.
@@ -50,8 +51,7 @@ class SimCSE:
         num_cells: int = 100,
         num_cells_in_search: int = 10,
         pooler: str | None = None,
-        *,
-        truncate_dim: int | None = None,
+        **options: Unpack[EncodeKeywords],
     ) -> None:
         name = str(path("model_name_or_path", model_name_or_path))
         if pooler is None and not is_model_folder(name):
@@ -59,8 +59,8 @@ class SimCSE:
         arguments = EncoderArguments(pooler_type=pooler, device=None if device is None else str(device))
         self.model = load_model(name, arguments)
         self.tokenizer, self.device = self.model.tokenizer, self.model.device
-        self.model.require_size(truncate_dim)
-        self.truncate_dim = truncate_dim
+        self.options = EncodeOptions(**options)
+        self.model.require_size(self.options)
         self.num_cells = whole_number("num_cells", num_cells, 1)
         self.num_cells_in_search = whole_number("num_cells_in_search", num_cells_in_search, 1)
         self.index: SentenceIndex | None = None
@@ -120,8 +120,8 @@ class SimCSE:
         if wanted != self.model.device:
             self.model.to(wanted)
         sentences = [sentence] if isinstance(sentence, str) else sentence
-        how = {"max_length": max_length, "truncate_dim": self.truncate_dim}
-        vectors = self.model.encode(sentences, batch_size, **how)
+        options = {**self.options.given(), "batch_size": batch_size, "max_length": max_length}
+        vectors = self.model.encode(sentences, **options)
         vectors = normalize_rows(vectors) if normalize_to_unit else vectors
         vectors = vectors[0] if isinstance(sentence, str) and not keepdim else vectors
         return vectors if return_numpy else torch.from_numpy(vectors)

@@ -1,12 +1,13 @@
 """Scale vectors to unit length, and compute cosine similarities of vectors and of sentences."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 from senteval.scores import cosine, unit_rows
 
-from dcpcse.utils.arguments import encode_function, matrix
+from dcpcse.encoders.encode_options import CosineOptions, EncodeKeywords
+from dcpcse.utils.arguments import known_arguments, matrix
 from dcpcse.utils.errors import UserError
 
 
@@ -56,35 +57,22 @@ def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @overload
-def similarity(
-    model: Any, a: str, b: str, *, batch_size: int | None = None, truncate_dim: int | None = None
-) -> float: ...
+def similarity(model: Any, a: str, b: str, **options: Unpack[EncodeKeywords]) -> float: ...
+
+
+@overload
+def similarity(model: Any, a: str, b: Sequence[str], **options: Unpack[EncodeKeywords]) -> np.ndarray: ...
 
 
 @overload
 def similarity(
-    model: Any, a: str, b: Sequence[str], *, batch_size: int | None = None, truncate_dim: int | None = None
+    model: Any, a: Sequence[str], b: str | Sequence[str], **options: Unpack[EncodeKeywords]
 ) -> np.ndarray: ...
 
 
-@overload
+@known_arguments
 def similarity(
-    model: Any,
-    a: Sequence[str],
-    b: str | Sequence[str],
-    *,
-    batch_size: int | None = None,
-    truncate_dim: int | None = None,
-) -> np.ndarray: ...
-
-
-def similarity(
-    model: Any,
-    a: str | Sequence[str],
-    b: str | Sequence[str],
-    *,
-    batch_size: int | None = None,
-    truncate_dim: int | None = None,
+    model: Any, a: str | Sequence[str], b: str | Sequence[str], **options: Unpack[EncodeKeywords]
 ) -> float | np.ndarray:
     """Return the cosines of sentences: a float for two strings, (N,) for a string and a list, (N, M) for two lists.
 
@@ -94,14 +82,13 @@ def similarity(
         model: Any object with `encode(sentences, batch_size=…)`.
         a: A sentence, or a list of N sentences.
         b: A sentence, or a list of M sentences.
-        batch_size: Maximum number of sentences per batch. None: that of the model, or 128 for an object of other code.
-        truncate_dim: Compare this number of first values of the embeddings only, as `encode(..., truncate_dim=...)`
-            returns them.
+        options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines, such as
+            truncate_dim, to compare this number of first values only.
 
     Raises:
         UserError: If a vector is zero or not finite.
     """
-    encode = encode_function(model, batch_size, truncate_dim)
+    encode = CosineOptions(**options).encode_with(model)
     first, other = ([x] if isinstance(x, str) else x for x in (a, b))
     cosines = cosine_matrix(encode(first), encode(other))
     cosines = cosines[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]

@@ -4,17 +4,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from huggingface_hub.dataclasses import strict
+from tqdm.auto import tqdm
 
-from dcpcse.encoders.shortening import require_size, shorten
+from dcpcse.encoders.encode_options import EncodeOptions, FurtherKeywords
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
 from dcpcse.utils import schema
-from dcpcse.utils.arguments import encode_arguments, path
+from dcpcse.utils.arguments import known_arguments, path, strings
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import read_text
 
@@ -84,42 +85,43 @@ class OnnxEncoder:
         self._words.no_padding()  # batches are padded below
         self._words.no_truncation()  # a setting that threads would share; see `truncated_ids`
 
+    @known_arguments
     def encode(
         self,
         sentences: Sequence[str],
-        batch_size: int = 128,
-        normalize: bool = False,
-        *,
-        max_length: int | None = None,
-        truncate_dim: int | None = None,
+        batch_size: int | None = None,
+        normalize: bool | None = None,
+        **options: Unpack[FurtherKeywords],
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
         Args:
             sentences: N sentences.
-            batch_size: Maximum number of sentences in a batch; batches of long sentences are smaller.
+            batch_size: Maximum number of sentences in a batch; batches of long sentences are smaller. None: 128.
             normalize: Scale embeddings to unit length.
-            max_length: Truncate sentences to this number of tokens, special tokens and template included. None:
-                sentences are truncated to the maximum of the encoder, with one warning that reports how many.
-            truncate_dim: Return the first values (N, truncate_dim) of the embeddings, as `SentenceEncoder.encode`.
+            options: Those of `SentenceEncoder.encode` except without.
         """
-        sentences = encode_arguments(sentences, batch_size, normalize, max_length)
-        require_size(truncate_dim, self.dimension, self.matryoshka_dims, self._told_sizes)
-        ids = self._ids(sentences, max_length)
+        chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
+        chosen.require_only(
+            ("batch_size", "normalize", "max_length", "truncate_dim", "show_progress"), "an ONNX graph"
+        )
+        chosen.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
+        ids = self._ids(strings(sentences), chosen)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
-        for rows in batches(list(map(len, ids)), batch_size, TOKENS_PER_BATCH):
+        jobs = list(batches(list(map(len, ids)), chosen.batch_size or 128, TOKENS_PER_BATCH))
+        for rows in tqdm(jobs, desc="encode", mininterval=1, disable=not chosen.show_progress):
             embeddings[rows] = self._embed([ids[row] for row in rows])
-        return shorten(embeddings, truncate_dim, normalize)
+        return chosen.finish(embeddings)
 
-    def _ids(self, sentences: Sequence[str], max_length: int | None) -> list[list[int]]:
-        wanted = self.max_tokens if max_length is None else max_length
+    def _ids(self, sentences: Sequence[str], options: EncodeOptions) -> list[list[int]]:
+        wanted = self.max_tokens if options.max_length is None else options.max_length
         least = self._words.num_special_tokens_to_add(False) + 1
         if not least <= wanted <= self.max_tokens:
             raise UserError(
                 f"max_length {wanted} is not between {least} and {self.max_tokens}, the maximum of this encoder"
             )
         ids, cut = truncated_ids(self._words, list(map(self._prepared, sentences)), wanted, side=self._side)
-        if cut and max_length is None:
+        if cut and options.max_length is None:
             logger.warning(CUT_WARNING, cut, len(ids), wanted)
         return ids
 

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +19,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.identity import current_identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.shortening import shorten
 from dcpcse.inference.similarity import cosine_matrix
 from dcpcse.serving.arguments import ServingArguments
 from dcpcse.serving.batching import Batcher
@@ -55,7 +55,7 @@ request: the name of the model, and the numbers of encoded texts and of their to
 
 @dataclass(frozen=True)
 class Encoded:
-    """The vectors (N, H) of a request's texts, as the model computes them, and the number of their tokens.
+    """The vectors (N, H) of a request's texts, and the number of their tokens.
 
     truncated: number of texts that were truncated.
     """
@@ -69,7 +69,7 @@ class Encoded:
 class Service:
     """The models, the indexes and the batcher of one process, and what it answers to requests.
 
-    helpers: threads for work besides encoding, such as JSON and tokenization, which must not stop the event loop.
+    options: how texts are encoded unless a request says otherwise.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Service:
         metrics: Metrics,
     ) -> None:
         self.registry, self.batcher, self.indexes = registry, batcher, indexes
-        self.args, self.metrics = args, metrics
+        self.args, self.metrics, self.options = args, metrics, EncodeOptions(**args.given())
         self._helpers = ThreadPoolExecutor(2, "helper")
         self._unanswered = 0
 
@@ -111,24 +111,28 @@ class Service:
         """Call a function in a thread that is not the encoder's."""
         return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
 
-    async def encode(self, client: str, name: str, inputs: Inputs, param: str, *, truncate: bool = False) -> Encoded:
+    async def encode(
+        self, client: str, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
+    ) -> Encoded:
         """Return the vectors of texts by the model of a name. Raises ApiError for a mistake in the texts."""
-        return (await self.encode_fields(client, name, {param: inputs}, truncate=truncate))[0]
+        return (await self.encode_fields(client, name, {param: inputs}, options, truncate=truncate))[0]
 
     async def encode_fields(
-        self, client: str, name: str, fields: Mapping[str, Inputs], *, truncate: bool
+        self, client: str, name: str, fields: Mapping[str, Inputs], options: EncodeOptions, *, truncate: bool
     ) -> list[Encoded]:
         """Return the vectors of the texts of several fields of a request, which may share a batch."""
         model = await self.registry.model(name, self.batcher.in_thread)
 
         def prepare_all() -> list[PreparedTexts]:
-            return [prepare(model, name, inputs, param, truncate=truncate) for param, inputs in fields.items()]
+            return [
+                prepare(model, name, inputs, param, options, truncate=truncate) for param, inputs in fields.items()
+            ]
 
         prepared = await self.in_helper(prepare_all)
         vectors = await self.batcher.encode(client, [text for texts, _ in prepared for text in texts])
         results, start = [], 0
         for texts, truncated in prepared:
-            rows = np.stack(vectors[start : start + len(texts)])
+            rows = options.finish(np.stack(vectors[start : start + len(texts)]), model.normalize)
             results.append(Encoded(model, rows, sum(len(text.ids) for text in texts), truncated))
             start += len(texts)
         self.metrics.texts.labels(name).inc(start)
@@ -137,7 +141,7 @@ class Service:
 
     def encode_for_demo(self, name: str, sentences: Sequence[str]) -> np.ndarray:
         """Return the vectors (N, H) of sentences, of which long ones are cut; not called in the event loop."""
-        encoding = self.encode("demo", name, sentences, "sentence", truncate=True)
+        encoding = self.encode("demo", name, sentences, "sentence", self.options, truncate=True)
         return asyncio.run_coroutine_threadsafe(encoding, self.batcher.loop).result().vectors
 
     async def embeddings(self, client: str, body: EmbeddingsBody) -> Reply:
@@ -150,9 +154,9 @@ class Service:
         if body.dimensions is not None and body.dimensions > model.dimension:
             allowed = f"at most {model.dimension}, the dimension of model '{body.model}'"
             raise ApiError(400, f"dimensions must be {allowed}", param="dimensions")
-        encoded = await self.encode(client, body.model, inputs, "input", truncate=body.truncate)
-        normalize = encoded.model.normalize if body.normalize is None else body.normalize
-        vectors: Any = shorten(encoded.vectors, body.dimensions, normalize)  # vectors of zeros stay zero
+        options = replace(self.options, **body.options())
+        encoded = await self.encode(client, body.model, inputs, "input", options, truncate=body.truncate)
+        vectors: Any = encoded.vectors
         if body.encoding_format == "base64":
             vectors = [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() for vector in vectors]
         data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
@@ -166,7 +170,8 @@ class Service:
         a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
         if len(a) + len(b) > most:
             raise ApiError(400, f"a and b have {len(a) + len(b)} texts; at most {most} are allowed", param="b")
-        first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, truncate=body.truncate)
+        options = replace(self.options, normalize=False)  # the cosines scale the vectors
+        first, other = await self.encode_fields(client, body.model, {"a": a, "b": b}, options, truncate=body.truncate)
         cosines = await self.in_helper(_with_vectors, cosine_matrix, first.vectors, other.vectors)
         tokens = first.tokens + other.tokens
         content = {"object": "list", "model": body.model, "similarities": cosines, "usage": _usage(tokens)}
@@ -176,11 +181,11 @@ class Service:
         """Return the answer of POST /search: the hits of each query."""
         index = find_index(self.indexes, body.index)
         queries = texts_of(body.query, "query", self.args.max_inputs)
-        encoded = await self.encode(client, index.model_name, queries, "query", truncate=body.truncate)
+        options = EncodeOptions(**{**index.index.options.given(), "normalize": False})
+        encoded = await self.encode(client, index.model_name, queries, "query", options, truncate=body.truncate)
         await self.batcher.in_thread(index.require_model, encoded.model)
         search = index.index.search_vectors
-        vectors = shorten(encoded.vectors, index.index.truncate_dim)
-        results = await self.in_helper(_with_vectors, search, vectors, body.top_k, body.threshold)
+        results = await self.in_helper(_with_vectors, search, encoded.vectors, body.top_k, body.threshold)
         data = [
             {"object": "search_result", "index": number, "found": [hit._asdict() for hit in hits]}
             for number, hits in enumerate(results)
@@ -384,7 +389,7 @@ def build_application(service: Service, while_serving: contextlib.AbstractContex
         del absent[DEMO]
         app.add_route(DEMO, _to_demo, methods=["GET"])
         models = {entry.name: entry.model for entry in service.registry.entries if entry.model is not None}
-        add_demo(app, DEMO, models, service.encode_for_demo, Path(args.demo_sentences))
+        add_demo(app, DEMO, models, service.encode_for_demo, service.options, Path(args.demo_sentences))
     return Gate(app, service)
 
 

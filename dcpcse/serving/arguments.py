@@ -2,16 +2,20 @@
 
 from dataclasses import dataclass
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Options, option
+from dcpcse.utils.option_fields import option
 
 KEY_VARIABLE = "DCPCSE_API_KEY"
 """Environment variable with the API key of a server."""
 
 
 @dataclass
-class ServingArguments(Options):
-    """What is served, at which address, to whom, and within which bounds."""
+class ServingArguments(EncodeOptions):
+    """What is served, at which address, to whom, and within which bounds.
+
+    The options of encoding hold for all requests that do not say otherwise.
+    """
 
     _argument_group_name = "server"
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import encode_in_batches
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.inference.adapters import MixedBatch, MixedTexts, grouped
@@ -255,8 +256,9 @@ def _encode(texts: Sequence[PreparedText], batch_size: int) -> np.ndarray:
         rows.append(TokenizedTexts([list(text.ids) for text in of_one], 0, slots or None))
     mixed = MixedTexts(list(of_model), rows, places)
 
-    def embed(batch: MixedBatch) -> torch.Tensor:
-        return batch.embeddings(normalize=False)
+    options = EncodeOptions(batch_size=batch_size, normalize=False)
 
-    first = mixed.models[0]
-    return encode_in_batches(first, mixed.lengths, mixed.batch, embed, batch_size, False, first.dimension)
+    def embed(batch: MixedBatch) -> torch.Tensor:
+        return batch.embeddings(options)
+
+    return encode_in_batches(mixed.models[0], mixed.lengths, mixed.batch, embed, options)

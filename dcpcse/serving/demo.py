@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 
 from dcpcse.analysis.report import Neighbour, embed_all, render, top_neighbours
 from dcpcse.data.text_file import read_sentences
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import notify
@@ -48,7 +49,9 @@ class DemoModel:
         return top_neighbours(cosines, sentences, count, query)
 
 
-def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
+def load_demo_model(
+    label: str, path: str, args: EncoderArguments, options: EncodeOptions, sentences: Sequence[str], file: Path
+) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
     A trained model keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
@@ -64,7 +67,7 @@ def load_demo_model(label: str, path: str, args: EncoderArguments, sentences: Se
     model = load_model(path, replace(args, pooler_type=None) if trained else replace(args, base=None))
     about = path if trained or args.pooler_type is None else f"{path}, {args.pooler_type}"
     folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
-    with cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder) as encode:
+    with cached_encode(options.encode_with(model), model, folder, options) as encode:
         located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))
         directions = unit_directions(embed_all(label, encode, located)(sentences))
     zeros = len(sentences) - int(directions.any(axis=1).sum())
@@ -164,16 +167,24 @@ def add_demo(
     path: str,
     models: Mapping[str, "SentenceEncoder"],
     encode: Callable[[str, Sequence[str]], np.ndarray],
+    options: EncodeOptions,
     file: Path,
 ) -> None:
     """Add the page to an application at a path. The sentences of the file are encoded now, before the server runs.
 
-    models: name → model. encode: a function that returns the vectors of sentences by the model of a name while the
-    server runs; it is called in threads of gradio.
+    Args:
+        app: The application.
+        path: The path.
+        models: Name → model.
+        encode: A function that returns the vectors of sentences by the model of a name while the server runs; it is
+            called in threads of gradio.
+        options: How the sentences of the file are encoded.
+        file: The sentences, one per line.
     """
     sentences = read_sentences(file, "demo_sentences")
     shown = []
     for name, model in list(models.items())[:MOST_MODELS]:
-        shown.append(DemoModel(name, name, partial(encode, name), unit_directions(model.encode(sentences))))
+        directions = unit_directions(model.encode(sentences, **options.given()))
+        shown.append(DemoModel(name, name, partial(encode, name), directions))
     page = build_page(shown, sentences, file.name, HITS)
     gr.mount_gradio_app(app, page, path=path, show_error=False, **PAGE_OPTIONS)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, mo
 from starlette.responses import Response
 from typing_extensions import TypeAliasType
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Rendered, frame
 from dcpcse.utils.errors import did_you_mean, printable, shortened, shown
@@ -112,6 +113,11 @@ class EmbeddingsBody(Body):
     truncate: bool = Field(False, description="true or false")
     normalize: bool | None = Field(None, description="true or false")
 
+    def options(self) -> dict[str, Any]:
+        """Return the given options of encoding."""
+        asked = {"truncate_dim": self.dimensions, "normalize": self.normalize}
+        return {name: value for name, value in asked.items() if value is not None}
+
 
 class SimilarityBody(Body):
     """POST /similarity: the cosines of each text of `a` with each text of `b`."""
@@ -210,41 +216,47 @@ PreparedTexts = tuple[list[PreparedText], int]
 """Prepared texts, and the number of those that were truncated."""
 
 
-def prepare(model: SentenceEncoder, name: str, inputs: Inputs, param: str, *, truncate: bool) -> PreparedTexts:
+def prepare(
+    model: SentenceEncoder, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
+) -> PreparedTexts:
     """Return the prepared texts of a request, in order, and the number of those that were truncated.
 
     name: name of the model, for messages. param: the field that contains the texts. truncate: whether to cut texts
-    that are longer than the model takes. Raises ApiError if a text is too long or empty, or if a token id is unknown.
+    that are longer than the options allow. Raises ApiError if a text is too long or empty, or a token id is unknown.
     """
     for number, item in enumerate(inputs):
         if not len(item):
             what = "text" if isinstance(item, str) else "list of token ids"
             raise ApiError(400, f"{param}: the {what} {number} is empty; give at least one token", param=param)
-    if isinstance(inputs[0], str):
-        return _of_strings(model, name, inputs, param, truncate)
-    return _of_ids(model, name, inputs, param, truncate)
-
-
-def _of_strings(model: SentenceEncoder, name: str, inputs: Any, param: str, truncate: bool) -> PreparedTexts:
     # The maximum is given, because without it each request with a long text would add a warning to the log.
-    limit = model.max_tokens
-    tokenized = model.tokenize(inputs, limit, ())
+    options = replace(options, max_length=options.max_length or model.max_tokens)
+    if isinstance(inputs[0], str):
+        return _of_strings(model, name, inputs, param, options, truncate)
+    return _of_ids(model, name, inputs, param, options, truncate)
+
+
+def _of_strings(
+    model: SentenceEncoder, name: str, inputs: Any, param: str, options: EncodeOptions, truncate: bool
+) -> PreparedTexts:
+    limit, tokenized = options.max_length, model.tokenize(inputs, options)
     if tokenized.truncated and not truncate:
         longest = (number for number, ids in enumerate(tokenized.ids) if len(ids) == limit)
-        first = next(number for number in longest if model.tokenize([inputs[number]], limit, ()).truncated)
+        first = next(number for number in longest if model.tokenize([inputs[number]], options).truncated)
         raise _too_long(name, first, limit, param)
     slots = tokenized.slots or [None] * len(tokenized)
     texts = [PreparedText(model, ids, slot) for ids, slot in zip(tokenized.ids, slots, strict=True)]
     return texts, tokenized.truncated
 
 
-def _of_ids(model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, truncate: bool) -> PreparedTexts:
+def _of_ids(
+    model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, options: EncodeOptions, truncate: bool
+) -> PreparedTexts:
     """Prepare texts given as token ids, to which special tokens and the template are added as to a string."""
     if model.text_prefix or model.final_period:
         raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
     first, last = frame(model.tokenizer)
-    room = model.max_tokens - (len(first) + len(last) if model.template is None else model.template.length)
+    room = options.max_length - (len(first) + len(last) if model.template is None else model.template.length)
     prepared, truncated = [], 0
     for number, ids in enumerate(inputs):
         if not 0 <= min(ids) <= max(ids) < rows:
@@ -253,7 +265,7 @@ def _of_ids(model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str
         content = _without_frame(ids, first, last)
         if len(content) > room:
             if not truncate:
-                raise _too_long(name, number, model.max_tokens, param)
+                raise _too_long(name, number, options.max_length, param)
             truncated += 1
             content = content[:room] if model.tokenizer.truncation_side == "right" else content[-room:]
         if model.template is None:

@@ -79,7 +79,7 @@ class ServerOptions:
             registry.require_adapters_fit()
         indexes = load_indexes(folders_by_name(args.index, "--index"), identities)
         tokens = args.max_batch_tokens or (CPU_TOKENS if model.device.type == "cpu" else GPU_TOKENS)
-        texts = self.encoder_args.batch_size or model.default_batch_size or tokens
+        texts = args.batch_size or model.default_batch_size or tokens
         batcher = Batcher(
             partial(encode_mixed, batch_size=texts),
             metrics,
@@ -88,6 +88,9 @@ class ServerOptions:
             wait=args.max_wait_ms / 1000,
         )
         service = Service(registry, batcher, indexes, args, metrics)
+        for entry in registry.entries:
+            if entry.model is not None:
+                entry.model.encode([], **service.options.given())  # raises UserError for options that it does not have
         # Weights of an encoder on a CPU stay prepacked while the server runs: every batch is then faster.
         return build_application(service, prepacked(model, not model.bf16))
 

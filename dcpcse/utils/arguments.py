@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 
@@ -24,15 +24,24 @@ T = TypeVar("T")
 
 def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function so that the TypeError for an unknown argument names the most similar parameter."""
-    parameters = inspect.signature(function).parameters
+    known = keyword_names(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if unknown := next((name for name in kwargs if name not in parameters), None):
-            raise unknown_argument(function.__name__, unknown, parameters)
+        if unknown := next((name for name in kwargs if name not in known), None):
+            raise unknown_argument(function.__name__, unknown, known)
         return function(*args, **kwargs)
 
     return call
+
+
+def keyword_names(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters of a function, those of `**options: Unpack[TypedDict]` included."""
+    names = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        typed = get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ()
+        names += list(typed[0].__annotations__) if typed else [name]
+    return names
 
 
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
@@ -186,27 +195,6 @@ def encoder(value: Any) -> Any:
     return value
 
 
-def batch_size_or_default(value: Any) -> int | None:
-    """Return a batch size as a whole number; None is the default of the encoder."""
-    return None if value is None else whole_number("batch_size", value, 1)
-
-
-def encode_function(model: Any, batch_size: int | None, truncate_dim: int | None = None) -> Callable[[list[str]], Any]:
-    """Return `model.encode` with a batch size.
-
-    Args:
-        model: Any object with `encode(sentences, batch_size=…)`.
-        batch_size: None is the model's `default_batch_size`, or 128 if it has none.
-        truncate_dim: Passed to `model.encode` as well, unless it is None.
-    """
-    requested = batch_size_or_default(batch_size)
-    size = getattr(encoder(model), "default_batch_size", 128) if requested is None else requested
-    if truncate_dim is None:
-        return functools.partial(model.encode, batch_size=size)
-    whole_number("truncate_dim", truncate_dim, 1)
-    return functools.partial(model.encode, batch_size=size, truncate_dim=truncate_dim)
-
-
 def strings(
     value: Any, takes: str = "encode takes a list of sentences", item: str = "sentence", is_a: str = "a string"
 ) -> list[str]:
@@ -239,37 +227,6 @@ def strings(
         if not text.isascii() and SURROGATE.search(text):
             raise UserError(f"{item} {i} contains a surrogate ({text!r:.60}), half a character; remove it")
     return texts
-
-
-def encode_arguments(
-    sentences: Any,
-    batch_size: Any,
-    normalize: Any,
-    max_length: Any,
-    without: Any = (),
-    show_progress: Any = False,
-) -> list[str]:
-    """Check the arguments that all functions `encode` have, and return the sentences as a list.
-
-    Args:
-        sentences: As in `SentenceEncoder.encode`.
-        batch_size: As in `SentenceEncoder.encode`.
-        normalize: As in `SentenceEncoder.encode`.
-        max_length: As in `SentenceEncoder.encode`.
-        without: As in `SentenceEncoder.encode`.
-        show_progress: As in `SentenceEncoder.encode`.
-    """
-    batch_size_or_default(batch_size)
-    if normalize is not None:
-        truth_value("normalize", normalize)
-    truth_value("show_progress", show_progress)
-    if max_length is not None:
-        whole_number("max_length", max_length)
-    if not isinstance(without, list | tuple | set | frozenset | range | np.ndarray) or np.ndim(without) > 1:
-        raise _invalid("without", without, "a list of token ids")
-    for token in without:
-        whole_number("without: token id", token)
-    return strings(sentences)
 
 
 def matrix(name: str, value: Any) -> np.ndarray:

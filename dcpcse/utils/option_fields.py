@@ -144,7 +144,7 @@ BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 """Metadata key of a bound of numbers → whether a value is within it."""
 
-OWN_METADATA = ("needs", "replaces", "column", "text", *BOUNDS)
+OWN_METADATA = ("needs", "replaces", "column", "text", "python_only", *BOUNDS)
 """Metadata keys of fields that only this package uses; others are arguments of `argparse.add_argument`."""
 
 
@@ -158,7 +158,8 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
             `choices` are the allowed values. `needs` is a `Need`, or several. `column` is the column of the training
             data without which the option has no effect. `replaces` are options of a preset that are removed if this
             option is given (for a flag: if it is given as False). `text` says whether the value is a text; in all
-            other values, `~` at the start is the home folder. Other metadata are passed to argparse.
+            other values, `~` at the start is the home folder. `python_only` says that commands do not have the option.
+            Other metadata are passed to argparse.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})

@@ -15,6 +15,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 import dcpcse
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.identity import identity
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
@@ -156,7 +157,7 @@ def test_normalisation_and_maximum_length_are_part_of_the_model(tiny, tmp_path, 
     expected = plain.encode(sentences, max_length=6)
     np.testing.assert_array_equal(plain.encode(sentences, normalize=True, max_length=6), unit.encode(sentences))
     np.testing.assert_array_equal(unit.encode(sentences, normalize=False), expected)
-    ids, mask, _ = unit.tokenize(sentences, None, ()).batch(range(3), unit.tokenizer.pad_token_id)
+    ids, mask, _ = unit.tokenize(sentences, EncodeOptions()).batch(range(3), unit.tokenizer.pad_token_id)
     np.testing.assert_allclose(unit(ids, mask).norm(dim=1).numpy(), 1, atol=1e-6)
     one, other = identity(plain), identity(unit)
     assert "normalize" not in one  # caches and indexes of earlier versions stay valid

@@ -58,7 +58,7 @@ def test_encoders_of_other_code_get_a_number_of_sentences(given, passed):
 
     similarity(Foreign(), "a", "b", batch_size=given)
     SentenceIndex.build(Foreign(), ["a"], batch_size=given).search("b", batch_size=given)
-    ForeignEncoder(Foreign()).encode(["a"], given)
+    ForeignEncoder(Foreign()).encode(["a"], batch_size=given)
     assert asked == [passed] * 5
 
 

@@ -61,7 +61,7 @@ def test_names_and_defaults_are_those_of_the_tool():
 
     assert defaults(SimCSE.__init__) == {
         **{"model_name_or_path": None, "device": None, "num_cells": 100, "num_cells_in_search": 10, "pooler": None},
-        "truncate_dim": None,  # of ours, by name only
+        "options": None,  # of ours, by name only
     }
     assert defaults(SimCSE.encode) == {
         **{"sentence": None, "device": None, "return_numpy": False, "normalize_to_unit": True, "keepdim": False},

@@ -23,6 +23,7 @@ import dcpcse
 from dcpcse.cli.commands.demo import demo_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.methods import build_method
 from dcpcse.serving import demo
@@ -59,7 +60,9 @@ def mean_vectors(folder: str, texts: list[str]) -> np.ndarray:
 
 
 def load(place: str | Path, corpus: list[str], file: Path, **options) -> demo.DemoModel:
-    return demo.load_demo_model("model", str(place), EncoderArguments(device="cpu", **options), corpus, file)
+    return demo.load_demo_model(
+        "model", str(place), EncoderArguments(device="cpu", **options), EncodeOptions(), corpus, file
+    )
 
 
 def test_a_later_start_encodes_nothing_again(tiny, corpus, file, tmp_path, caplog):

@@ -26,6 +26,7 @@ from dcpcse.cli.commands.encode import encode_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.file_encoding import shards
@@ -522,7 +523,7 @@ def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_wo
 @pytest.fixture
 def mistaken(tiny) -> EncodeJob:
     """A job that was identified with a different model from the one that its workers load."""
-    job = EncodeJob(tiny("bert"), EncoderArguments(pooler_type="avg"), "float32", False, None, False)
+    job = EncodeJob(tiny("bert"), EncoderArguments(pooler_type="avg"), EncodeOptions(), "float32")
     job, _ = job.identify(job.load("cpu"), "cpu")
     job.identity["trained"] = "0"
     return job

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTra
 import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.data.training_data import load_training_file
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.export import export
@@ -221,7 +222,7 @@ def test_a_template_may_be_in_any_script(encoder, train, tmp_path):
     loaded = dcpcse.load(run.folder, device="cpu")
     np.testing.assert_array_equal(loaded.encode(TEXTS), model.encode(TEXTS))
     tokenizer = AutoTokenizer.from_pretrained(encoder)
-    text = tokenizer.decode(loaded.tokenize(["狗在草地上跑。"], None, ()).ids[0])
+    text = tokenizer.decode(loaded.tokenize(["狗在草地上跑。"], EncodeOptions()).ids[0])
     assert re.sub(r"[\s▁]", "", text) == "<s>「狗在草地上跑。」的意思是<mask>。</s>"
 
 

@@ -18,6 +18,7 @@ from method_models import RECIPES, columns_of, model_of, rows_of, with_encoder
 from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.half_precision import in_half_precision
 from dcpcse.encoders.pooling import POOLERS
@@ -74,7 +75,7 @@ def exact(model, texts) -> np.ndarray:
     """Vectors of a copy in float64, each of a text alone and padded: what rounding is measured from."""
     reference = copy.deepcopy(model).double()
     set_packed(reference, False)
-    read = reference.tokenize(texts, None, ())
+    read = reference.tokenize(texts, EncodeOptions())
     with torch.no_grad():
         rows = [reference(*batch_of(reference, read, [i]))[0] for i in range(len(texts))]
     vectors = torch.stack(rows)

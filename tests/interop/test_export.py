@@ -434,9 +434,8 @@ def test_sentence_transformers_opens_a_folder_of_shortened_embeddings(name, save
 def test_what_cannot_be_shortened_is_refused(saved, tmp_path):
     folder, _ = saved(**PEFT["avg"])
     for to in ("peft", "huggingface"):
-        with pytest.raises(
-            UserError, match=f"--to {to} cannot contain a size; .* --to sentence-transformers or --to onnx"
-        ):
+        message = f"--truncate_dim cannot be part of --to {to}; .* --to sentence-transformers or --to onnx"
+        with pytest.raises(UserError, match=message):
             export(folder, to, tmp_path / "out", truncate_dim=8)
     for size in (0, 33, "8"):
         with pytest.raises(UserError, match=r"truncate_dim .*: must be "):

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBa
 
 from dcpcse.data.collator import slots_of
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.template_denoising import template_tokens
 from dcpcse.encoders.templates import MASK, SENTENCE
 from dcpcse.encoders.tokenization import TokenizedTexts
@@ -341,7 +342,7 @@ def steps_of_sgd(step: TrainingStep, case: Case) -> Numbers:
 
 
 def tokens_of(step: TrainingStep, case: Case) -> TokenizedTexts:
-    return step.model.tokenize(case["texts/sentences"].tolist(), None, ())
+    return step.model.tokenize(case["texts/sentences"].tolist(), EncodeOptions())
 
 
 def embed(step: TrainingStep, texts: TokenizedTexts) -> np.ndarray:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.analysis.plots import inputs, style
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import checkpoints_in
 
@@ -103,7 +104,8 @@ def gather(args: argparse.Namespace) -> list[Point]:
     encoders = {label: path for label, path in places.items() if not _is_scores(path)}
     if encoders or steps:
         return points + list(_evaluate(encoders, steps, args))
-    unused = inputs.encoder_arguments(args).changed() | ({"custom_data"} if args.custom_data else set())
+    unused = inputs.encoder_arguments(args).changed() | EncodeOptions.read(vars(args)).given().keys()
+    unused |= {"custom_data"} if args.custom_data else set()
     unused |= {"data_dir"} if args.data_dir != inputs.DATA_DIR else set()
     if unused:
         raise UserError(f"--{min(unused)} has no effect, since no encoder is evaluated; omit it")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils import schema
 from dcpcse.utils.command_parser import MODEL_HELP, CommandParser
@@ -117,14 +118,14 @@ class EncodedPairs(PairScores):
 
 
 def encode_pairs(
-    model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", batch_size: int | None
+    model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", options: EncodeOptions
 ) -> EncodedPairs:
     """Encode each distinct sentence once; raises DataError if an embedding has no cosine, as in evaluation."""
     from senteval.embeddings import Embeddings
     from senteval.scores import correlate, similarities
 
     distinct = list(dict.fromkeys(text for pairs in sets for text in (*pairs.first, *pairs.second)))
-    embed = Embeddings(distinct, model.encode(distinct, batch_size, show_progress=True))
+    embed = Embeddings(distinct, model.encode(distinct, **{**options.given(), "show_progress": True}))
     cosine = np.concatenate([similarities(task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in sets])
     gold = np.concatenate([pairs.gold for pairs in sets])
     first = np.concatenate([embed(pairs.first) for pairs in sets])
@@ -148,13 +149,13 @@ def encode_by_each(
     for label, path in places.items():
         notify(f"{label}: {path}")
         options = replace(encoder, pooler_type=None) if path in as_trained else encoder
-        encoded = encode_pairs(load_model(path, options), task, sets, encoder.batch_size)
+        encoded = encode_pairs(load_model(path, options), task, sets, EncodeOptions.read(vars(args)))
         notify(f"{label}: {len(encoded.gold):,} pairs of {task} {args.split}, Spearman x 100 = {encoded.spearman:.2f}")
         yield label, encoded
 
 
 def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
-    """Return those options of a command that concern encoders."""
+    """Return those options of a command with which encoders are loaded."""
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 

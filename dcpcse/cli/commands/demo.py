@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dcpcse.analysis.plots.inputs import labelled
 from dcpcse.data.text_file import read_sentences
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
@@ -35,12 +36,12 @@ def demo_command(argv: Sequence[str]) -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads this when it is imported
     from dcpcse.serving.demo import build_page, load_demo_model, serve_page
 
-    encoder = EncoderArguments(
-        pooler_type=args.pooler, base=args.base, device=args.device, batch_size=args.batch_size,
-        cache_dir=args.cache_dir,
-    )  # fmt: skip
+    encoder = EncoderArguments(pooler_type=args.pooler, base=args.base, device=args.device, cache_dir=args.cache_dir)
+    options = EncodeOptions(batch_size=args.batch_size)
     file = Path(args.sentences)
-    models = [load_demo_model(label, location, encoder, sentences, file) for label, location in places.items()]
+    models = [
+        load_demo_model(label, location, encoder, options, sentences, file) for label, location in places.items()
+    ]
     serve_page(build_page(models, sentences, file.name, args.top_k), args.host, args.port)
     notify("the server has stopped")
 

@@ -29,7 +29,8 @@ def mine_command(argv: Sequence[str]) -> None:
 
     require_backend(args.backend)
     cache = Path(encoder.cache_dir) / "dcpcse" if encoder.cache_dir else None
-    general = ("batch_size", "packing", "attention", "device", "cache_dir", "use_auth_token")
+    args.show_progress = True  # in Python, the caller chooses
+    general = ("packing", "attention", "device", "cache_dir", "use_auth_token")
     of_guide = EncoderArguments(**{name: getattr(encoder, name) for name in general}, pooler_type=args.guide_pooler)
 
     def guide() -> "SentenceEncoder":
@@ -45,8 +46,6 @@ def mine_command(argv: Sequence[str]) -> None:
             open_corpus(args.corpus, cache, "corpus"),
             lambda: load_model(places.model, encoder),
             None if args.guide is None else guide,
-            batch_size=encoder.batch_size,
-            show_progress=True,
         )
     print_result(str(result))
 

@@ -13,6 +13,7 @@ from dcpcse.analysis.plots import (
     style,
     training_curves,
 )
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser, Parser
 from dcpcse.utils.console import notify
@@ -61,7 +62,7 @@ def plot_parser() -> CommandParser:
     parser = CommandParser(prog="dcpcse plot", description="Draw plots for papers, as OUT.png and OUT.svg.")
     kinds = parser.add_subparsers(prog=parser.prog, dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in PLOTS.items():
-        dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
+        dataclass_types = (EncoderArguments, EncodeOptions) if kind.of_encoders else ()
         sub: Parser = kinds.add_parser(name, dataclass_types=dataclass_types, help=kind.help, description=kind.help)
         kind.add_options(sub)
         sub.add_argument("--output", metavar="OUT", help=f"Save the plot to OUT.png and OUT.svg (default: {name}).")

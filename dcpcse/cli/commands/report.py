@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dcpcse.analysis.plots.inputs import DATA_DIR
 from dcpcse.analysis.report import EvaluationScores, ReportInputs, load_inputs, measure_models, render_page
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.training.run_history import Run, find_scores, require_run, run_labels
 from dcpcse.utils.command_parser import CommandParser, as_text
@@ -33,8 +34,10 @@ def report_command(argv: Sequence[str]) -> None:
     measured, failed = {}, {}
     if inputs.pairs is not None or inputs.corpus:
         folders = {label: run.folder for label, run in runs.items()}
-        encoder = EncoderArguments(base=args.base, device=args.device, batch_size=args.batch_size)
-        measured, failed = measure_models(folders, inputs, encoder, args.top_k)
+        encoder = EncoderArguments(base=args.base, device=args.device)
+        measured, failed = measure_models(
+            folders, inputs, encoder, EncodeOptions(batch_size=args.batch_size), args.top_k
+        )
     title = args.title or f"Training report: {', '.join(runs)}"
     write_atomic(Path(args.output), render_page(title, runs, evaluations, problems, inputs, measured, failed))
     notify(f"the report was saved to {args.output}")

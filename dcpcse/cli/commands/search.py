@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Options, option
+from dcpcse.utils.option_fields import option
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -33,8 +34,8 @@ class SearchEncoderArguments(EncoderArguments):
 
 
 @dataclass
-class SearchArguments(Options):
-    """The options of the search."""
+class SearchArguments(CosineOptions):
+    """The options of the search. Those of encoding are by default those that a saved index records."""
 
     _argument_group_name = "search"
 
@@ -54,12 +55,6 @@ class SearchArguments(Options):
         "numpy, faiss: exact, with the same result; auto: the faster one of these, or ivf for an index that was built "
         "with it; ivf: search only a few of the cells of faiss, which is faster and may miss sentences.",
         choices=list(BACKENDS),
-    )
-    truncate_dim: int | None = option(
-        None,
-        "Compare only this number of first values of the embeddings. Default: all, or the number that the index "
-        "records.",
-        at_least=1,
     )
     num_cells: int | None = option(None, "With ivf: number of cells of a new index (default: 100).", at_least=1)
     num_cells_in_search: int | None = option(
@@ -98,11 +93,11 @@ def search_command(argv: Sequence[str]) -> None:
     file = TextFile.read(args.queries, QUERY_CHUNK) if args.queries else None
     model = load_model(places.model, encoder)
     with logging_redirect_tqdm():
-        index = _index(model, args, encoder.batch_size)
+        index = _index(model, args)
     notify(index.described)
     chunks = [places.query] if places.query else []
     for queries in chain(chunks, file.read_chunks() if file else ()):
-        results = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
+        results = index.search(queries, args.top_k, args.threshold, batch_size=args.batch_size)
         for query, hits in zip(queries, results, strict=True):
             print_result(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
 
@@ -120,7 +115,7 @@ def _require_files(args: SearchArguments) -> None:
         raise UserError(f"--index {args.index} contains no index; {remedy}")
 
 
-def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int | None) -> "SentenceIndex":
+def _index(model: "SentenceEncoder", args: SearchArguments) -> "SentenceIndex":
     """Load the saved index, or build a new one."""
     from dcpcse.inference.index.index_folder import is_index_folder
     from dcpcse.inference.index.sentence_index import SentenceIndex
@@ -128,32 +123,32 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int | No
     if args.index and is_index_folder(args.index) and not args.overwrite:
         return _with_options(SentenceIndex.load(args.index, model, args.backend), args)
     cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
-    options = {name: value for name, value in cells.items() if value is not None}
-    if options and args.backend != "ivf":
-        name = next(iter(options))
+    cells = {name: value for name, value in cells.items() if value is not None}
+    if cells and args.backend != "ivf":
+        name = next(iter(cells))
         raise UserError(f"--{name} needs --backend ivf; add it, or leave --{name} out")
     return SentenceIndex.build(
         model,
         args.sentences,
         args.index,
         vectors=args.vectors,
-        batch_size=batch_size,
         backend=args.backend,
         overwrite=args.overwrite,
-        show_progress=True,
-        truncate_dim=args.truncate_dim,
-        **options,
+        **cells,
+        **{**args.given(), "show_progress": True},
     )
 
 
 def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
-    """Apply the options to a saved index. Raises UserError if the index has another text, size or other cells."""
+    """Apply the options to a saved index. Raises UserError if it has another text, options of encoding or cells."""
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built from the present {args.sentences}; {remedy}")
-    if args.truncate_dim not in (None, index.truncate_dim):
-        has = f"with {index.truncate_dim}" if index.truncate_dim else "without it"
-        raise UserError(f"--truncate_dim {args.truncate_dim}: the index in {args.index} was built {has}; {remedy}")
+    recorded = index.options.recorded()
+    for name, value in args.recorded().items():
+        if value != recorded.get(name):
+            has = f"with {recorded[name]}" if name in recorded else "without it"
+            raise UserError(f"--{name} {value}: the index in {args.index} was built {has}; {remedy}")
     if args.num_cells not in (None, index.num_cells):
         has = f"the index in {args.index} has {index.num_cells or 'none'}"
         raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")

@@ -3,15 +3,15 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import Parser, as_text
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Options, option
+from dcpcse.utils.option_fields import option
 from dcpcse.utils.text_lines import line_error
 
 if TYPE_CHECKING:
@@ -24,13 +24,12 @@ ScoredPair = tuple[str, str, float]
 
 
 @dataclass
-class SimilarityArguments(Options):
+class SimilarityArguments(CosineOptions):
     """The options of the comparison."""
 
     _argument_group_name = "similarity"
 
     pairs: str | None = option(None, "Text file, UTF-8, two sentences a line, separated by a tab.")
-    truncate_dim: int | None = option(None, "Compare only this number of first values of the embeddings.", at_least=1)
     json: bool = option(False, "Print a line of JSON for each pair.")
 
 
@@ -50,8 +49,7 @@ def similarity_command(argv: Sequence[str]) -> None:
     model = load_model(places.model, encoder)
     pairs = [(places.sentence[0], other) for other in places.sentence[1:]]
     chunks = [pairs] if file is None else _pairs(file)
-    encode = partial(model.encode, batch_size=encoder.batch_size, truncate_dim=args.truncate_dim)
-    for first, second, score in _scored(encode, chunks):
+    for first, second, score in _scored(args.encode_with(model), chunks):
         line = {"sentences": [first, second], "score": score}
         print_result(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
 

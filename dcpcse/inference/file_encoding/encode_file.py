@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from dcpcse.data.checks import warn_of_format
 from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.tokenization import default_batch_size
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
@@ -80,7 +81,9 @@ def encode_file(
         require_writable(folder, spell("output", output))
     text = TextFile.read(file, args.chunk_size)
     warn_of_format(text.path)
-    job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, truncate_dim=args.truncate_dim)
+    # In the records of outputs, False has always meant the setting of the model.
+    options = EncodeOptions(**{**args.given(), "normalize": args.normalize or None, "show_progress": False})
+    job = EncodeJob(model, encoder, options, args.dtype)
     with workers(args.ray, args.num_processes, encoder.device) as team:
         model = job.load(team.local)
         job, dimension = job.identify(model, team.type)
@@ -118,17 +121,18 @@ ENCODER_OPTIONS = ("packing", "bf16")
 
 def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
     """Return everything that determines the bytes of the output; the number of processes does not."""
-    options = ("dtype", "with_sentences", "normalize", "max_seq_length", "chunk_size")
+    recorded = job.options.recorded()
+    # Under these two names, and also without a value, since earlier versions recorded them so.
+    recorded |= {"normalize": recorded.pop("normalize", False), "max_seq_length": recorded.pop("max_length", None)}
     return {
         "format": 1,
         "model": dict(job.identity),
         "text": {"lines": text.lines, "sha256": text.sha256},
-        "options": {name: getattr(args, name) for name in options}
-        # Not recorded without it, so that what an earlier version began can be resumed.
-        | ({} if args.truncate_dim is None else {"truncate_dim": args.truncate_dim})
+        "options": {name: getattr(args, name) for name in ("dtype", "with_sentences", "chunk_size")}
+        | recorded
         | ({} if job.encoder.attention is None else {"attention": job.encoder.attention})
         | {name: getattr(job.encoder, name) for name in ENCODER_OPTIONS}
-        | {"batch_size": job.encoder.batch_size or default_batch_size(job.identity["device"])},
+        | {"batch_size": job.options.batch_size or default_batch_size(job.identity["device"])},
     }
 
 

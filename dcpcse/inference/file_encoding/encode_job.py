@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from dcpcse.encoders.encode_options import SIZE_WARNINGS, EncodeOptions
 from dcpcse.encoders.identity import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.shortening import SIZE_WARNINGS, require_size
 from dcpcse.encoders.tokenization import CUT_WARNING
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
@@ -42,21 +42,17 @@ class EncodeJob:
     Args:
         name: Folder or hub id of the model.
         encoder: Options for loading it.
+        options: Options of encoding.
         dtype: Data type of the vectors.
-        normalize: Scale the vectors to unit length; False: as the model's setting says.
-        max_length: As in `SentenceEncoder.encode`.
         identity: Identity of the model, by which a worker detects that it has loaded a different model; None until it
             is known.
-        truncate_dim: As in `SentenceEncoder.encode`.
     """
 
     name: str
     encoder: EncoderArguments
+    options: EncodeOptions
     dtype: str
-    normalize: bool
-    max_length: int | None
     identity: Mapping[str, Any] | None = None
-    truncate_dim: int | None = None
 
     def load(self, device: str | torch.device) -> SentenceEncoder:
         """Load the model onto a device."""
@@ -72,8 +68,8 @@ class EncodeJob:
         Raises:
             UserError: If the model does not support the maximum length or the size.
         """
-        model.encode([], max_length=self.max_length, truncate_dim=self.truncate_dim)
-        size = self.truncate_dim or model.dimension
+        model.encode([], **self.options.given())
+        size = self.options.truncate_dim or model.dimension
         return replace(self, identity={**identity(model), "device": device_type}), size
 
     def start(self, device: str, model: SentenceEncoder | None = None) -> Callable[[Chunk], EncodedChunk]:
@@ -103,15 +99,8 @@ class EncodeJob:
             model: The model.
             chunk: The chunk.
         """
-        normalize = self.normalize or None  # without --normalize, as the model's setting says
         with _count_truncated() as counts:
-            vectors = model.encode(
-                chunk.sentences,
-                batch_size=self.encoder.batch_size,
-                normalize=normalize,
-                max_length=self.max_length,
-                truncate_dim=self.truncate_dim,
-            )
+            vectors = model.encode(chunk.sentences, **self.options.given())
         release_memory(model.device)
         with np.errstate(over="ignore"):  # the caller rejects infinite values and reports their line
             return EncodedChunk(vectors.astype(self.dtype, copy=False), sum(counts))
@@ -136,7 +125,7 @@ def _counted(record: logging.LogRecord) -> bool:
 
 
 # One filter for all threads: a filter that comes and goes would also hide the warnings of other threads.
-for _module in (SentenceEncoder.__module__, require_size.__module__):
+for _module in (SentenceEncoder.__module__, EncodeOptions.__module__):
     logging.getLogger(_module).addFilter(_counted)
 
 

@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.encode_options import CosineOptions, EncodeKeywords
 from dcpcse.encoders.identity import current_identity, differences, unrecorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.file_encoding.shards import OutputRecord
@@ -19,16 +21,7 @@ from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.inference.index.index_folder import read_index, require_place, write_index
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
-from dcpcse.utils.arguments import (
-    batch_size_or_default,
-    encode_function,
-    matrix,
-    number,
-    path,
-    strings,
-    truth_value,
-    whole_number,
-)
+from dcpcse.utils.arguments import known_arguments, matrix, number, path, strings, truth_value, whole_number
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.parsing import open_array
@@ -61,7 +54,7 @@ class SentenceIndex:
         ivf: The inverted file of faiss with the vectors, only for the backend ivf.
         text: sha256 of the text file that the index was built from; None if it was built from a list, or if sentences
             have been added.
-        truncate_dim: The size to which embeddings are shortened (see `SentenceEncoder.encode`); None if they are not.
+        options: How the sentences were encoded, and how queries are; None for the defaults.
     """
 
     def __init__(
@@ -74,14 +67,15 @@ class SentenceIndex:
         backend: str = "auto",
         ivf: Any = None,
         text: str | None = None,
-        truncate_dim: int | None = None,
+        options: CosineOptions | None = None,
     ) -> None:
         self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
         self.identity = None if identity is None else dict(identity)
-        self.model, self.text, self.truncate_dim = model, text, truncate_dim
+        self.model, self.text, self.options = model, text, options or CosineOptions()
         self.backend = "numpy" if backend == "auto" and find_spec("faiss") is None else backend
 
     @classmethod
+    @known_arguments
     def build(
         cls,
         model: Any,
@@ -89,13 +83,11 @@ class SentenceIndex:
         folder: str | Path | None = None,
         *,
         vectors: np.ndarray | str | Path | None = None,
-        batch_size: int | None = None,
         backend: str = "auto",
         num_cells: int = 100,
         num_cells_in_search: int = 10,
         overwrite: bool = False,
-        show_progress: bool = False,
-        truncate_dim: int | None = None,
+        **options: Unpack[EncodeKeywords],
     ) -> "SentenceIndex":
         """Build an index of a list of sentences, or of a text file with one sentence per line.
 
@@ -105,15 +97,12 @@ class SentenceIndex:
             folder: The index is written to it chunk by chunk and then mapped. None: it is in memory.
             vectors: Vectors to use instead of encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote
                 for this text with this model.
-            batch_size: Maximum number of sentences per batch. None: that of the model, or 128 for an object of other
-                code.
             backend: The search backend (`BACKENDS`).
             num_cells: Number of cells, for the backend ivf.
             num_cells_in_search: Number of cells searched for each query, for the backend ivf.
             overwrite: Replace an index in the folder.
-            show_progress: Show a progress bar.
-            truncate_dim: Shorten embeddings to this number of first values, as `encode(..., truncate_dim=...)` does;
-                the index records it, and queries are shortened in the same way. Given vectors must have this size.
+            options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The index
+                records them, and queries are encoded in the same way. Given vectors must have the size truncate_dim.
 
         Raises:
             UserError: If a sentence or a vector is not valid, if the vectors belong to another model, text or size, or
@@ -121,31 +110,31 @@ class SentenceIndex:
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
-        batch_size_or_default(batch_size)
-        encode = None if vectors is not None else encode_function(model, batch_size, truncate_dim)
+        chosen = CosineOptions(**options)
+        encode = None if vectors is not None else replace(chosen, show_progress=False).encode_with(model)
         require_backend(backend)
-        options = {"num_cells": num_cells, "num_cells_in_search": num_cells_in_search}
-        for name, value in options.items():
+        for name, value in {"num_cells": num_cells, "num_cells_in_search": num_cells_in_search}.items():
             whole_number(name, value, 1)
-        for name, value in {"overwrite": overwrite, "show_progress": show_progress}.items():
-            truth_value(name, value)
+        truth_value("overwrite", overwrite)
         if folder is not None:
             folder = path("folder", folder)
             require_place(Path(folder), overwrite)
         count, chunks, text = _read_sentences(texts)
         identity = _identity(model)
         if isinstance(vectors, str | Path):
-            vectors, identity = _read_vectors(Path(vectors), text, identity, truncate_dim)
+            vectors, identity = _read_vectors(Path(vectors), text, identity, chosen)
         if vectors is not None:
             vectors = matrix("vectors", vectors)
             if vectors.ndim != 2 or len(vectors) != count:
                 raise _not_one_row_each(vectors, count)
-            if truncate_dim not in (None, vectors.shape[1]):
-                raise UserError(f"truncate_dim {truncate_dim}: the given vectors have {vectors.shape[1]} values")
+            if chosen.truncate_dim not in (None, vectors.shape[1]):
+                has = f"the given vectors have {vectors.shape[1]} values"
+                raise UserError(f"truncate_dim {chosen.truncate_dim}: {has}")
 
         def rows() -> Iterator[tuple[list[str], np.ndarray]]:
             start = 0
-            with tqdm(total=count, desc="index", unit=" sentences", mininterval=1, disable=not show_progress) as bar:
+            how = {"desc": "index", "unit": " sentences", "mininterval": 1, "disable": not chosen.show_progress}
+            with tqdm(total=count, **how) as bar:
                 for chunk in chunks:
                     span = slice(start, start + len(chunk))
                     embeddings = vectors[span] if encode is None else encode(chunk)
@@ -164,10 +153,10 @@ class SentenceIndex:
             lists, blocks = zip(*rows(), strict=True)
             array = np.concatenate(blocks)
             ivf = nearest.build_ivf(*clustering(array), array, num_cells_in_search) if uses_ivf else None
-            how = {"model": model, "backend": backend, "ivf": ivf, "text": text, "truncate_dim": truncate_dim}
-            return cls(list(chain(*lists)), array, identity, **how)
+            how = {"model": model, "backend": backend, "ivf": ivf, "text": text}
+            return cls(list(chain(*lists)), array, identity, options=chosen, **how)
         cells, in_search = (clustering, num_cells_in_search) if uses_ivf else (None, None)
-        facts = {"model": identity, "text": text, **_recorded(truncate_dim)}
+        facts = {"model": identity, "text": text, **chosen.recorded()}
         write_index(Path(folder), overwrite, count, rows(), cells, in_search, facts)
         index = cls.load(folder, backend=backend)
         index.model = model
@@ -196,7 +185,7 @@ class SentenceIndex:
         ivf = None
         if backend in ("auto", "ivf") and clusters is not None:
             ivf, backend = nearest.build_ivf(*clusters, vectors, record["num_cells_in_search"]), "ivf"
-        settings = {"text": record["text"], "truncate_dim": record.get("truncate_dim")}
+        settings = {"text": record["text"], "options": CosineOptions.read(record)}
         return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, **settings)
 
     def __len__(self) -> int:
@@ -379,7 +368,7 @@ class SentenceIndex:
         folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
         rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)
-        facts = {"model": self.identity, "text": self.text, **_recorded(self.truncate_dim)}
+        facts = {"model": self.identity, "text": self.text, **self.options.recorded()}
 
         def clustering(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             centroids = ivf.quantizer.reconstruct_n(0, ivf.nlist)
@@ -394,7 +383,7 @@ class SentenceIndex:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
             _require_same_model(self.identity, self.model, "the index")
-        return encode_function(self.model, batch_size, self.truncate_dim)
+        return replace(self.options, batch_size=batch_size, show_progress=False).encode_with(self.model)
 
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
@@ -409,11 +398,6 @@ def require_backend(backend: str) -> None:
         raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend in ("faiss", "ivf"):
         nearest.load_faiss()
-
-
-def _recorded(truncate_dim: int | None) -> dict[str, int]:
-    """Return the entry in the record of an index; there is none without shortening, as in earlier versions."""
-    return {} if truncate_dim is None else {"truncate_dim": truncate_dim}
 
 
 def _not_one_row_each(vectors: np.ndarray, count: int) -> UserError:
@@ -452,13 +436,13 @@ def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[li
 
 
 def _read_vectors(
-    path: Path, text: str | None, identity: Mapping[str, Any] | None, truncate_dim: int | None
+    path: Path, text: str | None, identity: Mapping[str, Any] | None, options: CosineOptions
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
     """Map a .npy file that `dcpcse encode` wrote; return its vectors and the identity of the model that computed them.
 
     text: sha256 of the text that must have been encoded. identity: the model that must have been used; None allows
-    any. truncate_dim: the size to which the vectors must have been shortened. Raises UserError if the record
-    `PATH.json` is missing, or if text, model or size differ.
+    any. options: with which the vectors must have been made, whatever their length and that of the texts. Raises
+    UserError if the record `PATH.json` is missing, or if text, model or an option differ.
     """
     if path.suffix != ".npy":
         raise UserError(f"vectors {path}: not a .npy file; give the file that `dcpcse encode --output NAME.npy` wrote")
@@ -475,9 +459,11 @@ def _read_vectors(
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
     if text != sha256:
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
-    if (dim := made_of.get("options", {}).get("truncate_dim")) != truncate_dim:
-        recorded, requested = (f"truncate_dim {size}" if size else "no truncate_dim" for size in (dim, truncate_dim))
-        raise UserError(f"{path} was made with {recorded}, and {requested} is given for the index; give the same")
+    made_with, requested = (read.recorded() for read in (CosineOptions.read(made_of.get("options", {})), options))
+    for name in sorted({*made_with, *requested} - {"max_length"}):
+        if made_with.get(name) != requested.get(name):
+            was, now = (f"{name} {of[name]}" if name in of else f"no {name}" for of in (made_with, requested))
+            raise UserError(f"{path} was made with {was}, and {now} is given for the index; give the same")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
     if identity is not None:

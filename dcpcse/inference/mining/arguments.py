@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 
 from dcpcse.data.columns import ROLES
+from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.utils.errors import OptionError, spell
-from dcpcse.utils.option_fields import SEEDS, Options, needs_given, needs_value, option, require, require_effect
+from dcpcse.utils.option_fields import SEEDS, needs_given, needs_value, option, require, require_effect
 
 _GUIDE = needs_given("guide")
 
 
 @dataclass
-class MiningArguments(Options):
+class MiningArguments(CosineOptions):
     """Options of `dcpcse mine`: which texts of a corpus are hard negatives, and the file of the mined rows."""
 
     _argument_group_name = "mining"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, compress, islice
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from tqdm.auto import tqdm
 
 from dcpcse.data.readers import write_table
 from dcpcse.data.training_data import TrainingData, load_training_data
+from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.inference.index.index_folder import is_index_folder
 from dcpcse.inference.index.sentence_index import Hit, SentenceIndex
 from dcpcse.inference.mining.arguments import MiningArguments
@@ -21,7 +23,7 @@ from dcpcse.inference.mining.result import MiningResult, Negatives, OutputRows
 from dcpcse.inference.mining.similarities import Encoding, Similarities, StoredVectors
 from dcpcse.utils.arguments import location
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, plural, spell
+from dcpcse.utils.errors import OptionError, UserError, plural, spell
 from dcpcse.utils.files import require_output, staging_folder
 
 ANCHORS = 256
@@ -63,21 +65,17 @@ def mine_negatives(
     corpus: TrainingData | Path | None,
     load_model: Callable[[], Any],
     load_guide: Callable[[], Any] | None = None,
-    *,
-    batch_size: int | None = None,
-    show_progress: bool = False,
 ) -> MiningResult:
     """Mine negatives for pairs, and write them to `args.output`.
 
     Args:
         args: Options of the mining.
         pairs: Anchors and positives.
-        corpus: Texts, the folder of an index, or None for the positives.
+        corpus: Texts, the folder of an index, whose options of encoding then hold for all texts, or None for the
+            positives.
         load_model: Function that returns an object with `encode(sentences, batch_size=...)`; it is called after all
             other input was checked.
         load_guide: The same for the guide; None without one.
-        batch_size: Maximum number of texts per batch. None: that of the model, or 128 for an object of other code.
-        show_progress: Show progress bars.
 
     Raises:
         UserError: For pairs with other columns, for an index of another model, if the output exists, is also read or
@@ -90,12 +88,13 @@ def mine_negatives(
         if is_file and output.samefile(source.name):
             raise UserError(f"{spell('output', output)} is also read, and would be overwritten; give another file")
     numbered = Pairs.of(pairs)
-    encode = Encoding(load_model(), batch_size)
-    guide_encode = load_guide and Encoding(load_guide(), batch_size)
+    model = load_model()
+    guide_encode = load_guide and Encoding(load_guide(), CosineOptions(batch_size=args.batch_size))
     with staging_folder(output) as part:
-        index = _open_index(args.backend, corpus, numbered, encode, part / "corpus", show_progress)
+        index = _open_index(args, corpus, numbered, model, part / "corpus")
+        encode = Encoding(model, replace(index.options, batch_size=args.batch_size, show_progress=False))
         miner = _Miner(args, numbered, index, encode, guide_encode, part, is_corpus_of_positives=corpus is None)
-        with tqdm(total=len(numbered.anchors), desc="mine", mininterval=1, disable=not show_progress) as bar:
+        with tqdm(total=len(numbered.anchors), desc="mine", mininterval=1, disable=not args.show_progress) as bar:
             negatives = miner.mine(bar.update)
         rows = _rows_of_output(args, numbered, negatives)
         require_output(output, "output", args.overwrite)  # it may have been written in the meantime
@@ -107,22 +106,24 @@ def mine_negatives(
 
 
 def _open_index(
-    backend: str,
-    corpus: TrainingData | Path | None,
-    pairs: Pairs,
-    encode: Encoding,
-    folder: Path,
-    show_progress: bool,
+    args: MiningArguments, corpus: TrainingData | Path | None, pairs: Pairs, model: Any, folder: Path
 ) -> SentenceIndex:
-    """Load the index of a corpus, or build it in a folder. Without a corpus, row i is positive i."""
+    """Load the index of a corpus, or build it in a folder. Without a corpus, row i is positive i.
+
+    Raises UserError for an index whose texts were encoded with other options.
+    """
     if isinstance(corpus, Path):
-        return SentenceIndex.load(corpus, encode.model, backend)
+        index = SentenceIndex.load(corpus, model, args.backend)
+        recorded = index.options.recorded()
+        for name, value in args.recorded().items():
+            if value != recorded.get(name):
+                raise OptionError(name, value, f"the index {corpus} was built otherwise", "leave it out")
+        return index
     texts = pairs.positives
     if corpus is not None:
         sentences = len(corpus.roles.sentences)
         texts = DistinctTexts(chain.from_iterable(row[:sentences] for row in corpus.rows())).texts
-    options = {"batch_size": encode.batch_size, "backend": backend, "show_progress": show_progress}
-    return SentenceIndex.build(encode.model, texts, folder, **options)
+    return SentenceIndex.build(model, texts, folder, backend=args.backend, **args.given())
 
 
 class _Miner:

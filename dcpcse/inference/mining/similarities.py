@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dcpcse.encoders.encode_options import CosineOptions
 from dcpcse.inference.mining.pairs import AnchorChunk
 from dcpcse.inference.similarity import normalize_rows, pairwise_cosines
-from dcpcse.utils.arguments import encode_function
 
 BLOCK = 8_192
 """Number of vectors that are in memory at once."""
@@ -21,9 +21,8 @@ Vectors = Callable[[Sequence[int]], np.ndarray]
 class Encoding:
     """An encoder whose vectors have unit length; `model` is any object with `encode(sentences, batch_size=...)`."""
 
-    def __init__(self, model: Any, batch_size: int | None) -> None:
-        self.model, self.batch_size = model, batch_size
-        self._encode = encode_function(model, batch_size)
+    def __init__(self, model: Any, options: CosineOptions) -> None:
+        self._encode = options.encode_with(model)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return the unit vectors (n, H) of texts."""

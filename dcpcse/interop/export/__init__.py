@@ -12,10 +12,11 @@ import importlib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from dcpcse.utils.arguments import path
-from dcpcse.utils.errors import UserError, spell
+from dcpcse.encoders.encode_options import EncodeKeywords, EncodeOptions
+from dcpcse.utils.arguments import known_arguments, path
+from dcpcse.utils.errors import OptionError, UserError, spell
 from dcpcse.utils.files import atomic_folder, require_new_folder
 from dcpcse.utils.packages import require_packages
 
@@ -33,8 +34,7 @@ class ExportFormat:
     """An export format.
 
     The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model; `write(model,
-    folder)`, with the keyword truncate_dim if the format shortens; and `read_back(model, folder, sentences)`, which
-    returns the other library's embeddings.
+    folder, options)`; and `read_back(model, folder, sentences)`, which returns the other library's embeddings.
 
     Args:
         module: Name of its module in this package.
@@ -42,7 +42,7 @@ class ExportFormat:
         extra: Extra in setup.py that installs the required packages.
         packages: The required packages.
         merges: Whether a LoRA adapter is merged into the weights of the encoder.
-        shortens: Whether the exported model can return shortened embeddings.
+        options: Names of the options of encoding that an exported model can contain.
     """
 
     module: str
@@ -50,7 +50,7 @@ class ExportFormat:
     extra: str | None = None
     packages: tuple[str, ...] = ()
     merges: bool = True
-    shortens: bool = False
+    options: tuple[str, ...] = ()
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
         """Return what is exported of a model. Weights in half precision, which would round the sum, are not merged."""
@@ -65,14 +65,18 @@ class ExportFormat:
 EXPORT_FORMATS = {
     "peft": ExportFormat("peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",), merges=False),
     "sentence-transformers": ExportFormat(
-        "sentence_transformers", "a folder for SentenceTransformer", "st", ("sentence_transformers",), shortens=True
+        "sentence_transformers",
+        "a folder for SentenceTransformer",
+        "st",
+        ("sentence_transformers",),
+        options=("truncate_dim",),
     ),
     "onnx": ExportFormat(
         "onnx",
         "one graph for onnxruntime, including the encoder",
         "onnx",
         ("onnx", "onnxscript", "onnxruntime"),
-        shortens=True,
+        options=("truncate_dim",),
     ),
     "huggingface": ExportFormat("huggingface", "a trained encoder for AutoModel"),
 }
@@ -94,8 +98,9 @@ class Exported:
     difference: float
 
 
+@known_arguments
 def export(
-    folder: str | Path, to: str, output: str | Path, *, base: str | None = None, truncate_dim: int | None = None
+    folder: str | Path, to: str, output: str | Path, *, base: str | None = None, **options: Unpack[EncodeKeywords]
 ) -> Exported:
     """Export an output folder of train.py, local or on the Hub, to a new folder.
 
@@ -106,21 +111,22 @@ def export(
         to: Name of the format, a key of `EXPORT_FORMATS`.
         output: The new folder.
         base: Current location of the frozen encoder, if it has moved; an exported adapter names this location.
-        truncate_dim: The exported model returns this number of first values of the embeddings, as `encode(...,
-            truncate_dim=...)` does.
+        options: Those of `SentenceEncoder.encode` that the format can contain: with truncate_dim, the exported model
+            returns this number of first values of the embeddings.
 
     Raises:
-        UserError: If the format is unknown or cannot represent the model (with all reasons) or the size, if the output
-            exists, if packages are missing, or if embeddings differ by more than `TOLERANCE`.
+        UserError: If the format is unknown or cannot represent the model (with all reasons) or an option, if the
+            output exists, if packages are missing, or if embeddings differ by more than `TOLERANCE`.
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
     target, output = EXPORT_FORMATS[to], Path(path("output", output))
-    if truncate_dim is not None and not target.shortens:
-        others = " or ".join(spell("to", name) for name, fmt in EXPORT_FORMATS.items() if fmt.shortens)
-        raise UserError(
-            f"{spell('truncate_dim')}: {spell('to', to)} cannot contain a size; leave it out, or use {others}"
-        )
+    chosen = EncodeOptions(**options)
+    for name in chosen.given():
+        if name not in target.options:
+            others = [spell("to", other) for other, form in EXPORT_FORMATS.items() if name in form.options]
+            remedy = f"leave it out, or use {' or '.join(others)}" if others else "leave it out"
+            raise OptionError(name, reason=f"cannot be part of {spell('to', to)}", remedy=remedy)
     require_new_folder(output, "output")
     target.require_packages()
     # Imported after the checks, because these imports take seconds.
@@ -128,16 +134,16 @@ def export(
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
     model = SentenceEncoder.load(folder, base, device="cpu")
-    model.require_size(truncate_dim)
+    model.require_size(chosen)
     module = importlib.import_module(f".{target.module}", __package__)
     exported = target.subject(model)
     if reasons := module.obstacles(exported):
         raise UserError(f"{spell('to', to)} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
-    expected = model.encode(sentences, max_length=model.max_tokens, truncate_dim=truncate_dim)
+    expected = model.encode(sentences, **{"max_length": model.max_tokens, **options})
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by one library about another
-        module.write(exported, temporary, **({} if truncate_dim is None else {"truncate_dim": truncate_dim}))
+        module.write(exported, temporary, chosen)
         difference = _difference(module.read_back(exported, temporary, sentences), expected)
         if not difference <= TOLERANCE:  # also true for NaN
             raise UserError(

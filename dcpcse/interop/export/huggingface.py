@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, write_page
 
@@ -21,12 +22,13 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     return reasons
 
 
-def write(model: SentenceEncoder, folder: Path) -> None:
+def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     """Write weights, configuration, tokenizer, a README and the files of sentence-transformers.
 
     Args:
         model: The model.
         folder: The exported folder.
+        options: None, since the format contains no options of encoding.
     """
     model.tuned_backbone().write(folder)
     model.tokenizer.save_pretrained(folder)

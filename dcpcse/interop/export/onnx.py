@@ -11,8 +11,9 @@ import torch
 from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.encoder import set_packed
-from dcpcse.encoders.sentence_encoder import SentenceEncoder, in_float32
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
 from dcpcse.utils.files import write_atomic, write_json_atomic
@@ -48,17 +49,17 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     return [reason for reason, there in reasons.items() if there]
 
 
-def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = None) -> None:
+def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     """Write the graph, the tokenizer with the template, the settings for preparing sentences, and a README.
 
     Args:
         model: The model.
         folder: The exported folder.
-        truncate_dim: As in `export`.
+        options: As in `export`.
     """
     _tokenizer(model).save(str(folder / TOKENIZER))
-    _write_graph(model, folder / GRAPH, truncate_dim)
-    settings = _settings(model, truncate_dim or model.dimension)
+    _write_graph(model, folder / GRAPH, options)
+    settings = _settings(model, options.truncate_dim or model.dimension)
     write_json_atomic(folder / SETTINGS, settings)
     names = {"graph": GRAPH, "tokenizer": TOKENIZER, "settings": SETTINGS}
     page = ONNX_README.format(method=model.method or "DCPCSE", dimension=settings["dimension"], **names)
@@ -82,15 +83,15 @@ class _Graph(nn.Module):
 
     The positions of template slots are computed from the sentence lengths."""
 
-    def __init__(self, model: SentenceEncoder, truncate_dim: int | None) -> None:
+    def __init__(self, model: SentenceEncoder, options: EncodeOptions) -> None:
         super().__init__()
-        self.model, self.truncate_dim = model, truncate_dim
+        self.model, self.options = model, options
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         template = self.model.template
         slots = None if template is None else _slots(template, attention_mask.sum(1) - template.length)
         _, embeddings = self.model.pool_and_embed(input_ids, attention_mask, slots, normalize=False)
-        return in_float32(embeddings, self.model.normalize, self.truncate_dim)
+        return self.model.finish(embeddings, self.options)
 
 
 def _slots(template: TokenTemplate, content: Tensor) -> Slots:
@@ -105,7 +106,7 @@ def _slots(template: TokenTemplate, content: Tensor) -> Slots:
     return Slots(indices(template.masks), content, indices(template.prompts), torch.zeros_like(content))
 
 
-def _write_graph(model: SentenceEncoder, path: Path, truncate_dim: int | None) -> None:
+def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> None:
     # The graph takes padded batches: it cannot pack tokens, because their number depends on the data.
     set_packed(model, False)
     rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # no other dimension has these sizes
@@ -114,7 +115,7 @@ def _write_graph(model: SentenceEncoder, path: Path, truncate_dim: int | None) -
     names = {name: {0: "batch", 1: "length"} for name in INPUTS}
     external = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
     with torch.no_grad(), _quietly():
-        program = torch.export.export(_Graph(model, truncate_dim), example, dynamic_shapes=dynamic, strict=False)
+        program = torch.export.export(_Graph(model, options), example, dynamic_shapes=dynamic, strict=False)
         torch.onnx.export(
             program,
             f=path,

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.heads import TanhMLP
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_WEIGHTS
@@ -36,12 +37,13 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     return reasons
 
 
-def write(model: SentenceEncoder, folder: Path) -> None:
+def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler.
 
     Args:
         model: The model.
         folder: The exported folder.
+        options: None, since the format contains no options of encoding.
     """
     source = model.source
     config, tensors = model.encoder.peft_adapter(source.name_or_path, source.revision)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.manifest import MODEL_CONFIG, read_object
 from dcpcse.encoders.storage.model_folder import PROMPT_NAMES
@@ -36,19 +37,19 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     return []
 
 
-def write(model: SentenceEncoder, folder: Path, *, truncate_dim: int | None = None) -> None:
+def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
     """Write the model, the files of sentence-transformers and a README.
 
     Args:
         model: The model.
         folder: The exported folder.
-        truncate_dim: As in `export`.
+        options: As in `export`.
 
     Raises:
         UserError: For a size and a model whose embeddings have unit length, which those of sentence-transformers would
             not have.
     """
-    if truncate_dim is not None and model.normalize:
+    if (truncate_dim := options.truncate_dim) is not None and model.normalize:
         raise UserError(
             f"{spell('truncate_dim')}: the model scales embeddings to unit length, and sentence-transformers would "
             f"shorten them afterwards; leave it out, and use SentenceTransformer(..., truncate_dim={truncate_dim}) "

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from dcpcse.encoders.sentence_encoder import SentenceEncoder, in_float32
+from dcpcse.encoders.encode_options import EncodeOptions
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.model_folder import WITH_POOLER, SentenceModules
 from dcpcse.utils.files import write_atomic
 
@@ -63,7 +64,7 @@ def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Se
     mask = batch["attention_mask"]
     with torch.no_grad():
         output = module(input_ids=batch["input_ids"], attention_mask=mask)
-        return in_float32(pooling_of(model).of(output, mask), model.normalize).numpy()
+        return model.finish(pooling_of(model).of(output, mask), EncodeOptions()).numpy()
 
 
 def write_page(

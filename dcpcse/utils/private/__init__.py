@@ -34,6 +34,8 @@ class DataclassParser(HfArgumentParser):
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
+        if field.metadata.get("python_only"):
+            return
         field = copy(field)
         field.metadata = {name: value for name, value in field.metadata.items() if name not in OWN_METADATA}
         HfArgumentParser._parse_dataclass_field(parser, field)

@@ -1,7 +1,8 @@
-"""Shortened embeddings: the first values, scaled afterwards, as those of sentence-transformers; nothing silent."""
+"""The options of encoding: one declaration for all functions and commands; shortened embeddings; nothing silent."""
 
 import json
 from types import SimpleNamespace
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -10,9 +11,48 @@ from model_folders import edit_record
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encode_options import CosineOptions, EncodeKeywords, EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
-from dcpcse.encoders.shortening import shorten
 from dcpcse.utils.errors import UserError
+
+
+def test_the_keywords_are_the_options():
+    declared = {name: get_type_hints(EncodeKeywords)[name] for name in EncodeOptions().__dict__}
+    hints = get_type_hints(EncodeOptions)
+    assert declared | {"without": Any} == {name: hints[name] for name in declared}
+    assert set(declared) == set(EncodeKeywords.__annotations__)
+
+
+def test_an_unknown_keyword_is_refused_with_the_nearest_one(model, tmp_path):
+    calls = {
+        "encode": lambda **options: model.encode(["Rain fell."], **options),
+        "similarity": lambda **options: dcpcse.similarity(model, "Rain", "Fog", **options),
+        "build": lambda **options: dcpcse.SentenceIndex.build(model, ["Rain", "Fog"], **options),
+        "export": lambda **options: dcpcse.export("folder", "onnx", tmp_path / "out", **options),
+        "evaluate": lambda **options: dcpcse.evaluate(model, "sts", **options),
+        "mine": lambda **options: dcpcse.mine(model, [("a", "b")], output=tmp_path / "o.csv", **options),
+    }
+    for function, call in calls.items():
+        with pytest.raises(TypeError, match=rf"^{function}\(\) got .* 'max_len'; did you mean 'max_length'\?$"):
+            call(max_len=8)
+
+
+def test_all_doors_take_the_options_whole(model, sentences, tmp_path):
+    options = {"max_length": 5, "truncate_dim": 8, "batch_size": 3, "without": [7]}
+    vectors = model.encode(sentences, **options)
+    assert np.abs(vectors - model.encode(sentences, truncate_dim=8)).max() > 0.01
+    unit = cut(vectors, 8)
+    found = dcpcse.similarity(model, sentences[0], sentences, **options)
+    np.testing.assert_allclose(found, unit @ unit[0], atol=1e-6)
+    index = dcpcse.SentenceIndex.build(model, sentences, tmp_path / "index", **options)
+    index = dcpcse.SentenceIndex.load(tmp_path / "index", model)
+    assert index.options == CosineOptions(max_length=5, truncate_dim=8, without=[7])
+    np.testing.assert_allclose(index.vectors(range(len(sentences))), unit, atol=1e-6)
+    np.testing.assert_allclose(
+        [hit.score for hit in index.search(sentences[0], 5)], np.sort(found)[::-1][:5], atol=1e-6
+    )
+    with pytest.raises(TypeError, match="normalize"):
+        dcpcse.similarity(model, "Rain", "Fog", normalize=True)
 
 
 def cut(vectors: np.ndarray, size: int) -> np.ndarray:
@@ -39,17 +79,21 @@ def test_encode_gives_the_first_values_scaled_afterwards(model, sentences):
         short = model.encode(sentences, truncate_dim=size)
         assert short.dtype == np.float32
         np.testing.assert_array_equal(short, full[:, :size])
-        np.testing.assert_allclose(model.encode(sentences, 3, True, truncate_dim=size), cut(full, size), atol=1e-6)
+        np.testing.assert_allclose(
+            model.encode(sentences, batch_size=3, normalize=True, truncate_dim=size), cut(full, size), atol=1e-6
+        )
     assert model.encode([], truncate_dim=8).shape == (0, 8)
     model.normalize = True  # as in folders of sentence-transformers with the module Normalize
     np.testing.assert_allclose(model.encode(sentences, truncate_dim=8), cut(full, 8), atol=1e-6)
-    np.testing.assert_array_equal(model.encode(sentences, None, False, truncate_dim=8), full[:, :8])
+    np.testing.assert_array_equal(model.encode(sentences, normalize=False, truncate_dim=8), full[:, :8])
 
 
 def test_vectors_of_zeros_stay_zero():
     vectors = np.array([[0, 0, 3], [3, 4, 12]], dtype=np.float32)
-    np.testing.assert_allclose(shorten(vectors, 2, normalize=True), [[0, 0], [0.6, 0.8]], rtol=1e-6)
-    assert shorten(vectors, None, normalize=True).dtype == np.float32
+    found = EncodeOptions(truncate_dim=2).finish(vectors, normalize=True)
+    np.testing.assert_allclose(found, [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    assert EncodeOptions(normalize=True).finish(vectors).dtype == np.float32
+    np.testing.assert_array_equal(EncodeOptions(normalize=False).finish(vectors, normalize=True), vectors)
 
 
 def test_a_size_that_was_not_trained_is_reported_once(model, sentences, caplog):
@@ -92,13 +136,13 @@ def test_similarities_and_an_index_compare_the_first_values_only(model, sentence
     for folder in (None, tmp_path / "index"):
         index = dcpcse.SentenceIndex.build(model, sentences[:9], folder, truncate_dim=8)
         index.add(sentences[9:])
-        assert (index.dimension, index.truncate_dim) == (8, 8)
+        assert (index.dimension, index.options) == (8, CosineOptions(truncate_dim=8))
         hits = index.search(sentences[0], 12)
         assert [hit.row for hit in hits] == np.argsort(-expected, kind="stable").tolist()
         np.testing.assert_allclose([hit.score for hit in hits], np.sort(expected)[::-1], atol=1e-6)
     index.save(tmp_path / "again")
     again = dcpcse.SentenceIndex.load(tmp_path / "again", model)
-    assert again.truncate_dim == 8
+    assert again.options == CosineOptions(truncate_dim=8)
     assert again.search(sentences[0], 3) == index.search(sentences[0], 3)
     with pytest.raises(UserError, match="vectors of size 32; those of the index have size 8"):
         again.search_vectors(model.encode(sentences[:1]))

@@ -1,0 +1,163 @@
+"""The options of encoding, which everything that encodes takes whole, and what they do to finished vectors.
+
+torch is not imported, because encoding with an ONNX file does not need it.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Self, TypedDict
+
+import numpy as np
+
+from dcpcse.utils.arguments import encoder, whole_number
+from dcpcse.utils.errors import OptionError
+from dcpcse.utils.option_fields import BATCH_SIZE_HELP, Options, flag, option
+
+logger = logging.getLogger(__name__)
+
+NOT_TRAINED = "truncate_dim %d: the model was not trained for shortened embeddings, which may be much worse"
+OTHER_SIZE = "truncate_dim %d: the model was trained for embeddings of %s values; other sizes may be worse"
+
+SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
+
+
+class CommonKeywords(TypedDict, total=False):
+    """The keywords that all functions below have; a new option is added here."""
+
+    max_length: int | None
+    without: Collection[int]
+    show_progress: bool
+
+
+class FurtherKeywords(CommonKeywords, total=False):
+    """The keywords of `encode`, which also takes batch_size and normalize by position."""
+
+    truncate_dim: int | None
+
+
+class UnsizedKeywords(CommonKeywords, total=False):
+    """The keywords of functions with several sizes in place of `truncate_dim`."""
+
+    batch_size: int | None
+    normalize: bool | None
+
+
+class EncodeKeywords(FurtherKeywords, UnsizedKeywords, total=False):
+    """The fields of `EncodeOptions` as keywords of functions: `**options: Unpack[EncodeKeywords]`."""
+
+
+@dataclass(kw_only=True)
+class EncodeOptions(Options):
+    """How texts are encoded.
+
+    Functions of the Python interface take the fields as keywords, commands inherit them as options, and both hand the
+    whole object on. A new option is a field here and a keyword above; commands, indexes and records have it then. It
+    takes effect in `SentenceEncoder.tokenize` or `SentenceEncoder.finish`, and in `OnnxEncoder`.
+
+    Args:
+        batch_size: Maximum number of texts in a batch.
+        normalize: Whether vectors are scaled to unit length; None as the setting of the model says.
+        max_length: Number of tokens to which texts are truncated, including special tokens; None for the model's
+            maximum (`max_tokens`), with a warning that reports the number of truncated texts.
+        truncate_dim: Number of first values to which vectors are shortened before they are scaled.
+        without: Token ids to remove from all texts, except special tokens.
+        show_progress: Whether to show a progress bar.
+    """
+
+    _argument_group_name = "encoding"
+
+    batch_size: int | None = option(None, BATCH_SIZE_HELP, at_least=1)
+    normalize: bool | None = flag("Scale vectors to unit length. Default: as the model does.")
+    max_length: int | None = option(
+        None,
+        "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum).",
+        at_least=1,
+        aliases=["--max_seq_length"],
+    )
+    truncate_dim: int | None = option(
+        None,
+        "Keep only this number of first values of each vector; with --normalize, these have unit length.",
+        at_least=1,
+    )
+    without: Any = option((), "Token ids to remove.", python_only=True)
+    show_progress: bool = option(False, "Show a progress bar.", python_only=True)
+
+    def check(self) -> None:
+        """Raise OptionError unless `without` contains token ids."""
+        ids = self.without
+        if not isinstance(ids, list | tuple | set | frozenset | range | np.ndarray) or np.ndim(ids) > 1:
+            raise OptionError("without", ids, "must be a list of token ids")
+        self.without = tuple(whole_number("without: token id", token) for token in ids)
+
+    def given(self) -> dict[str, Any]:
+        """Return the options of encoding that differ from their defaults, by their names."""
+        values = {kind.name: (getattr(self, kind.name), kind.default) for kind in fields(EncodeOptions)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the given options that change vectors by more than rounding, as JSON values for a record."""
+        given = {name: value for name, value in self.given().items() if name not in ("batch_size", "show_progress")}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Self:
+        """Return the options that a record contains among other entries; those that it lacks have their defaults."""
+        names = {kind.name for kind in fields(cls) if kind.init}
+        return cls(**{name: value for name, value in record.items() if name in names and value is not None})
+
+    def require_only(self, names: Collection[str], what: str) -> None:
+        """Raise OptionError for a given option that is not one of these names. what: what lacks it, for messages."""
+        for name in self.given():
+            if name not in names:
+                raise OptionError(name, reason=f"is no option of {what}", remedy="leave it out")
+
+    def encode_with(self, model: Any) -> Callable[[Sequence[str]], Any]:
+        """Return `model.encode` with these options; texts are its argument. Raises UserError if it has no `encode`.
+
+        model: any object with `encode(sentences, batch_size=…)`. The default of batch_size is its
+        `default_batch_size`, or 128 if it has none.
+        """
+        size = getattr(encoder(model), "default_batch_size", 128)
+        return partial(model.encode, **{"batch_size": size, **self.given()})
+
+    def finish(self, vectors: np.ndarray, normalize: bool = False) -> np.ndarray:
+        """Return vectors (n, H), as a model computes them, shortened and scaled as these options say.
+
+        normalize: the setting of the model. Vectors of zeros stay zero.
+        """
+        shortened = np.ascontiguousarray(vectors[:, : self.truncate_dim])
+        if not (normalize if self.normalize is None else self.normalize):
+            return shortened
+        lengths = np.linalg.norm(shortened, axis=1, keepdims=True)
+        return shortened / np.where(lengths > 0, lengths, lengths.dtype.type(1))
+
+    def require_size(self, dimension: int, trained: Sequence[int], told: set[int]) -> None:
+        """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`.
+
+        Log a warning if the model was not trained for this size. trained: the sizes that it was trained for. told:
+        the sizes with a warning so far; each gets one.
+        """
+        size = self.truncate_dim
+        if size is None:
+            return
+        whole_number("truncate_dim", size, 1, dimension)
+        if size in (dimension, *trained, *told):
+            return
+        told.add(size)
+        if trained:
+            logger.warning(OTHER_SIZE, size, ", ".join(map(str, trained)))
+        else:
+            logger.warning(NOT_TRAINED, size)
+
+
+WITH_DEFAULTS = EncodeOptions()
+"""The default of each option."""
+
+
+@dataclass(kw_only=True)
+class CosineOptions(EncodeOptions):
+    """How texts are encoded whose vectors are compared by cosine, on which `normalize` has no effect."""
+
+    normalize: None = field(default=None, init=False)
