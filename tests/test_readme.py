@@ -165,7 +165,7 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "adapt": ("adapt", adapt_parser),
     "compare": ("compare", compare_parser),
-    "serve demo": ("demo", demo_parser),
+    "serve demo": ("serve", demo_parser),
     "doctor": ("doctor", doctor_parser),
     "export": ("export", export_parser),
     "import": ("import", import_parser),
