@@ -178,7 +178,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "hub pull": ("hub", pull_parser),
     "hub push": ("hub", push_parser),
     "quickstart": ("quickstart", quickstart_parser),
-    "reproduce verify": ("verify", verify_parser),
+    "reproduce verify": ("reproduction", verify_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 
