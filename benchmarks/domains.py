@@ -375,7 +375,7 @@ def rows_of(output: Path) -> list[dict[str, object]]:
     for kind in dict.fromkeys((unit.encoder, unit.task, unit.data, unit.side) for unit in done):
         encoder, task, data, side = kind
         units = [unit for unit in done if (unit.encoder, unit.task, unit.data, unit.side) == kind]
-        tried = {f"{unit.rate:g}": done[unit].get("dev") for unit in units if unit.rate and unit.seed == 0}
+        by_rate = {f"{unit.rate:g}": done[unit] for unit in units if unit.rate and unit.seed == 0}
         rate = best_rate(done, encoder, data, task, side) if task in ("few", "pairs", "plain") else units[0].rate
         units = [unit for unit in units if unit.rate == rate]
         if not units:
@@ -384,7 +384,8 @@ def rows_of(output: Path) -> list[dict[str, object]]:
         row = {"encoder": encoder, "task": task, "data": data, "side": side, "rate": rate, "seeds": len(units)}
         row |= {name: float(np.mean([one[name] for one in figures])) for name in figures[0]}
         row["scores"] = [one["score"] for one in figures]
-        row["dev by rate"] = tried
+        row["dev by rate"] = {rate: figures.get("dev") for rate, figures in by_rate.items()}
+        row["test by rate"] = {rate: figures["score"] for rate, figures in by_rate.items()}
         source = SAME_TEXTS.get(task, task)
         untouched = Unit(encoder, data, source, "untouched")
         if side != "untouched" and untouched in done:
@@ -425,24 +426,32 @@ def report(output: Path, target: Path) -> None:
             name = f"{row['encoder']}, {row['data']}, {row['side']}"
             cost = f"{row['trained']:,.0f} | {row['bytes'] / 1e6:.2f} | {row['seconds']:.0f} | {row['peak_mb']:,.0f}"
             print(f"| {name} | {cost} |")
-    draw([row for row in rows if "less untouched" in row], target / "differences.png")
+    draw_differences([row for row in rows if "less untouched" in row], target / "differences.png")
+    draw_rates([row for row in rows if len(row["dev by rate"]) > 1], target / "rates.png")
 
 
 TITLES = {
-    "few": "16 a class",
-    "eight": "8 a class",
+    "few": "16 titles of each class",
+    "eight": "8 texts of each class",
     "pairs": "pairs, tested on other classes",
     "mined": "pairs, mined negative",
     "random": "pairs, random negative",
     "plain": "plain text",
 }
-"""Task → its words in the picture, from top to bottom."""
+"""Task → its words in the pictures, from top to bottom."""
 
 DATA = {"stackoverflow": "StackOverflow", "biomedical": "biomedical titles", "trec": "TREC questions"}
 COLOURS = {"prompts": "tab:blue", "LoRA": "tab:orange", "full": "tab:gray", "MNR": "tab:olive", "SetFit": "tab:brown"}
+WORDS = {
+    "full": "whole encoder",
+    "MNR": "whole encoder, MNR loss",
+    "SetFit": "SetFit's recipe",
+    "shallow": "shallow prompts",
+}
+"""Side → its words in the pictures, if they are not its name."""
 
 
-def draw(rows: Sequence[Mapping[str, object]], picture: Path) -> None:
+def draw_differences(rows: Sequence[Mapping[str, object]], picture: Path) -> None:
     """Draw the difference of each row to the untouched encoder as a point with its interval.
 
     There is a row of panels for each encoder, with a column for each data set.
@@ -483,12 +492,48 @@ def draw(rows: Sequence[Mapping[str, object]], picture: Path) -> None:
                 if task != following:
                     axis.axhline(place + 0.5, color="lightgray", linewidth=0.8)
             axis.set_title(f"{encoder} encoder, {DATA[name]}", fontsize=9)
-            axis.set_xlabel("score less untouched, 95 % interval", fontsize=8)
+            axis.set_xlabel("difference to the untouched encoder, 95 % interval", fontsize=8)
             axis.tick_params(labelsize=8)
             axis.set_visible(any((row["encoder"], row["data"]) == (encoder, name) for row in rows))
-        panels[0].set_yticks([*places.values()], [f"{TITLES[task]}: {side}" for task, side in places])
+        panels[0].set_yticks([*places.values()], [f"{TITLES[task]}: {WORDS.get(side, side)}" for task, side in places])
         panels[0].set_ylim(len(places) - 0.5, -0.5)
     figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
+def draw_rates(rows: Sequence[Mapping[str, object]], picture: Path) -> None:
+    """Draw the dev and test scores of each side over the learning rate: a row of panels per encoder and task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
+
+    order = [*TITLES]
+    groups = sorted(
+        {(row["encoder"], row["task"]) for row in rows}, key=lambda one: (one[0] == "raw", order.index(one[1]))
+    )
+    data = [name for name in DATA if any(row["data"] == name for row in rows)]
+    size = (4.2 * len(data), 2 * len(groups) + 0.9)
+    figure, axes = plt.subplots(len(groups), len(data), figsize=size, squeeze=False, layout="constrained")
+    panels = {(*group, name): axes[i, j] for i, group in enumerate(groups) for j, name in enumerate(data)}
+    for (encoder, task, name), axis in panels.items():
+        axis.set_xscale("log")
+        axis.set_title(f"{encoder} encoder, {DATA[name]}: {TITLES[task]}", fontsize=8)
+        axis.tick_params(labelsize=7)
+    handles = {}
+    for row in rows:
+        side, _, view = row["side"].partition(", ")
+        look = {"color": COLOURS.get(side, "tab:cyan"), "marker": "s" if view == "crop" else "o", "markersize": 3}
+        for part, line in (("dev", "-"), ("test", "--")):
+            points = sorted((float(rate), score) for rate, score in row[f"{part} by rate"].items())
+            panels[row["encoder"], row["task"], row["data"]].plot(*zip(*points, strict=True), line, **look)
+        handles[", ".join(filter(None, [WORDS.get(side, side), view]))] = Line2D([], [], **look)
+    handles |= {part: Line2D([], [], color="black", linestyle=line) for part, line in (("dev", "-"), ("test", "--"))}
+    for axis in axes[-1]:
+        axis.set_xlabel("learning rate", fontsize=8)
+    figure.supylabel("mean average precision x 100", fontsize=8)
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=4, fontsize=7, frameon=False)
     figure.savefig(picture, dpi=110)
 
 

@@ -1,4 +1,4 @@
-"""Measure what bfloat16 costs in training and evaluation, and count its casts (docs/numerics.md, docs/gpu.md).
+"""Measure what bfloat16 costs in training and evaluation, and count its casts (docs/training.md, docs/gpu.md).
 
     python benchmarks/half_precision.py [--model_name_or_path ENCODER] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Measure how far rounding moves the embeddings of a real encoder (the measured column of docs/numerics.md).
+"""Measure how far rounding moves the embeddings of a real encoder (the measured column of docs/training.md).
 
     python benchmarks/numerics.py [--model_name_or_path ENCODER] --text data/sample/sentences.txt
 

@@ -20,7 +20,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "matplotli
 nb_execution_mode = "off"  # pages show the stored outputs; benchmarks/notebooks.sh runs the notebooks
 plot_formats = ["svg"]
 plot_html_show_formats = plot_html_show_source_link = False
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "miniature/findings.md"]  # the latter is a part of miniature.md
 myst_heading_anchors = 4
 highlight_language = "none"  # blocks that name no language are output
 smartquotes = False  # which would make one dash of the two of an option

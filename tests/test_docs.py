@@ -1,5 +1,6 @@
 """Python blocks of README and docs run, on tiny stand-ins for what they name; the site builds without a warning."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -32,7 +33,7 @@ NOTEBOOKS = {path.stem for path in (ROOT / "docs/notebooks").glob("*.ipynb")}
 BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```python\n(?P<code>.*?)^```", re.S | re.MULTILINE)
 WITH_BLOCKS = sorted(name for name, page in PAGES.items() if "```python" in page)
 
-NOT_RUN: dict[str, int] = {"adapt": 1, "hub": 1, "pretraining": 1, "serve": 2}
+NOT_RUN: dict[str, int] = {"adapt": 1, "formats": 1, "pretraining": 1, "serve": 2}
 """Page → how many of its blocks are marked as not run here, as they need the hub or take long."""
 
 WRITTEN: set[str] = {"result/promcse", "result/own-trainer"}
@@ -144,6 +145,45 @@ def test_the_map_names_every_module():
     assert sorted(name for name in listed if not name.endswith("/")) == sorted(
         path.stem for path in modules if path.parent != ROOT / "dcpcse"
     )
+
+
+def spans(page: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE))
+
+
+def test_the_python_names_of_the_migration_page_exist_and_take_its_arguments():
+    parsed = [ast.parse(span, mode="eval").body for span in spans(PAGES["migration"]) if span.startswith("dcpcse.")]
+    for expression in parsed:
+        function = expression.func if isinstance(expression, ast.Call) else expression
+        exported = getattr(dcpcse, function.attr)
+        if isinstance(expression, ast.Call):
+            inspect.signature(exported).bind(*expression.args, **{one.arg: one.value for one in expression.keywords})
+    assert len(parsed) >= 15
+
+
+def test_the_training_options_of_the_migration_page_parse():
+    commands = [span.split() for span in spans(PAGES["migration"]) if span.startswith("--") and " " in span]
+    assert len(commands) > 8
+    for words in commands:
+        if words[0] != "--prompt":
+            parse_training(["--model_name_or_path", "b", "--train_file", "t", "--output_dir", "o", *words])
+
+
+def test_the_names_of_sentence_transformers_on_the_migration_page_exist():
+    pytest.importorskip("sentence_transformers.sentence_transformer")
+    paths = (
+        "",
+        ".sentence_transformer.losses",
+        ".sentence_transformer.evaluation",
+        ".sentence_transformer.training_args",
+    )
+    modules = [importlib.import_module(f"sentence_transformers{path}") for path in (*paths, ".util")]
+    rows = PAGES["migration"].split("## SetFit")[0].splitlines()
+    cells = [row.split("|")[1] for row in rows if row.startswith("| `")]
+    pattern = r"\b(?:[A-Z]\w+(?:Loss|Evaluator|Transformer\w*|Samplers)|mine_\w+|semantic_search)\b"
+    names = {name for cell in cells for name in re.findall(pattern, cell)}
+    assert len(names) > 15
+    assert not {name for name in names if not any(hasattr(module, name) for module in modules)}
 
 
 def with_methods(name: str, exported: type | Callable) -> Iterator[tuple[str, type | Callable]]:

@@ -2,6 +2,6 @@
 
     python -m benchmarks.miniature --unsup_file wiki.txt --sup_file nli.csv [--only all]
 
-docs/reproduction.md describes it, and docs/miniature.md is the page that it writes. `variants.yaml` lists what is
+docs/miniature.md describes it, and is the page that it writes. `variants.yaml` lists what is
 trained and measured, `claims.yaml` what the papers say of two variants.
 """

@@ -16,15 +16,32 @@ from jinja2 import Environment, StrictUndefined
 from prettytable import PrettyTable, TableStyle
 
 from benchmarks.miniature import pictures, units, verdicts
-from benchmarks.miniature.unit import STS_TASKS, write
+from benchmarks.miniature.unit import write
 from benchmarks.miniature.units import BASE, VARIANTS, Variant, read_json
 from benchmarks.miniature.verdicts import Answer, Run, Runs
 
 # Scores of the tables → number of decimals.
-SCORES = dict.fromkeys((*STS_TASKS, "avg", "stsb_dev"), 2)
+SCORES = {"avg": 2, "stsb_dev": 2}
+GEOMETRY = {"alignment": 4, "uniformity": 4, "recall@1": 2}
 
 # Score → head of its column, where it has another name in the papers.
-HEADS = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R", "stsb_dev": "dev"}
+HEADS = {"stsb_dev": "dev"}
+
+# The columns of the claims.
+HEADS_OF_CLAIMS = (
+    "claim",
+    "verdict",
+    "published",
+    "measured",
+    "difference [95 %]",
+    "after Holm",
+    "seeds",
+    "paper",
+    "compared",
+)
+
+# What a person has written about the results, in the folder of the pictures.
+FINDINGS = "findings.md"
 
 # Variant → published average of PromptBERT's Table 12.
 MATRICES = {"untied-lm-head": 43.33, "untied-static": 49.41, "tied-static": 45.68}
@@ -58,7 +75,8 @@ def write_page(
     """Write the page and its pictures from the finished units in a folder, also if there are none; return the answers.
 
     target: the Markdown file. Its pictures and `miniature.json`, with the same figures, are written to a folder of its
-    name beside it. base: the encoder, if it is not the embedded one.
+    name beside it; `findings.md` in that folder becomes a part of the page. base: the encoder, if it is not the
+    embedded one.
     """
     measured = verdicts.read_runs(folder)
     runs = [run for run in measured if run.variant in VARIANTS]
@@ -68,7 +86,8 @@ def write_page(
     figures = _figures(folder, runs, answers, base)
     beside = target.with_suffix("")
     write(beside / "miniature.json", figures)
-    target.write_text(_page(figures, runs, _draw(folder, beside, runs, answers)), encoding="utf-8")
+    findings = (beside / FINDINGS).read_text(encoding="utf-8") if (beside / FINDINGS).is_file() else ""
+    target.write_text(_page(figures, runs, _draw(folder, beside, runs, figures), findings), encoding="utf-8")
     return answers
 
 
@@ -96,10 +115,12 @@ def _figures(folder: Path, runs: Sequence[Run], answers: Sequence[Answer], base:
     }
 
 
-def _draw(folder: Path, beside: Path, runs: Sequence[Run], answers: Sequence[Answer]) -> dict[str, str]:
+def _draw(folder: Path, beside: Path, runs: Sequence[Run], figures: Mapping[str, Any]) -> dict[str, str]:
     """Draw all pictures that the units allow. Returns picture → its path from the page."""
-    if any(answer["value"] is not None for answer in answers):
-        pictures.draw_claims(answers, beside / "claims.png")
+    if any(answer["value"] is not None for answer in figures["claims"]):
+        pictures.draw_claims(figures["claims"], beside / "claims.png")
+    if searches := figures["search"]["searches"]:
+        pictures.draw_rates(searches, beside / "rates.png")
     if any(run.seed is not None for run in runs):
         pictures.draw_scores(runs, beside / "scores.png")
     if len(points := pictures.length_points(runs)) > 1:
@@ -109,8 +130,8 @@ def _draw(folder: Path, beside: Path, runs: Sequence[Run], answers: Sequence[Ans
     return {path.stem: f"{beside.name}/{path.name}" for path in beside.glob("*.png")}
 
 
-def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[str, str]) -> str:
-    """Return the page as Markdown. shown: picture → its path."""
+def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[str, str], findings: str) -> str:
+    """Return the page as Markdown. shown: picture → its path. findings: text of a person about the results."""
     runs, searches = verdicts.by_variant(measured), figures["search"]["searches"]
     means = {name: float(np.mean([run.scores["avg"] for run in of_variant])) for name, of_variant in runs.items()}
     ordered = [VARIANTS[name] for name in sorted(runs, key=lambda name: (-means[name], name))]
@@ -126,7 +147,12 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
         [str(length), str(len(each)), f"{np.mean(each):.2f}", ", ".join(f"{score:.2f}" for score in each)]
         for length, each in figures["lengths"].items()
     ]
-    geometry = {"alignment": 4, "uniformity": 4, "recall@1": 2, "recall@3": 2, "recall@5": 2}
+    notes: dict[str, list[str]] = {}
+    for claim in verdicts.CLAIMS:
+        if claim.note:
+            notes.setdefault(claim.note, []).append(claim.title)
+    lacking = {name: len(one.seeds) - len(runs.get(name, [])) for name, one in VARIANTS.items()}
+    claims = figures["claims"]
     values = {
         **figures,
         "sizes": units.SIZES,
@@ -134,24 +160,33 @@ def _page(figures: Mapping[str, Any], measured: Sequence[Run], shown: Mapping[st
         "trained": sum(run.seed is not None for run in measured),
         "untouched": sum(run.seed is None for run in measured),
         "pictures": shown,
-        "claims_table": claims_table(figures["claims"]),
-        "trained_table": _scores_table(runs, trained, SCORES, training=True),
+        "findings": findings.strip(),
+        "answered_table": claims_table([claim for claim in claims if claim["verdict"] != verdicts.NOT_RUN]),
+        "not_run_table": claims_table(
+            [claim for claim in claims if claim["verdict"] == verdicts.NOT_RUN],
+            ("claim", "published", "paper", "compared"),
+        ),
+        "notes": notes,
+        "trained_table": _scores_table(runs, trained, SCORES | GEOMETRY, training=True),
         "margin": units.MARGIN,
         "search_table": _search_table(searches),
         "ends": ", ".join(f"`{name}`" for name, search in searches.items() if search["at_end_of_range"]),
         "best": pictures.best_untouched(measured),
         "untouched_table": _scores_table(runs, untouched, SCORES),
-        "lengths_table": _table(["length", "seeds", "mean", "each seed"], lengths),
-        "geometry_table": _scores_table(runs, [*trained, *(one for one in untouched if one.starred)], geometry),
+        "lengths_table": _table(["length", "seeds", "mean", "each seed"], lengths) if len(lengths) > 1 else "",
         "tied_table": _table(["matrix", "published avg", "measured avg"], tied),
         "small_table": _scores_table(runs, small, SCORES),
-        "seconds": sum(run.seconds for run in measured),
-        "time_table": _time_table(measured),
+        "measured_seconds": sum(run.seconds for run in measured),
         "missing": ", ".join(
-            f"`{name}`" + (f" ({lacking} of {len(one.seeds)} seeds)" if len(one.seeds) > 1 else "")
-            for name, one in VARIANTS.items()
-            if (lacking := len(one.seeds) - len(runs.get(name, [])))
+            f"`{name}`" + (f" ({number} of {len(VARIANTS[name].seeds)} are missing)" if name in runs else "")
+            for name, number in lacking.items()
+            if number
         ),
+        "obstacles": {
+            claim["title"]: claim["obstacle"]
+            for claim in claims
+            if claim["obstacle"] and not lacking[claim["first"]] and not lacking[claim["second"]]
+        },
     }
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["fill"] = _fill
@@ -174,21 +209,27 @@ def _table(heads: Sequence[str], rows: list[list[str]], left: Sequence[str] = ()
     return view.get_string() if rows else ""
 
 
-def claims_table(answers: Sequence[Answer]) -> str:
-    """Return the answers as a table."""
+def claims_table(answers: Sequence[Answer], heads: Sequence[str] = HEADS_OF_CLAIMS) -> str:
+    """Return the answers as a table. heads: its columns."""
     rows = []
     for answer in answers:
-        digits, cells = verdicts.METRICS[answer["metric"]].digits, ["–"] * 4
+        digits = verdicts.METRICS[answer["metric"]].digits
+        cells = {
+            "claim": f"{'★ ' if answer['starred'] else ''}{answer['title']}",
+            "verdict": answer["verdict"],
+            "published": _arrow(answer["figures"], digits),
+            "paper": f"{answer['paper']}, {answer['place']}",
+            "compared": f"`{answer['first']}` → `{answer['second']}`",
+        }
         if answer["value"] is not None:
             sides = zip((answer["first"], answer["second"]), answer["runs"], strict=True)
-            seeds = ", ".join("–" if VARIANTS[name].method is None else str(count) for name, count in sides)
             ends = [f"{answer[name]:+.{digits}f}" for name in ("low", "high", "step_low", "step_high")]
-            value = f"{answer['value']:+.{digits}f} [{ends[0]}, {ends[1]}]"
-            cells = [_arrow(answer["scores"], digits), value, f"[{ends[2]}, {ends[3]}]", seeds]
-        title, published = f"{'★ ' if answer['starred'] else ''}{answer['title']}", _arrow(answer["figures"], digits)
-        rows.append([title, answer["paper"], published, *cells, answer["verdict"]])
-    heads = ("claim", "paper", "published", "measured", "difference [95 %]", "after Holm", "seeds", "verdict")
-    return _table(heads, rows, left=["paper", "verdict"])
+            cells["measured"] = _arrow(answer["scores"], digits)
+            cells["difference [95 %]"] = f"{answer['value']:+.{digits}f} [{ends[0]}, {ends[1]}]"
+            cells["after Holm"] = f"[{ends[2]}, {ends[3]}]"
+            cells["seeds"] = ", ".join("–" if VARIANTS[name].method is None else str(count) for name, count in sides)
+        rows.append([cells.get(head, "–") for head in heads])
+    return _table(heads, rows, left=[head for head in ("verdict", "paper", "compared") if head in heads])
 
 
 def _arrow(figures: Sequence[float | None], digits: int) -> str:
@@ -228,16 +269,5 @@ def _search_table(searches: Mapping[str, Any]) -> str:
             score = search["stsb_dev"].get(rate)
             text = f"{score:.2f}" if score is not None else "failed" if rate in search["stsb_dev"] else ""
             cells.append(f"**{text}**" if float(rate) == search["chosen"] else text)
-        also = ", ".join(f"`{one.name}`" for one in VARIANTS.values() if one.rate_of == name) or "–"
-        rows.append([f"`{name}`", *cells, f"{search['seconds'] / 60:.1f}", also])
-    return _table(["searched for", *rates, "minutes", "also used by"], rows, left=["also used by"])
-
-
-def _time_table(runs: Sequence[Run]) -> str:
-    """Return the cost of each trained variant, and of all untouched ones in one row."""
-    costs: dict[str, list[float]] = {}
-    for run in runs:
-        costs.setdefault("all untouched" if run.seed is None else f"`{run.variant}`", []).append(run.seconds)
-    ordered = sorted(costs.items(), key=lambda item: (-sum(item[1]), item[0]))
-    rows = [[name, str(len(each)), f"{np.mean(each):.0f}", f"{sum(each) / 60:.1f}"] for name, each in ordered]
-    return _table(["variant", "units", "seconds each", "minutes"], rows)
+        rows.append([f"`{name}`", *cells, f"{search['seconds'] / 60:.1f}"])
+    return _table(["searched for", *rates, "minutes"], rows)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.miniature.units import VARIANTS
 from benchmarks.miniature.verdicts import FAILS, HOLDS, METRICS, OPEN, Answer, Run
 
 STYLE = ["default", Path(__file__).with_name("miniature.mplstyle")]
@@ -61,14 +61,15 @@ def draw_claims(answers: Sequence[Answer], path: Path) -> None:
     axes = drawn.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, (unit, part) in zip(axes, parts.items(), strict=True):
         _forest(panel, part)
-        panel.set_xlabel(f"difference in {unit}\n(right: as claimed)")
+        panel.set_xlabel(f"difference in {unit}\n(right: as the paper claims)")
+    axes[0].set_title("The claims that were run")
     handles = {
         verdict: Line2D([], [], color=colour, marker=marker, linewidth=2.2)
         for verdict, (colour, marker) in LOOKS.items()
         if any(answer["verdict"] == verdict for answer in run)
     }
     handles["published difference"] = Line2D([], [], **PUBLISHED)
-    handles["thick: 95 %; thin: of the step of Holm"] = Line2D([], [], color="black", linewidth=0.7)
+    handles["thick: 95 % interval; thin: interval after Holm"] = Line2D([], [], color="black", linewidth=0.7)
     if any(None not in answer["claimed"] for answer in run):
         handles["claimed range"] = Line2D([], [], color="#dddddd", linewidth=5)
     _save(drawn, handles, 2, path)
@@ -113,28 +114,54 @@ def best_untouched(runs: Sequence[Run]) -> Run | None:
 
 @matplotlib.style.context(STYLE)
 def draw_scores(runs: Sequence[Run], path: Path) -> None:
-    """Draw the STS average of each seed and the mean of each trained variant, and untouched encoders as lines."""
+    """Draw the STS average of each trained variant, as mean and range over seeds, and untouched encoders as lines."""
     points: dict[str, list[float]] = {}
     for run in runs:
         if run.seed is not None:
             points.setdefault(run.variant, []).append(run.scores["avg"])
     names = sorted(points, key=lambda name: -float(np.mean(points[name])))
-    drawn = Figure(figsize=(WIDTH, ROW * len(names) + 1.1), layout="constrained")
+    drawn = Figure(figsize=(WIDTH, ROW * len(names) + 1.3), layout="constrained")
     axes, handles = drawn.subplots(), {}
+    axes.set_title("Average of the seven STS tasks of the trained variants")
     for row, name in enumerate(names):
-        each, look = points[name], {"linestyle": "none", "markersize": 3.5}
-        (handles["one seed"],) = axes.plot(each, [row] * len(each), marker="x", color=GREY, **look)
+        each = points[name]
+        band = {"color": BLUE, "alpha": 0.3, "linewidth": 5, "solid_capstyle": "butt"}
+        (handles["lowest to highest seed"],) = axes.plot([min(each), max(each)], [row, row], **band)
         (handles["mean over seeds"],) = axes.plot([np.mean(each)], [row], marker="o", color=BLUE, linestyle="none")
     lines = {"untouched-cls": "untouched [CLS]", "untouched-mean": "untouched mean"}
     references = {lines[run.variant]: run.scores["avg"] for run in runs if run.variant in lines}
     if best := best_untouched(runs):
-        references[f"best untouched on dev: {best.variant.removeprefix('untouched-')}"] = best.scores["avg"]
+        words = best.variant.removeprefix("untouched-").replace("-", " ")
+        references[f"best untouched on dev: {words}"] = best.scores["avg"]
     for (label, score), colour, line in zip(references.items(), (RED, GREEN, ORANGE), ("--", "-.", ":"), strict=False):
         handles[label] = axes.axvline(score, color=colour, linestyle=line, linewidth=1)
-    axes.set_yticks(range(len(names)), [f"{'* ' if VARIANTS[name].starred else ''}{name}" for name in names])
+    axes.set_yticks(range(len(names)), [name.replace("-", " ") for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlabel("STS average, Spearman × 100")
+    axes.set_xlabel("Spearman × 100")
     _save(drawn, handles, 2, path)
+
+
+@matplotlib.style.context(STYLE)
+def draw_rates(searches: Mapping[str, Any], path: Path) -> None:
+    """Draw the dev scores of the search over the learning rate, on a logarithmic axis; the chosen rate has a ring."""
+    drawn = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    axes, handles, chosen = drawn.subplots(), {}, None
+    looks = zip(searches.items(), cycle([BLUE, RED, GREEN, ORANGE, GREY]), cycle("ooooossssssDDDDD"), strict=False)
+    for (name, search), colour, marker in looks:
+        scores = {float(rate): score for rate, score in search["stsb_dev"].items() if score is not None}
+        rates = sorted(scores)
+        label = name.replace("-", " ")
+        (handles[label],) = axes.plot(rates, [scores[rate] for rate in rates], marker=marker, color=colour)
+        if search["chosen"] in scores:
+            ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "color": "black", "linestyle": "none"}
+            (chosen,) = axes.plot([search["chosen"]], [scores[search["chosen"]]], **ring)
+    if chosen:
+        handles["chosen rate"] = chosen
+    axes.set_xscale("log")
+    axes.set_title("Search of the learning rates")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("Spearman × 100 on STS-B dev")
+    _save(drawn, handles, 3, path)
 
 
 def length_points(runs: Sequence[Run]) -> dict[int, list[float]]:

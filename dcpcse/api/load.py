@@ -79,7 +79,7 @@ def load(
         top_k: Number of tokens that the pooler "top_k" averages.
         remove: Kinds of tokens that the static poolers leave out.
         lm_head: Masked-LM head of the poolers "top_k" and "static_lm_head": "checkpoint", or a folder or hub id.
-        layout: The format of a checkpoint of other code, if it is not recognised (see docs/import.md).
+        layout: The format of a checkpoint of other code, if it is not recognised (see docs/formats.md).
         tokenizer: Folder or hub id of the tokenizer of a checkpoint of other code.
         denoise_from_zero: Whether the template of a checkpoint of other code is denoised at positions from 0.
         position_offset: Position of the first text token of a checkpoint of other code. None: the prompt length, as in

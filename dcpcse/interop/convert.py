@@ -43,7 +43,7 @@ def import_checkpoint(
         output: The model folder.
         base: The frozen encoder, for layouts that have one.
         tokenizer: Folder or Hub id of the tokenizer. None: that of the checkpoint, or else that of the base.
-        layout: A format of docs/import.md. None: it is recognised from the names of the tensors.
+        layout: A format of docs/formats.md. None: it is recognised from the names of the tensors.
         choices: Settings that the checkpoint does not contain.
         overwrite: Replace a model in `output`.
         options: Revision, cache and token for the Hub.

@@ -1,6 +1,6 @@
 """Mistakes of users end in one line that gives the remedy, with exit code 2 and no files left behind.
 
-docs/bad-input.md shows a message of each kind of mistake, and these messages are compared word for word.
+docs/doctor.md shows a message of each kind of mistake, and these messages are compared word for word.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tables import check_rows
 from dcpcse.cli.main import COMMANDS, find_command, main
 from dcpcse.serving.arguments import KEY_VARIABLE
 
-PAGE = ROOT / "docs/bad-input.md"
+PAGE = ROOT / "docs/doctor.md"
 PROGRESS = re.compile(r"(encode|score|index|mine): +\d+%|Generating \w+ split: ")  # the last one is of datasets
 
 

@@ -523,7 +523,7 @@ def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attemp
 
 
 def test_a_few_kills_at_random_moments_lose_nothing(pairs):
-    """200 of them, by the same script, stand in docs/results.md."""
+    """200 of them, by the same script, stand in docs/reproduction.md."""
     done = pairs.alone("tests/stress/kills.py", "--runs", 1, "--kills", 3)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 kills in 1 runs" in done.stdout

@@ -1,4 +1,4 @@
-"""The table of docs/numerics.md: what embeddings and gradients may not hang on, for every method and pooler.
+"""The table of docs/training.md: what embeddings and gradients may not hang on, for every method and pooler.
 
 What is promised elsewhere too (saving, seeds, processes, packing) has its test there; the table names it.
 """
@@ -107,7 +107,7 @@ def test_all_methods_and_poolers_are_here():
 
 def test_every_test_that_the_table_names_is_there():
     tests = Path(__file__).parents[1]
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (tests.parent / "docs/numerics.md").read_text(encoding="utf-8"))
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (tests.parent / "docs/training.md").read_text(encoding="utf-8"))
     assert len(named) >= 20
     assert all(f"def {test}(" in (tests / file).read_text(encoding="utf-8") for file, test in named)
 

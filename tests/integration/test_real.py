@@ -51,7 +51,7 @@ def part_of_sts_benchmark(real_data, tmp_path_factory) -> str:
 
 
 def test_a_few_steps_raise_the_dev_score_of_cls(minilm, part_of_sts_benchmark, wikipedia, train):
-    """75 steps of 64 take the whole dev set from 79.73 to about 84.9 (docs/results.md)."""
+    """75 steps of 64 take the whole dev set from 79.73 to about 84.9 (docs/reproduction.md)."""
     run = train(
         minilm,
         wikipedia,

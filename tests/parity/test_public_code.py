@@ -1,6 +1,6 @@
 """Every method against the recorded losses, gradients and embeddings of its paper's public code (public_code/).
 
-docs/fidelity.md holds the largest differences; this file writes that table if DCPCSE_WRITE_TABLE=1 is set.
+docs/reproduction.md holds the largest differences; this file writes that table if DCPCSE_WRITE_TABLE=1 is set.
 """
 
 import math
@@ -42,7 +42,7 @@ from dcpcse.data.training_data import load_training_file
 from dcpcse.methods.shared.prototypes import PAPER
 
 TOLERANCE = 1e-6
-PAGE = Path(__file__).parents[2] / "docs/fidelity.md"
+PAGE = Path(__file__).parents[2] / "docs/reproduction.md"
 WRITES = bool(os.environ.get("DCPCSE_WRITE_TABLE"))
 CASES = cases()
 BY_DESIGN = {
@@ -408,7 +408,7 @@ def test_a_template_that_ends_in_mask_is_read_at_its_mask(kind, bench):
         assert (1e-3 < off < 2e-2) if differs else off < 1e-12
 
 
-# docs/fidelity.md
+# docs/reproduction.md
 
 
 COLUMNS = {"loss": ("loss",), "gradients": ("gradients",), "embeddings": ("embeddings", "queue")}

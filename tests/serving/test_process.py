@@ -21,7 +21,7 @@ from dcpcse.serving.monitoring import FOLDER_VARIABLE
 from dcpcse.serving.security import bind
 from dcpcse.serving.server import Processes
 
-MISTAKES = {  # further ones are in docs/bad-input.md
+MISTAKES = {  # further ones are in docs/doctor.md
     "host unknown": ("BASE --host no.such.host.invalid", "is no address of this machine"),
     "empty key file": ("BASE --api_key_file EMPTY", "contains no key"),
     "no key file": ("BASE --api_key_file nowhere", "cannot read the file"),

@@ -28,8 +28,7 @@ def test_pages_install_extras_in_a_clone_and_know_them(monkeypatch):
     found = {}
     for page in [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
         text = page.read_text(encoding="utf-8")
-        if page.name != "bad-input.md":  # its messages are those of the code, and of transformers
-            found |= dict.fromkeys(re.findall(r"pip\s+install[^`\n]*", text), page.name)
+        found |= dict.fromkeys(re.findall(r"pip\s+install[^`\n]*", text), page.name)
     assert found
     for command, page in found.items():
         (names,) = re.findall(r"\[(.*)\]", command) or [""]

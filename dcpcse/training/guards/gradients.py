@@ -125,7 +125,7 @@ SOLVED = 1e-3
 """A task counts as solved if the loss is at most this share of that of guessing.
 
 For batches of 64 this is a loss of 4.2e-3: the positive has a probability of 99.6 %. The share is below 3e-4 where a
-sentence encoder has nothing to learn, and above 4e-3 in other trainings (docs/guards.md).
+sentence encoder has nothing to learn, and above 4e-3 in other trainings (docs/training.md).
 """
 
 NOISE = 1e-8
