@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from dcpcse.encoders.backbones import Backbone, load_backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.templates import Template
@@ -48,7 +49,7 @@ def exact(model: SentenceEncoder, texts: list[str]) -> np.ndarray:
     """Return the embeddings computed in float64, one text at a time."""
     reference = copy.deepcopy(model).double()
     set_packed(reference, False)
-    read, pad = reference.tokenize(texts, None, ()), reference.tokenizer.pad_token_id
+    read, pad = reference.tokenize(texts, EncodeOptions()), reference.tokenizer.pad_token_id
     return torch.stack([reference(*read.batch([i], pad))[0] for i in range(len(texts))]).numpy()
 
 

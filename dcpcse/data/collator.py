@@ -16,6 +16,7 @@ from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.examples import EPOCH_KEY, ROW_KEY, Examples, ListedExamples, stack_indices
 from dcpcse.data.token_table import Tokenization
 from dcpcse.data.views import View, columns_of, max_added_tokens, random_span
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -149,7 +150,7 @@ class ViewCollator:
         """Return a guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
         columns = [examples.texts(column) for column in columns_of(self.views)]
         texts = [text for example in zip(*columns, strict=True) for text in example]
-        tokens = guide.tokenize(texts, guide.max_tokens, ())
+        tokens = guide.tokenize(texts, EncodeOptions(max_length=guide.max_tokens))
         ids, mask, slots = tokens.batch(range(len(texts)), guide.tokenizer.pad_token_id)
         inputs = {"input_ids": ids, "attention_mask": mask, **_named(slots)}
         tokens = {f"{prefix}{name}": t.unflatten(0, (len(examples), -1)) for name, t in inputs.items()}

@@ -332,14 +332,12 @@ class SentenceEncoder(nn.Module):
             batch_size: Maximum number of sentences per batch. None: 128 on a CPU, and no such maximum on a GPU.
                 Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
             normalize: Scale the embeddings to unit length. None: as the model's setting says.
-            options: The other fields of `EncodeOptions`, which are
-                max_length: Truncate texts to this number of tokens, including special tokens. None: only texts that
-                    exceed the model's maximum (`max_tokens`) are truncated, and one warning reports their number.
-                without: Token ids to remove from all texts, except special tokens.
-                show_progress: Show a progress bar.
-                truncate_dim: Return the first values (N, truncate_dim) of the embeddings, which are scaled to unit
-                    length afterwards if `normalize`; one warning reports a size that the model was not trained for
-                    (`matryoshka_dims`).
+            options: The other fields of `EncodeOptions`. `max_length` truncates texts to this number of tokens, with
+                special tokens included; by default, only texts that exceed the maximum (`max_tokens`) are truncated,
+                and one warning reports their number. `without` are token ids to remove from all texts, except special
+                tokens. `show_progress` shows a progress bar. `truncate_dim` returns the first values (N, truncate_dim)
+                of the embeddings, which are scaled to unit length afterwards if `normalize`; one warning reports a
+                size that the model was not trained for (`matryoshka_dims`).
 
         Raises:
             UserError: If an argument is invalid.
@@ -401,7 +399,12 @@ class SentenceEncoder(nn.Module):
         return self.finish(self(*args, packing=inputs.packing, normalize=False), options)
 
     def finish(self, embeddings: Tensor, options: EncodeOptions) -> Tensor:
-        """Return embeddings (N, H), as computed, in float32, shortened and scaled as the options and the model say."""
+        """Return embeddings in float32, shortened and scaled as the options and the model say.
+
+        Args:
+            embeddings: Embeddings (N, H), as computed.
+            options: Options of encoding.
+        """
         embeddings = embeddings[:, : options.truncate_dim].float()
         unit = self.normalize if options.normalize is None else options.normalize
         return F.normalize(embeddings, dim=-1) if unit else embeddings

@@ -12,7 +12,6 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from dcpcse.encoders.safe_loading import WEIGHT_FILES
 from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.manifest import (
     AdapterConfig,
@@ -22,7 +21,12 @@ from dcpcse.encoders.storage.manifest import (
     count_trained,
     parameters_of,
 )
-from dcpcse.inference.public_checkpoints.read import find_weight_file, recognise_checkpoint, tensor_headers
+from dcpcse.inference.public_checkpoints.read import (
+    WEIGHT_FILES,
+    find_weight_file,
+    recognise_checkpoint,
+    tensor_headers,
+)
 from dcpcse.training.run_history import find_scores, read_run
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint, read_beside_training

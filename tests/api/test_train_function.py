@@ -217,7 +217,7 @@ MISTAKES = {
     "another trainer": ({"trainer_class": transformers.Trainer}, "must be a subclass of dcpcse.Trainer"),
     "no data": ({"data": None}, "train_data is None; give sentences"),
     "no rows": ({"data": []}, "train_data: the list is empty; give at least one row"),
-    "rows of two lengths": ({"data": [("a", "b"), ("a",)]}, "train_data: row 2 has 1 column, rows before have 2"),
+    "rows of two lengths": ({"data": [("a", "b"), ("a",)]}, "train_data: row 2: expected 2 cells, one for each of"),
     "numbers for sentences": ({"data": [1, 2]}, "train_data: row 1, column 1: expected a string but found the number"),
     "bytes for the data": ({"data": b"train.txt"}, "train_data: expected rows but found bytes b'train.txt'"),
     "one row": ({"data": ["a"]}, "train_data (list of 1 row) has 1 training example; give at least 2"),

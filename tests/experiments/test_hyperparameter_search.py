@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -179,6 +180,9 @@ def test_processes_share_one_search_and_no_try_is_made_twice(tmp_path):
     assert len(made) == len(set(made)) == 12
 
 
+SAMPLE = str(Path(__file__).parents[2] / "data/sample/sentences.txt")
+
+
 @pytest.mark.usefixtures("on_command_line")
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -188,7 +192,10 @@ def test_processes_share_one_search_and_no_try_is_made_twice(tmp_path):
         (["--overwrite_output_dir"], "--overwrite_output_dir after --"),
         (["--preset", "d2cse/unsup"], "--preset"),
         ([], "--model_name_or_path is missing"),
-        (["--preset", "simcse/unsup-bert-base", "--pre_seq_len", "3"], "--pre_seq_len has no effect"),
+        (
+            ["--preset", "simcse/unsup-bert-base", "--pre_seq_len", "3", "--train_file", SAMPLE],
+            "--pre_seq_len has no effect",
+        ),
     ],
 )
 def test_options_that_train_py_refuses_are_refused_before_any_try(words, message, fake, tmp_path):

@@ -93,9 +93,8 @@ def test_the_search_scores_generated_templates(folder, tiny, sts_data, tmp_path,
     words = ["--model_name_or_path", tiny("bert"), "--custom_data", "--data_dir", sts_data]
     words += ["--output_dir", str(tmp_path / "out"), "--t5", folder, "--definitions", str(path), "--generate", "4"]
     assert run(search_templates_command, words) == 0
-    rows = (tmp_path / "out/scores.jsonl").read_text(encoding="utf-8").splitlines()[1:]
-    scored = [json.loads(row)["template"] for row in rows]
-    assert scored == [str(template) for template in generate_templates(*load_t5(folder), EXAMPLES, 4)]
+    record = json.loads((tmp_path / "out/scores.json").read_text(encoding="utf-8"))
+    assert list(record["scores"]) == [str(template) for template in generate_templates(*load_t5(folder), EXAMPLES, 4)]
 
 
 def test_definitions_end_at_line_feeds_only(tmp_path):

@@ -17,6 +17,7 @@ from dcpcse.encoders import frozen_layers
 from dcpcse.encoders import frozen_layers as prepacking
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import evaluating, load_backbone
+from dcpcse.encoders.encode_options import EncodeOptions
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.frozen_layers import prepacked
 from dcpcse.encoders.sentence_encoder import plain_encoder
@@ -179,7 +180,7 @@ def test_threads_that_add_to_an_index_lose_nothing(backend):
 
 def test_threads_that_encode_files_count_their_own_truncated_texts(tiny, sentences, caplog):
     model, text = plain_encoder(load_backbone(tiny("bert")), "avg"), " ".join(sentences)
-    job = EncodeJob("tiny", SimpleNamespace(batch_size=8), "float32", False, None, False)
+    job = EncodeJob("tiny", SimpleNamespace(), EncodeOptions(batch_size=8), "float32")
     calls = [lambda n=n: job.encode(model, Chunk(n, ["short", *[text * 2] * n])).truncated for n in range(4)]
     require_same_as_alone(calls, np.testing.assert_equal, rounds=10)
     assert not caplog.records

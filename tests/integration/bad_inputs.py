@@ -687,7 +687,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case(
             "the score of pairs beside own retrieval",
-            "train ... --do_eval --eval_retrieval beir --metric_for_best_model pairs_spearman",
+            "train ... --do_eval --eval_retrieval beir:test --metric_for_best_model pairs_spearman",
             "retrieval_ndcg_at_10",
             prepare=_beir(),
         ),

@@ -96,7 +96,7 @@ REFUSED = {
     "same label": (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "have the same label 'a'"),
     "base": (["MODEL", "--sentences", "FILE", "--base", "MODEL"], "applies to output folders of train.py"),
     "pooler": (["RESULT", "--sentences", "FILE", "--pooler", "avg"], "--pooler avg: does not apply to output folders"),
-    "no file": (["MODEL", "--sentences", "nowhere.txt"], "--sentences nowhere.txt: cannot read the file"),
+    "no file": (["MODEL", "--sentences", "nowhere.txt"], "--sentences nowhere.txt does not exist"),
     "cache": (["MODEL", "--sentences", "FILE", "--cache_dir", "FILE"], "--cache_dir"),
 }
 

@@ -156,7 +156,7 @@ def test_an_incomplete_checkpoint_has_no_name_and_is_removed(whole, text, tmp_pa
             raise MemoryError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MaskedLMTrainer, "save_random_state", fails)
+        patch.setattr(MaskedLMTrainer, "_save_rng_state", fails)
         assert command(text, folder, tokenizer=whole) == 2
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-3"]
     (folder / ".checkpoint-6.0123456789abcdef.part").mkdir()

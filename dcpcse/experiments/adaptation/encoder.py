@@ -9,8 +9,8 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.experiments.adaptation.settings import Options
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import OWN_POOLER, is_trained, load_plain
+from dcpcse.inference.public_checkpoints.read import find_checkpoint
 from dcpcse.inference.st_folder import modules_folder
-from dcpcse.training.checkpoints import find_checkpoint
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.files import require_encoder_path
