@@ -72,7 +72,9 @@ def test_a_column_of_positives_that_may_be_classes_is_said(tiny, train, tool, tm
     (file := tmp_path / "news.csv").write_text("\n".join(["text,category", *rows]) + "\n", encoding="utf-8")
     said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "out", max_steps=1)).said
     told = "has 2 different values in 20 rows: 'Sports', 'World news'; name it class if it has classes"
-    assert f"{file}: the column 'category' is in the place of sentences but {told}" in said and "steps per second" in said
+    assert (
+        f"{file}: the column 'category' is in the place of sentences but {told}" in said and "steps per second" in said
+    )
     file.write_text(file.read_text(encoding="utf-8").replace("category", "class"), encoding="utf-8")
     said = tool(train_command, train.argv(tiny("bert"), str(file), tmp_path / "named", max_steps=1)).said
     assert "different values" not in said and "2 classes of 10 sentences each" in said
