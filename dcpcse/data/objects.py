@@ -127,7 +127,7 @@ def _of_pandas(frame: Any, name: str) -> Table:
 def _of_dataset(data: Any, name: str) -> Table:
     names = data.format["columns"]
     batches = data.with_format("arrow", columns=names).iter(batch_size=BATCH_ROWS)
-    rows, picked = _rows_of_batches(batches), "{name}.select_columns([{0}])"
+    rows, picked = rows_of_batches(batches), "{name}.select_columns([{0}])"
     return Table(name, tuple(names), rows, _kind(data), picked, class_names=_class_names(data.features))
 
 
@@ -143,7 +143,7 @@ def _of_arrow(data: Any, name: str) -> Table:
     pieces = (batch.slice(start, BATCH_ROWS) for batch in reader for start in range(0, len(batch), BATCH_ROWS))
     picked = "{name}.select([{0}])" if isinstance(data, pa.Table) else ""
     names, words = tuple(reader.schema.names), _class_names(_features(reader.schema))
-    return Table(name, names, _rows_of_batches(pieces), _kind(data), picked, class_names=words, taken_once=once)
+    return Table(name, names, rows_of_batches(pieces), _kind(data), picked, class_names=words, taken_once=once)
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
@@ -155,7 +155,7 @@ def _features(schema: Any) -> Mapping[str, Any]:
     return Features.from_arrow_schema(schema)
 
 
-def _rows_of_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+def rows_of_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of Arrow tables or record batches."""
     for batch in batches:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

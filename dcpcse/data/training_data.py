@@ -23,7 +23,7 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.data.checks import ColumnContents, ColumnProblem, header_problems, score_problems, warn_of_format
 from dcpcse.data.columns import SCORE, Columns, Header, LabelCounter
 from dcpcse.data.duplicates import DuplicateCounts, Duplicates
-from dcpcse.data.objects import open_table
+from dcpcse.data.objects import open_table, rows_of_batches
 from dcpcse.data.readers import delimiter_of, format_of, open_file, reader_of, rows_sha256, unreadable
 from dcpcse.data.tables import Table, TextRow, read_rows
 from dcpcse.utils import schema
@@ -290,8 +290,7 @@ class TrainingData:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield the cells of each row; few rows are in memory at once."""
-        for batch in self.dataset.with_format("arrow").iter(batch_size=BATCH_ROWS):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from rows_of_batches(self.dataset.with_format("arrow").iter(batch_size=BATCH_ROWS))
 
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return the row number, the location and the sentences of each of the given rows of the dataset.

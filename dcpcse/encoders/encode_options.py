@@ -4,7 +4,7 @@ torch is not imported, because encoding with an ONNX file does not need it.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -106,6 +106,17 @@ class EncodeOptions(Options):
         """Return the options that a record contains among other entries; those that it lacks have their defaults."""
         names = {kind.name for kind in fields(cls) if kind.init}
         return cls(**{name: value for name, value in record.items() if name in names and value is not None})
+
+    def differing(self, recorded: "EncodeOptions") -> Iterator[tuple[str, Any, Any]]:
+        """Yield the name and the value of each option that is given, but recorded otherwise, and the recorded value.
+
+        Args:
+            recorded: The options that a record contains. The recorded value is None for one that it lacks.
+        """
+        known = recorded.recorded()
+        for name, value in self.recorded().items():
+            if value != known.get(name):
+                yield name, value, known.get(name)
 
     def require_only(self, names: Collection[str], what: str) -> None:
         """Raise OptionError for a given option that is not one of these names. what: what lacks it, for messages."""

@@ -3,8 +3,9 @@
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from types import NoneType
 from typing import Any, Self, get_args
 
@@ -241,20 +242,32 @@ def require_kinds(arguments: Any) -> None:
 
     In paths, the home folder replaces `~`. Of fields with several types, only paths are changed.
     """
+    for name, check, takes_none in _kind_checks(type(arguments)):
+        value = getattr(arguments, name)
+        if check and not (value is None and takes_none):
+            setattr(arguments, name, check(name, value))
+        elif isinstance(value, str):
+            setattr(arguments, name, os.path.expanduser(value))
+
+
+@cache
+def _kind_checks(arguments_type: type) -> Sequence[tuple[str, Callable[[str, Any], Any] | None, bool]]:
+    """Return the name of each field, the check of its type (None if it has several), and whether it may be None.
+
+    They are found once for a class: a server makes options for every request.
+    """
     checks = {
         **{list[str]: list_of_locations, list[int]: whole_numbers, list[float]: numbers},
         **{bool: truth_value, int: whole_number, float: number, str: location},
     }
     of_texts = {location: string, list_of_locations: list_of_strings}
-    for option_field in fields(arguments):
-        value = getattr(arguments, option_field.name)
+    rows = []
+    for option_field in fields(arguments_type):
         kinds = {option_field.type} if option_field.type in checks else {*get_args(option_field.type)} - {NoneType}
         check = checks.get(kinds.pop()) if len(kinds) == 1 else None
-        if check and (value is not None or option_field.type in checks):
-            check = of_texts.get(check, check) if option_field.metadata.get("text") else check
-            setattr(arguments, option_field.name, check(option_field.name, value))
-        elif isinstance(value, str):
-            setattr(arguments, option_field.name, os.path.expanduser(value))
+        check = of_texts.get(check, check) if option_field.metadata.get("text") else check
+        rows.append((option_field.name, check, option_field.type not in checks))
+    return rows
 
 
 _COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a third column of"}

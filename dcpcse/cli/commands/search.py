@@ -144,11 +144,9 @@ def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceInd
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built from the present {args.sentences}; {remedy}")
-    recorded = index.options.recorded()
-    for name, value in args.recorded().items():
-        if value != recorded.get(name):
-            has = f"with {recorded[name]}" if name in recorded else "without it"
-            raise UserError(f"--{name} {value}: the index in {args.index} was built {has}; {remedy}")
+    for name, value, recorded in args.differing(index.options):
+        has = "without it" if recorded is None else f"with {recorded}"
+        raise UserError(f"--{name} {value}: the index in {args.index} was built {has}; {remedy}")
     if args.num_cells not in (None, index.num_cells):
         has = f"the index in {args.index} has {index.num_cells or 'none'}"
         raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")

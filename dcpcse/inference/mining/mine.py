@@ -114,10 +114,8 @@ def _open_index(
     """
     if isinstance(corpus, Path):
         index = SentenceIndex.load(corpus, model, args.backend)
-        recorded = index.options.recorded()
-        for name, value in args.recorded().items():
-            if value != recorded.get(name):
-                raise OptionError(name, value, f"the index {corpus} was built otherwise", "leave it out")
+        for name, value, _ in args.differing(index.options):
+            raise OptionError(name, value, f"the index {corpus} was built otherwise", "leave it out")
         return index
     texts = pairs.positives
     if corpus is not None:
