@@ -302,7 +302,8 @@ def test_other_masks_and_roberta_learn(tmp_path, options, monkeypatch):
     text.write_text("\n".join(lines), encoding="utf-8")
     long = {"max_steps": 120, "learning_rate": 0.02, "pretraining_dropout": 0, "save_steps": 200, "eval_steps": 120}
     long |= {"logging_steps": 60, "causal_steps": 0.25}
-    assert command(text, tmp_path / "out", **{"vocab_size": 40, **options, **long}) == 0
+    # There is room for all words: among tokens of equal frequency, a smaller vocabulary has random ones.
+    assert command(text, tmp_path / "out", **{"vocab_size": 120, **options, **long}) == 0
     curve = read_record(tmp_path / "out")["curve"]
     assert curve[-1]["loss"] < curve[0]["loss"] - 0.5
     log = read_record(tmp_path / "out")["training_log"]
