@@ -6,9 +6,11 @@ import gc
 import hashlib
 import importlib.util
 import os
+import random
 import signal
 import sys
 import tarfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +31,40 @@ STSB = "downstream/STS/STSBenchmark"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run every case of the tests that are marked as a grid")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard also where the tests run in the background, in which shells ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --whole, run a sample of the tests marked as a grid; a case that is named on the command line runs."""
+    if config.getoption("whole") or any("[" in argument for argument in config.args):
+        return
+    grids = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("grid") and hasattr(item, "callspec"):
+            grids[item.path].append(item)
+    deselected = {item for grid in grids.values() for item in set(grid).difference(sample_of_grid(grid))}
+    if deselected:
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
+
+
+def sample_of_grid(items: list[pytest.Function], times: int = 2) -> list[pytest.Function]:
+    """Return a sample in which every test, and every value of every parameter, occurs at least twice, if it can."""
+    occurrences, sample = Counter(), []
+    for item in random.Random(0).sample(items, len(items)):
+        values = [(name, str(value)) for name, value in sorted(item.callspec.params.items())]
+        coordinates = [("test", item.originalname), *values]
+        if any(occurrences[coordinate] < times for coordinate in coordinates):
+            sample.append(item)
+            occurrences.update(coordinates)
+    return sample
 
 
 @pytest.fixture(scope="session", autouse=True)

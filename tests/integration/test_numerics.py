@@ -43,6 +43,8 @@ FROZEN = [
 ]
 """What `--encoder_dtype` is for."""
 
+pytestmark = pytest.mark.grid
+
 SUBJECTS = [*RECIPES, *(f"plain {name}" for name in REPRESENTATIONS)]
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')
 
