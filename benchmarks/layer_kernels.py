@@ -1,7 +1,7 @@
 """Check and time the kernels of frozen layers on a GPU, and the training step that uses them.
 
     python benchmarks/layer_kernels.py [--output_file FILE] [--only step losses profile errors times] [--pairs 256 512]
-    TRITON_INTERPRET=1 python benchmarks/layer_kernels.py --device cpu
+    TRITON_INTERPRET=1 python benchmarks/layer_kernels.py --device cpu [--only errors bytes]
 
 step      a training step of BERT-base's shape: with the kernels, without them, by the public technique, and of full
           fine-tuning; and the time in which the CPU starts the work of a step
@@ -11,8 +11,11 @@ errors    outputs and gradients against PyTorch in float64, with the dropout mas
           NumPy, as a share of the largest value; and whether a second run gives the same bits
 times     (not by default) forward and backward of the kernels in bfloat16 at 10,922 rows, and of the operations that
           they replace
+bytes     (on the CPU only) how many bytes the operations of a step read and write, with the kernels and without them,
+          counted from the shapes of their tensors, and the time that 3 TB/s would take
 
-A part that fails is reported, and the next one runs. On the CPU, sizes are tiny and nothing is timed.
+A part that fails is reported, and the next one runs. On the CPU, nothing is timed, and the sizes of other parts than
+bytes are tiny.
 """
 
 import argparse
@@ -22,6 +25,7 @@ import statistics
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -31,6 +35,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "SentEval")]
@@ -284,13 +290,13 @@ def timed_steps(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[
 
 
 def step_sides(
-    args: argparse.Namespace, pairs: int, names: Sequence[str], dropout: float = 0.1
+    args: argparse.Namespace, pairs: int, names: Sequence[str], dropout: float = 0.1, full_size: bool = False
 ) -> dict[str, Callable[[], Any]]:
     import step_speed
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "data/encoder")
-    hidden, layers, heads = (64, 2, 2) if args.device == "cpu" else (768, 12, 12)
+    hidden, layers, heads = (64, 2, 2) if args.device == "cpu" and not full_size else (768, 12, 12)
     case = argparse.Namespace(
         text=ROOT / "data/sample/sentences.txt",
         lines=pairs,
@@ -356,7 +362,122 @@ def profile(args: argparse.Namespace) -> Rows:
     print(record.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=50))
 
 
-PARTS = {"step": step, "losses": losses, "profile": profile, "errors": errors, "times": times}
+MEMORY_BANDWIDTH = 3e12
+"""Bytes a second, about those of an H100."""
+
+OPERATIONS = {
+    "products": ("mm", "addmm", "addmm_", "bmm", "baddbmm", "linear"),
+    "attention": ("_forward_kernel", "_backward_kernel", "attention"),
+    "dropout, residual and normalisation": (
+        *("_add_norm_forward", "_add_norm_backward", "native_layer_norm", "native_layer_norm_backward"),
+        *("native_dropout", "native_dropout_backward", "add", "add_"),
+    ),
+    "GELU": ("gelu", "gelu_backward"),
+    "copies": (
+        "_to_copy",
+        "copy_",
+        "cat",
+        "stack",
+        "clone",
+        "index",
+        "index_select",
+        "index_copy",
+        "index_add",
+        "gather",
+    ),
+}
+"""Kind → names of operations and kernels."""
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes that operations read and write: those of every tensor that goes in or comes out, but for views.
+
+    Matrix products are not computed, since only their shapes matter. Dropout and attention count as the one operation
+    that they are on a GPU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = operation.overloadpacket.__name__
+        if name in ("mm", "addmm", "bmm"):
+            first, second = args[-2:]
+            result = first.new_empty((*first.shape[:-1], second.shape[-1]))
+        else:
+            result = operation(*args, **(kwargs or {}))
+        if not operation.is_view and not name.startswith(("empty", "new_empty", "detach", "_unsafe_view")):
+            self.count(name, (args, kwargs, result))
+        return result
+
+    def count(self, name: str, tensors: Any) -> None:
+        kind = next((kind for kind, names in OPERATIONS.items() if name in names), f"others: {name}")
+        # Expanded tensors are read from their storage.
+        sizes = (min(t.nbytes, t.untyped_storage().nbytes()) for t in tree_leaves(tensors) if isinstance(t, Tensor))
+        self.bytes[kind] += sum(sizes)
+        self.calls[kind] += 1
+
+    def start(self, kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], *args: Any, **kw: Any) -> None:
+        """Count a kernel instead of running it."""
+        self.count(kernel.__name__, arguments)
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **kw: Any
+    ) -> Tensor:
+        return _CountedAttention.apply(self, attn_mask, query, key, value)
+
+
+class _CountedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, traffic: Traffic, mask: Tensor | None, *states: Tensor) -> Tensor:
+        query, _, value = states
+        output = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        traffic.count("attention", (states, mask, output))
+        ctx.traffic, ctx.mask = traffic, mask
+        ctx.save_for_backward(*states, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *states, output = ctx.saved_tensors
+        gradients = [torch.empty_like(part) for part in states]
+        ctx.traffic.count("attention", (states, output, gradient, gradients, ctx.mask))
+        return None, None, *gradients
+
+
+def traffic(args: argparse.Namespace) -> Rows:
+    """Count the bytes of a step with and without the kernels."""
+    if args.device != "cpu":
+        return
+    import step_speed
+
+    from dcpcse.encoders import prefix_kernel
+
+    step_speed.uses_kernels = lambda attention, *_: attention != "torch"  # on the CPU too
+    prefix_kernel._emulates = lambda states: False  # copies that only the interpreter needs
+    names = ("packed", "without kernels")
+    steps = {pairs: step_sides(args, pairs, names, full_size=True) for pairs in args.pairs}
+    for pairs, name in itertools.product(args.pairs, names):
+        counted = Traffic()
+        kernels.start = prefix_kernel.start = counted.start
+        F.scaled_dot_product_attention = counted.attention
+        F.dropout = lambda states, p=0.5, training=True, inplace=False: (
+            torch.native_dropout(states, p, True)[0] if training and p else states
+        )
+        with counted:
+            steps[pairs][name]()
+        yield f"{name}, {pairs} pairs", figures(counted.bytes.total(), counted.calls.total())
+        for kind, size in counted.bytes.most_common(8):
+            yield f"{name}, {pairs} pairs: {kind}", figures(size, counted.calls[kind])
+
+
+def figures(size: int, calls: int) -> dict[str, float]:
+    return {"GB": size / 1e9, "ms at 3 TB/s": 1000 * size / MEMORY_BANDWIDTH, "calls": calls}
+
+
+PARTS = {"step": step, "losses": losses, "profile": profile, "errors": errors, "times": times, "bytes": traffic}
 
 
 if __name__ == "__main__":
