@@ -42,7 +42,10 @@ DOCUMENTS, QUERIES = 8192, 512
 class IdentifiedTexts:
     """N documents or N queries with their ids.
 
-    name: what they are. ids: N different strings. source, lines, unit: see `senteval.data.ScoredPairs`.
+    Args:
+        name: What they are.
+        ids: N different strings.
+        source, lines, unit: See `senteval.data.ScoredPairs`.
     """
 
     name: str
@@ -73,8 +76,11 @@ class IdentifiedTexts:
 class BeirResult:
     """The scores of a ranking, as means over queries and as fractions; see the module docstring.
 
-    queries, documents: their numbers. queries_left_out: number of the queries without a relevant document, which are
-    not scored. query_ndcg: nDCG@10 of each query (Q,). gold: number of relevant documents of each query (Q,).
+    Args:
+        queries, documents: Their numbers.
+        queries_left_out: Number of the queries without a relevant document, which are not scored.
+        query_ndcg: nDCG@10 of each query (Q,).
+        gold: Number of relevant documents of each query (Q,).
     """
 
     task: str
@@ -110,8 +116,11 @@ class BeirResult:
 class BeirTask:
     """Retrieval among N documents for Q queries, each of which has a relevant document.
 
-    relevant: for each query, row of a relevant document → its score in the judgements, above 0. split: the name of the
-    judgements. queries_left_out: see `BeirResult`. contents: file, or name of data without a file → its content.
+    Args:
+        relevant: For each query, row of a relevant document → its score in the judgements, above 0.
+        split: The name of the judgements.
+        queries_left_out: See `BeirResult`.
+        contents: File, or name of data without a file → its content.
     """
 
     name: str
@@ -192,10 +201,13 @@ def top_documents(
 ) -> np.ndarray:
     """Return the rows (Q, K) of the documents with the largest cosines, best first; K is `DEPTH` or N if it is less.
 
-    queries: unit vectors (Q, H) in float64. documents: called with slices of rows, returns unit vectors of documents.
-    ids: the N different ids of the documents; of documents whose cosines are equal when rounded to 2⁻³⁰, that with the
-    largest id is first. ignored: row of the document that each query (Q,) ignores, or -1. -1 fills the places of
-    missing rows. device: where cosines are computed; a CPU in place of a device that has no float64.
+    Args:
+        queries: Unit vectors (Q, H) in float64.
+        documents: Called with slices of rows, returns unit vectors of documents.
+        ids: The N different ids of the documents; of documents whose cosines are equal when rounded to 2⁻³⁰, that with
+            the largest id is first.
+        ignored: Row of the document that each query (Q,) ignores, or -1. -1 fills the places of missing rows.
+        device: Where cosines are computed; a CPU in place of a device that has no float64.
     """
     device = "cpu" if device.startswith("mps") else device
     by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__))
@@ -220,7 +232,9 @@ def top_documents(
 def ranking_scores(ranking: np.ndarray, relevant: Sequence[Mapping[int, float]]) -> dict[str, np.ndarray]:
     """Return the scores (Q,) of each query by the names of `BeirResult`; see the module docstring for their meaning.
 
-    ranking: rows (Q, K) of documents, best first, -1 for none. relevant: see `BeirTask`.
+    Args:
+        ranking: Rows (Q, K) of documents, best first, -1 for none.
+        relevant: See `BeirTask`.
     """
     gains = np.zeros((len(relevant), max(DEPTH, ranking.shape[1])))
     best = np.zeros((len(relevant), CUTOFF))

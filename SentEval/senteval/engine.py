@@ -77,8 +77,13 @@ class Params(dict):
 class SE:
     """Evaluates the encoder of a script. `results` is the last return value of `eval`.
 
-    params, batcher, prepare: see the module docstring. batcher and prepare get the same `Params` object in every call,
-    with the name of the task as `current_task`. Raises DataError if params are unusable.
+    batcher and prepare get the same `Params` object in every call, with the name of the task as `current_task`.
+
+    Args:
+        params, batcher, prepare: See the module docstring.
+
+    Raises:
+        DataError: If params are unusable.
     """
 
     def __init__(self, params: Mapping[str, Any], batcher: Batcher, prepare: Prepare | None = None) -> None:

@@ -101,7 +101,11 @@ class LoadedFewShot:
 
 
 def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.random.Generator) -> np.ndarray:
-    """Draw `shots` row numbers per class from pool, without replacement. labels: of all rows."""
+    """Draw `shots` row numbers per class from pool, without replacement.
+
+    Args:
+        labels: Of all rows.
+    """
     of_class = [pool[labels[pool] == label] for label in np.unique(labels[pool])]
     return np.concatenate([random.choice(rows, shots, replace=False) for rows in of_class])
 

@@ -35,8 +35,10 @@ TENACITY = 3
 class RelatednessResult:
     """Correlations (as fractions) and mean squared error of the predicted grades.
 
-    predictions: grades (n_test,) from 1 to 5, in the order of the file. In dev mode everything except dev_spearman is
-    None.
+    In dev mode everything except dev_spearman is None.
+
+    Args:
+        predictions: Grades (n_test,) from 1 to 5, in the order of the file.
     """
 
     task: str

@@ -31,8 +31,11 @@ CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 class Line(NamedTuple):
     """One line of a file without its line break, or one row of other data.
 
-    path: the file, or the name of data that are not in a file. number: counted from 1. remedy: the advice in error
-    messages. unit: what is counted if it is not lines, such as "row".
+    Args:
+        path: The file, or the name of data that are not in a file.
+        number: Counted from 1.
+        remedy: The advice in error messages.
+        unit: What is counted if it is not lines, such as "row".
     """
 
     path: Path
@@ -114,9 +117,13 @@ def read_lines(
 ) -> list[Line]:
     """Return the lines of a UTF-8 file, without a byte-order mark, the final line break and blank lines at the end.
 
-    or_latin1: read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks. remedy: the
-    advice in error messages. with_blank_end: also return the blank lines at the end, if they have a meaning. Raises
-    DataError if the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
+    Args:
+        or_latin1: Read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks.
+        remedy: The advice in error messages.
+        with_blank_end: Also return the blank lines at the end, if they have a meaning.
+
+    Raises:
+        DataError: If the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
     """
     try:
         raw = read_bytes(path)

@@ -36,8 +36,11 @@ TASKS, LANGUAGES = "tasks", "languages"
 class ModelScore:
     """A model's score × 100 on a task, the mean over its runs, with its confidence interval.
 
-    low, high: None if the task has only main scores. size: number of test pairs, examples or, for an average of main
-    scores, tasks; None for other averages and for main scores. covers: what the interval covers.
+    Args:
+        low, high: None if the task has only main scores.
+        size: Number of test pairs, examples or, for an average of main scores, tasks; None for other averages and for
+            main scores.
+        covers: What the interval covers.
     """
 
     task: str
@@ -54,8 +57,10 @@ class ModelScore:
 class ModelDifference:
     """The score × 100 of the model `second` less that of `first`, with its interval and two-sided p-value.
 
-    low, high, p: None if the task has only main scores. p_holm: p adjusted for the number of tasks; None for averages,
-    which are one test each. verdict: which model is better, by p_holm or, for averages, by p.
+    Args:
+        low, high, p: None if the task has only main scores.
+        p_holm: p adjusted for the number of tasks; None for averages, which are one test each.
+        verdict: Which model is better, by p_holm or, for averages, by p.
     """
 
     task: str
@@ -172,8 +177,12 @@ def compare_runs(
 ) -> Comparison:
     """Compare models by the outcomes of their runs on the tasks that all runs have.
 
-    models: name → runs with different seeds. Raises UserError if there is one model only, if runs differ in mode or
-    data, if a run is given twice as two seeds, or if a task has too few examples.
+    Args:
+        models: Name → runs with different seeds.
+
+    Raises:
+        UserError: If there is one model only, if runs differ in mode or data, if a run is given twice as two seeds, or
+            if a task has too few examples.
     """
     if len(models) < 2:
         raise UserError(f"{plural(len(models), 'model')} given; give at least two models to compare")
@@ -377,7 +386,11 @@ def _add_to_families(name: str, families: Mapping[str, tuple[str, ...]], members
 
 
 def _average(name: str, of_family: Sequence[_Row], unit: str, samples: int, seed: Sequence[int]) -> _Row:
-    """Return the average of rows. unit: what they are, if they are resampled."""
+    """Return the average of rows.
+
+    Args:
+        unit: What they are, if they are resampled.
+    """
     if len(of_family) == 1:
         return of_family[0]
     if all(one.has_examples for one in of_family):

@@ -201,7 +201,11 @@ def _outcomes(evaluation: "EvaluationResult", source: str) -> "RunOutcomes":
 def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunOutcomes":
     """Return a run with the chosen tasks of senteval, and all tasks of own data and of mteb.
 
-    name: of the model, for messages. Raises UserError if there are none.
+    Args:
+        name: Of the model, for messages.
+
+    Raises:
+        UserError: If there are none.
     """
 
     def kept(task: str) -> bool:

@@ -10,8 +10,11 @@ from dcpcse.encoders.pooling import BIAS_NAMES
 class LegacyNames:
     """The old option names of one tool.
 
-    renamed: old name → new name; the value is kept. meaning: old switch → arguments that replace it. gone: option that
-    is left out with its values → reason. overruled: old switch → options that are left out beside it, as `gone`.
+    Args:
+        renamed: Old name → new name; the value is kept.
+        meaning: Old switch → arguments that replace it.
+        gone: Option that is left out with its values → reason.
+        overruled: Old switch → options that are left out beside it, as `gone`.
     """
 
     renamed: Mapping[str, str]

@@ -16,7 +16,8 @@ from dcpcse.utils.signals import resumable
 class Command(NamedTuple):
     """A command: its heading in the help, its module in `commands`, what it does, and its name in earlier versions.
 
-    resumes: whether the same command continues after an interruption with what it has finished.
+    Args:
+        resumes: Whether the same command continues after an interruption with what it has finished.
     """
 
     group: str

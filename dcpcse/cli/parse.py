@@ -96,7 +96,11 @@ def _named_model(argv: Sequence[str]) -> list[str]:
 
 
 def training_parser(method: str | None = None) -> Parser:
-    """Return the parser of train.py. method: the method whose own options `--help` shows."""
+    """Return the parser of train.py.
+
+    Args:
+        method: The method whose own options `--help` shows.
+    """
     from dcpcse.methods import METHODS
     from dcpcse.training.options import training_option_parser
 
@@ -141,7 +145,9 @@ def _program(command: str, script: str) -> str:
 def _given(parser: Parser, argv: Sequence[str], names: LegacyNames) -> dict[str, Any]:
     """Return the options given on a command line, without defaults.
 
-    argv: optionally a .json or .yaml file of options, then options, which override the file. names: old option names.
+    Args:
+        argv: Optionally a .json or .yaml file of options, then options, which override the file.
+        names: Old option names.
     """
     argv = list(argv)
     from_file: dict[str, Any] = {}

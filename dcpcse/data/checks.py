@@ -69,7 +69,8 @@ LeaveOut = Callable[[Sequence[str]], str]
 class ColumnProblem:
     """What is probably wrong with a column: its name (`header`), its text (`column`) or its scores (`scores`).
 
-    is_fatal: whether training on it would be useless.
+    Args:
+        is_fatal: Whether training on it would be useless.
     """
 
     what: str
@@ -109,7 +110,11 @@ class ColumnContents:
 
 
 class _Contents:
-    """What one column contains. first: its first three different values. most_values: of a column of labels."""
+    """What one column contains. first: its first three different values.
+
+    Args:
+        most_values: Of a column of labels.
+    """
 
     def __init__(self, most_values: int) -> None:
         self.first: list[str] = []
@@ -337,7 +342,11 @@ def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTraine
 
 
 def describe_unknown(share: float, token: str) -> str:
-    """Return the problem of a text with this share of unknown tokens. token: what the tokenizer reads them as."""
+    """Return the problem of a text with this share of unknown tokens.
+
+    Args:
+        token: What the tokenizer reads them as.
+    """
     percent = f"{100 * share:.1f}" if share >= 0.001 else "less than 0.1"
     return f"{percent} % of the tokens are unknown to the tokenizer, which reads all of them as {token}"
 

@@ -95,11 +95,14 @@ class ViewCollator:
     ) -> None:
         """Create the collator.
 
-        max_length: the maximum number of tokens of a text, including special tokens; with templates, the maximum
-        number of tokens of the sentence alone. templates: the templates that the views refer to by index. prefix: the
-        text before each sentence that is in no template. width: the size of the embedding layer's output, which
-        augmentations need. seed: the seed of augmentations, and of the choice of a template in views with several
-        templates. guides: name → encoder whose tokens of the sentences are also in the batch (see `guide_inputs`).
+        Args:
+            max_length: The maximum number of tokens of a text, including special tokens; with templates, the maximum
+                number of tokens of the sentence alone.
+            templates: The templates that the views refer to by index.
+            prefix: The text before each sentence that is in no template.
+            width: The size of the embedding layer's output, which augmentations need.
+            seed: The seed of augmentations, and of the choice of a template in views with several templates.
+            guides: Name → encoder whose tokens of the sentences are also in the batch (see `guide_inputs`).
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -194,7 +197,11 @@ class ViewCollator:
         examples: Examples,
         tokenized: dict[tuple[str, Tokenization], TokenIds],
     ) -> TokenIds:
-        """Return the ids of a view's sentences for the chosen templates (B,). tokenized: what is tokenised already."""
+        """Return the ids of a view's sentences for the chosen templates (B,).
+
+        Args:
+            tokenized: What is tokenised already.
+        """
         ways = {index: self._way(view, index) for index in np.unique(chosen).tolist()}
         distinct = list(dict.fromkeys(ways.values()))
         for way in distinct:
@@ -232,8 +239,10 @@ class ViewCollator:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return padded ids (B, V, L), and where in its row each sentence begins, and each row ends, both (B, V).
 
-        contents: the ids of the sentences of each view. chosen: the indices of their surroundings, (B, V). lengths:
-        numbers of ids, (B, V).
+        Args:
+            contents: The ids of the sentences of each view.
+            chosen: The indices of their surroundings, (B, V).
+            lengths: Numbers of ids, (B, V).
         """
         before, after = (np.array([len(ids[side]) for ids in self.surroundings])[chosen] for side in (0, 1))
         stops = before + lengths
@@ -252,7 +261,8 @@ class ViewCollator:
 def _edits(cuts: Sequence[Sequence[Tensor | None]], starts: np.ndarray, length: int) -> dict[str, Tensor]:
     """Stack the masks of the sentences of each view; return {} without masks.
 
-    starts: where the sentences begin in their rows, (B, V).
+    Args:
+        starts: Where the sentences begin in their rows, (B, V).
     """
     widths = [cut.shape[1] for of_view in cuts for cut in of_view if cut is not None]
     if not widths:
@@ -283,7 +293,11 @@ def _prefix_of(guide: str) -> str:
 def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
     """Return a guide's token ids and mask, both (B, columns, L), its slots (B·columns, ...), if any, and packing.
 
-    name: the name of the guide. Raises UserError if another collator made the batch.
+    Args:
+        name: The name of the guide.
+
+    Raises:
+        UserError: If another collator made the batch.
     """
     prefix = _prefix_of(name)
     ids, mask = (batch.get(f"{prefix}{part}") for part in ("input_ids", "attention_mask"))
@@ -295,7 +309,8 @@ def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, S
 def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
     """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates.
 
-    of: the name prefix of a guide's tensors, for its slots.
+    Args:
+        of: The name prefix of a guide's tensors, for its slots.
     """
     prefix = f"{of}{SLOTS_PREFIX}"
     if not (tensors := _of(batch, prefix)):

@@ -39,7 +39,10 @@ Words = tuple[str, str]
 def label_text(label: Any) -> str:
     """Return the text of a label, the same for each of its forms: `1` for 1.0 and "1.0", `true` for True and "True".
 
-    label: a string, a boolean or a number. The text is stripped.
+    The text is stripped.
+
+    Args:
+        label: A string, a boolean or a number.
     """
     if isinstance(label, str):
         text = label.strip()
@@ -116,8 +119,11 @@ _SEVERAL_POSITIVES = re.compile("OP{2,}N*")
 class Columns(tuple[str, ...]):
     """The roles of the columns of training data, with a summary of the labels.
 
-    classes: the classes that occur, of pairs in the order of `CLASSES`. scores: the smallest and the largest
-    score. Either is empty if the data have no labels of this kind, or if only the roles of the columns are known.
+    Either is empty if the data have no labels of this kind, or if only the roles of the columns are known.
+
+    Args:
+        classes: The classes that occur, of pairs in the order of `CLASSES`.
+        scores: The smallest and the largest score.
     """
 
     classes: tuple[str, ...]
@@ -178,7 +184,8 @@ def kind_of_role(role: str) -> str:
 class Header:
     """The names of the columns of a file or an object, and their roles.
 
-    words: the two words of binary labels, which are read as the scores 1 and 0; None for other labels.
+    Args:
+        words: The two words of binary labels, which are read as the scores 1 and 0; None for other labels.
     """
 
     names: tuple[str, ...]
@@ -200,9 +207,12 @@ def header_of(
 ) -> Header:
     """Return the names of columns with their roles.
 
-    first: the cells of a row that decides what a third column contains, if there is one (`binary_words`). example: a
-    function that returns, for the end of a message, how to keep only the given columns, or, without columns, some
-    that it chooses. Raises `error`, given a problem, unless these are columns of training data.
+    Raises `error`, given a problem, unless these are columns of training data.
+
+    Args:
+        first: The cells of a row that decides what a third column contains, if there is one (`binary_words`).
+        example: A function that returns, for the end of a message, how to keep only the given columns, or, without
+            columns, some that it chooses.
     """
     _require_names(names, error, example)
     words = binary_words(names[2], first[2]) if len(names) == len(first) == 3 else None

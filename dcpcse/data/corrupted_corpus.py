@@ -44,7 +44,9 @@ class CorpusRecord(schema.Open):
 class Corpus:
     """A corrupted corpus, in a folder that `dcpcse pretrain corrupt` wrote.
 
-    fingerprint: a sha256 of both files as they were read. ids: the memory-mapped ids, which keep their file open.
+    Args:
+        fingerprint: A sha256 of both files as they were read.
+        ids: The memory-mapped ids, which keep their file open.
     """
 
     folder: Path
@@ -55,7 +57,11 @@ class Corpus:
     @staticmethod
     @contextlib.contextmanager
     def create(folder: Path, shape: tuple[int, int, int], tokens: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """Create the file of ids, and yield a function that adds rows (n, views, L). tokens: size of vocabulary."""
+        """Create the file of ids, and yield a function that adds rows (n, views, L).
+
+        Args:
+            tokens: Size of vocabulary.
+        """
         kind = np.dtype(np.uint16 if tokens <= 2**16 else np.int32)
         with open(folder / IDS, "xb") as file:  # not memory-mapped: a full disk would kill the process
             header = {"descr": kind.str, "fortran_order": False, "shape": shape}

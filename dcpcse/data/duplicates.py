@@ -45,12 +45,17 @@ class Occurrences:
 class DuplicateCounts:
     """Counts of repetitions in a file.
 
-    duplicates: rows that equal an earlier row in all columns. identical: rows whose anchor equals one of their
-    positives. contradictory: rows whose anchor or a positive equals one of their negatives. relabelled: rows whose
-    sentence or pair of sentences occurs earlier with a different label. rows: total number of rows. pairs: number of
-    pairs of rows with the same anchor, plus, for each text, number of pairs of rows with this text as a positive. If
-    both rows of a pair are in one batch, each is a false negative of the other; of several positives, if they are
+    If both rows of a pair are in one batch, each is a false negative of the other; of several positives, if they are
     drawn. For labelled rows, which are not contrasted with each other, pairs is 0.
+
+    Args:
+        duplicates: Rows that equal an earlier row in all columns.
+        identical: Rows whose anchor equals one of their positives.
+        contradictory: Rows whose anchor or a positive equals one of their negatives.
+        relabelled: Rows whose sentence or pair of sentences occurs earlier with a different label.
+        rows: Total number of rows.
+        pairs: Number of pairs of rows with the same anchor, plus, for each text, number of pairs of rows with this
+            text as a positive.
     """
 
     duplicates: Occurrences
@@ -88,7 +93,11 @@ class Duplicates:
     """A counter of duplicate rows and uninformative pairs, filled while a file is read."""
 
     def __init__(self, roles: Iterable[str]) -> None:
-        """Create the counter. roles: those of the columns."""
+        """Create the counter.
+
+        Args:
+            roles: Those of the columns.
+        """
         columns = Columns.of(roles)
         self._labelled = columns.label is not None
         # Of each row: its number, the hash of its cells, and the hash of its sentences without the label or of each
@@ -153,7 +162,8 @@ class Duplicates:
     def _parts(self, column: int, columns: slice) -> Iterator[np.ndarray]:
         """Yield parts of the rows, each with all rows of some hashes in a column, in the order of the rows.
 
-        columns: the columns of the parts.
+        Args:
+            columns: The columns of the parts.
         """
         import numpy as np
 

@@ -76,10 +76,12 @@ class IndexedDataset(Dataset):
     """A dataset that adds the row number and the epoch to each example of a table.
 
     Examples may be others than the rows of the table: a subclass says in which cells of the table their sentences are.
-    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r.
+    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r. If there are any, a
+    data loader gets `TableExamples`, otherwise lists of dicts.
 
-    draws: whether the positives are drawn in each epoch. tables: the token ids of the sentences, by the way in which
-    they were tokenised. If there are any, a data loader gets `TableExamples`, otherwise lists of dicts.
+    Args:
+        draws: Whether the positives are drawn in each epoch. tables: the token ids of the sentences, by the way in
+            which they were tokenised.
     """
 
     draws = False
@@ -211,9 +213,14 @@ ANCHOR, POSITIVE = ROLES[:2]
 def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
     """Return the columns of the examples that a method is trained on, and the examples.
 
-    They are the rows of the data; sentences with classes get positives, and of several positives one is drawn. seed:
-    seed of the positives. positive: what the positive of a single sentence is, a value of --positive. Raises UserError
-    if the data are not single sentences and it differs from the default.
+    They are the rows of the data; sentences with classes get positives, and of several positives one is drawn.
+
+    Args:
+        seed: Seed of the positives.
+        positive: What the positive of a single sentence is, a value of --positive.
+
+    Raises:
+        UserError: If the data are not single sentences and it differs from the default.
     """
     columns = data.roles
     if positive != "dropout" and columns != (ANCHOR,):
@@ -237,7 +244,12 @@ class NextLinePairs(IndexedDataset):
     """
 
     def __init__(self, rows: Any, breaks: Sequence[int]) -> None:
-        """Create the dataset. rows: a table with the column `anchor`. breaks: rows with which a document begins."""
+        """Create the dataset.
+
+        Args:
+            rows: A table with the column `anchor`.
+            breaks: Rows with which a document begins.
+        """
         super().__init__(rows)
         is_last = np.zeros(len(rows), dtype=bool)
         is_last[[*(row - 1 for row in breaks if 0 < row < len(rows)), len(rows) - 1]] = True
@@ -272,7 +284,11 @@ class ClassPairs(IndexedDataset):
     draws = True
 
     def __init__(self, rows: Any, seed: int) -> None:
-        """Create the dataset. rows: a memory-mapped dataset with the columns `anchor` and `class`."""
+        """Create the dataset.
+
+        Args:
+            rows: A memory-mapped dataset with the columns `anchor` and `class`.
+        """
         super().__init__(rows)
         self.seed = seed
         encoded = rows.data.column(CLASS).dictionary_encode()
@@ -322,7 +338,11 @@ class OneOfSeveralPositives(IndexedDataset):
     draws = True
 
     def __init__(self, rows: Any, seed: int) -> None:
-        """Create the dataset. rows: a table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives."""
+        """Create the dataset.
+
+        Args:
+            rows: A table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives.
+        """
         super().__init__(rows)
         self.seed = seed
         self.positives, self.negatives = positives_in(self.columns), negatives_in(self.columns)

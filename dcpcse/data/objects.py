@@ -31,12 +31,14 @@ _END = object()
 def open_table(data: Any, name: str) -> Table:
     """Return the table of a Python object; only the first row is read at once.
 
-    data: a list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
-    columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a numpy array;
-    a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is taken once; one that
-    never ends cannot be recognised, and is read for ever. name: the name of the object in messages.
-
     Raises UserError if the object is of another type or has no rows.
+
+    Args:
+        data: A list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
+            columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a
+            numpy array; a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is taken
+            once; one that never ends cannot be recognised, and is read for ever.
+        name: The name of the object in messages.
     """
     _refuse_other_types(data, name)
     table = _open(data, name)

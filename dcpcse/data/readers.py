@@ -77,8 +77,11 @@ def reader_of(path: Path) -> Reader:
 def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None) -> Table:
     """Return the table of a training file; rows before its first one that is not blank are read at once.
 
-    refuse: what to do with invalid rows; see `Table`. Raises UserError if the file has no rows, cannot be read, or has
-    an extension that is not supported.
+    Args:
+        refuse: What to do with invalid rows; see `Table`.
+
+    Raises:
+        UserError: If the file has no rows, cannot be read, or has an extension that is not supported.
     """
     table = table_of(path, refuse)
     rows = reader_of(path)(table)

@@ -56,8 +56,9 @@ class NoDuplicatesSampler(CompactRandomSampler):
     def __init__(self, dataset: IndexedDataset, sizes: Sequence[int], data_seed: int) -> None:
         """Create the sampler.
 
-        sizes: number of rows of each batch of an epoch, over all processes; `distinct_rows` must find at least as many
-        rows as the largest batch has.
+        Args:
+            sizes: Number of rows of each batch of an epoch, over all processes; `distinct_rows` must find at least as
+                many rows as the largest batch has.
         """
         super().__init__(dataset, data_seed=data_seed)
         self.sizes = sizes
@@ -183,8 +184,13 @@ def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[Ke
 def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
     """Replace the random sampler of a loader that accelerate has prepared by one of this module.
 
-    Seed and epoch are kept. sizes: the sizes of the batches of an epoch, which then have no duplicates; None keeps the
-    order. A sampler of another kind (in order, or by length) is kept. Raises UserError if there are sizes for it.
+    Seed and epoch are kept. A sampler of another kind (in order, or by length) is kept.
+
+    Args:
+        sizes: The sizes of the batches of an epoch, which then have no duplicates; None keeps the order.
+
+    Raises:
+        UserError: If there are sizes for it.
     """
     sampler = loader.get_sampler()
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):

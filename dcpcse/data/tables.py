@@ -56,16 +56,23 @@ def _raise(number: int, error: UserError) -> None:
 class Table:
     """The rows of a file or of a Python object, read one after the other and only once.
 
-    name: the path, or the name of the object in messages, such as `train_data`. columns: the names of the columns;
-    None if they have no names. rows: iterator over the rows; cells are raw Python objects, but the number of a class
-    label or the member of an Enum is its word. unit: what row numbers count: lines, items of an array, or rows.
-    path: the file. refuse: called with the number and the error of every invalid row. It raises the error, or returns,
-    as for `dcpcse.doctor`; the row is then skipped.
-    kind: what the object is, such as `list of 1,000 rows`. picked: how columns of such an object are picked, a format
-    for their names. class_names: column of class labels (`datasets.ClassLabel`) → the words of its numbers.
-    taken_once: whether the object cannot be read a second time. texts: the named columns whose first cell is a string.
-    dropped: the numbers of the rows that were dropped because of a blank cell. header: the number of the row of names.
-    sha256, bytes: digest and size of the bytes of a file; None until its end is reached.
+    Args:
+        name: The path, or the name of the object in messages, such as `train_data`.
+        columns: The names of the columns; None if they have no names.
+        rows: Iterator over the rows; cells are raw Python objects, but the number of a class label or the member of an
+            Enum is its word.
+        unit: What row numbers count: lines, items of an array, or rows.
+        path: The file.
+        refuse: Called with the number and the error of every invalid row. It raises the error, or returns, as for
+            `dcpcse.doctor`; the row is then skipped.
+        kind: What the object is, such as `list of 1,000 rows`.
+        picked: How columns of such an object are picked, a format for their names.
+        class_names: Column of class labels (`datasets.ClassLabel`) → the words of its numbers.
+        taken_once: Whether the object cannot be read a second time.
+        texts: The named columns whose first cell is a string.
+        dropped: The numbers of the rows that were dropped because of a blank cell.
+        header: The number of the row of names.
+        sha256, bytes: Digest and size of the bytes of a file; None until its end is reached.
     """
 
     name: str
@@ -101,10 +108,16 @@ class Table:
     def text(self, row: int, index: int, cell: Any, *, numeric: bool = False) -> str:
         r"""Return the stripped text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
-        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line. row: the number of the row. index:
-        the index of the column. numeric: whether the cell may be a number or a boolean, as labels, scores and classes
-        are. Raises UserError for other cells, and if a text contains a NUL or half a character.
-        """
+        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line.
+
+        Args:
+            row: The number of the row.
+            index: The index of the column.
+            numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
+
+        Raises:
+            UserError: For other cells, and if a text contains a NUL or half a character.
+        r"""
         if isinstance(cell, str):
             if not cell.isprintable():
                 if match := NUL_OR_SURROGATE.search(cell):

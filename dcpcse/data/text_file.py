@@ -17,8 +17,10 @@ from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 class TextFile:
     """A checked text file, without its contents, so that even a large file takes little memory.
 
-    starts, digests: the byte offset and the sha256 of each chunk of `chunk_size` lines. sha256: that of the complete
-    file. state: the size and modification time of the file.
+    Args:
+        starts, digests: The byte offset and the sha256 of each chunk of `chunk_size` lines.
+        sha256: That of the complete file.
+        state: The size and modification time of the file.
     """
 
     path: Path
@@ -33,8 +35,10 @@ class TextFile:
     def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False) -> "TextFile":
         """Read and check the complete file; raise UserError, with file and line, if it cannot be encoded.
 
-        Blank lines are rejected, since row i of the vectors belongs to line i of the file. tabs: whether the lines
-        have columns separated by tabs, so that the file may be a .tsv file.
+        Blank lines are rejected, since row i of the vectors belongs to line i of the file.
+
+        Args:
+            tabs: Whether the lines have columns separated by tabs, so that the file may be a .tsv file.
         """
         path = Path(arguments.path("text file", path))
         _require_text(path, str(path), tabs=tabs)

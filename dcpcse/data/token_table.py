@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 class Tokenization(NamedTuple):
     """How a sentence is tokenised. The ids have no special tokens.
 
-    lead: the text before the sentence, which belongs to its first word. strip: whether white space at both ends of the
-    sentence is removed. limit: the maximum number of tokens.
+    Args:
+        lead: The text before the sentence, which belongs to its first word.
+        strip: Whether white space at both ends of the sentence is removed.
+        limit: The maximum number of tokens.
     """
 
     lead: str
@@ -62,9 +64,13 @@ class TokenizedTable:
     """
 
     def __init__(self, path: Path, cells: int, dtype: str) -> None:
-        """Open a table. path: its files without their extensions. dtype: the type of its ids.
+        """Open a table.
 
         Raises OSError or ValueError if a file is missing or damaged.
+
+        Args:
+            path: Its files without their extensions.
+            dtype: The type of its ids.
         """
         self._made_of = (path, cells, dtype)
         self._starts = open_array(_starts_file(path))
@@ -100,8 +106,12 @@ def open_token_tables(
 ) -> dict[Tokenization, TokenizedTable]:
     """Return the token ids of all sentences of a memory-mapped table, for each way to tokenise them.
 
-    They are computed unless they are cached. rows: a dataset that `arrow_cache.memory_map` opened. tokenizer: a fast
-    one. refresh: compute them again. If the cache folder is not writable, this is printed, and {} is returned.
+    They are computed unless they are cached. If the cache folder is not writable, this is printed, and {} is returned.
+
+    Args:
+        rows: A dataset that `arrow_cache.memory_map` opened.
+        tokenizer: A fast one.
+        refresh: Compute them again.
     """
     cached = Path(rows.cache_files[0]["filename"])
     cells = len(Columns(rows.column_names).sentences) * len(rows)

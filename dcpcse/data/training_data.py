@@ -234,19 +234,23 @@ blank cells were dropped directly before it."""
 class TrainingData:
     """The sentences of one training file, or of one Python object.
 
-    dataset: a table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
-    negatives, all strings; or with labels, `label` (a string of `columns.CLASSES`), `score` (a number) or `class` (a
-    string) as the last column.
-    name: the path, or the name and the kind of the object, for messages and for the record of a run.
-    columns: the names of the columns in the file (`text` for a txt file).
-    dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few
-    dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
-    repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
-    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. problems:
-    descriptions of columns that are probably not what they are taken for (`dcpcse.data.checks`).
-    sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
-    the rows of an object.
-    places: a table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
+    Args:
+        dataset: A table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
+            negatives, all strings; or with labels, `label` (a string of `columns.CLASSES`), `score` (a number) or
+            `class` (a string) as the last column.
+        name: The path, or the name and the kind of the object, for messages and for the record of a run.
+        columns: The names of the columns in the file (`text` for a txt file).
+        dropped: Number of rows dropped because of a blank cell.
+        dropped_lines: Line numbers, from 1, of the first few dropped rows (in a JSON array, item numbers; in an
+            object, row numbers).
+        unit: `line`, `item` or `row`.
+        repeats: Counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
+        classes: Label → number of rows, for the labels that occur.
+        scores: The smallest and the largest score.
+        problems: Descriptions of columns that are probably not what they are taken for (`dcpcse.data.checks`).
+        sha256: Digest of the bytes of the file from which these rows were read (the file may have changed since), or
+            of the rows of an object.
+        places: A table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
     """
 
     name: str
@@ -268,7 +272,8 @@ class TrainingData:
     ) -> "TrainingData":
         """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped.
 
-        documents: whether blank rows separate documents; no warning reports them then.
+        Args:
+            documents: Whether blank rows separate documents; no warning reports them then.
         """
         rows, places = memory_map(cached), [NUMBER, AFTER_DROPPED]
         facts = {key: tuple(value) if isinstance(value, list) else value for key, value in summary.items()}
@@ -313,10 +318,15 @@ def load_training_file(
     """Load a training file, from the cache folder if an earlier call has read it.
 
     The cache folder is `cache_dir`, by default `dcpcse` in the cache folder of `datasets`; no other files are written.
-    A cached file is found by the digest of its bytes. refresh: read the file again even if it is cached. Rows with
-    blank cells are dropped, and one warning reports them, unless they separate documents (documents). Raises UserError
-    if the file is not valid training data (with file and line), if it changes while it is read, or if the cache folder
-    is not writable.
+    A cached file is found by the digest of its bytes. Rows with blank cells are dropped, and one warning reports them,
+    unless they separate documents (documents).
+
+    Args:
+        refresh: Read the file again even if it is cached.
+
+    Raises:
+        UserError: If the file is not valid training data (with file and line), if it changes while it is read, or if
+            the cache folder is not writable.
     """
     path = Path(path)
     reader_of(path)  # checks first that the file exists and has a supported extension
@@ -352,13 +362,19 @@ def load_training_data(
 
     The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
     without names have scores if the third cell of the first row is a number or a boolean, labels if it `is_relation`;
-    rows of two have classes if the second cell of the first row is a number.
-    None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
+    rows of two have classes if the second cell of the first row is a number. None, NaN and blank cells are the same:
+    their rows are dropped, and one warning reports them.
 
     Rows are written to the cache folder while they are read, so that memory is bounded, and the file is named by their
-    digest: the same rows, from whatever object, are one file. cache_dir, refresh, documents: see `load_training_file`;
-    an object is always read. name: the name of the object in messages. Raises UserError if the object is not valid
-    training data (with row and column), or if the cache folder is not writable.
+    digest: the same rows, from whatever object, are one file.
+
+    Args:
+        cache_dir, refresh, documents: See `load_training_file`; an object is always read.
+        name: The name of the object in messages.
+
+    Raises:
+        UserError: If the object is not valid training data (with row and column), or if the cache folder is not
+            writable.
     """
     if isinstance(data, (str, PathLike)):
         return load_training_file(path(name, data), cache_dir, refresh=refresh, documents=documents)

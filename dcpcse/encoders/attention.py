@@ -221,7 +221,8 @@ def _within(window: int, length: int, mask: Tensor | None, device: torch.device)
 def _with_prompts(mask: Tensor | None, prefix_mask: Tensor | None, prompts: int, length: int) -> Tensor | None:
     """Prepend columns for the prompts to a mask that broadcasts to (N, 1, length, length).
 
-    prefix_mask: boolean (N, prompts), which prompts each row sees; None if every row sees all of them.
+    Args:
+        prefix_mask: Boolean (N, prompts), which prompts each row sees; None if every row sees all of them.
     """
     if prefix_mask is None:
         return None if mask is None else F.pad(mask, (prompts, 0), value=True)

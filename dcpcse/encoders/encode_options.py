@@ -119,7 +119,11 @@ class EncodeOptions(Options):
                 yield name, value, known.get(name)
 
     def require_only(self, names: Collection[str], what: str) -> None:
-        """Raise OptionError for a given option that is not one of these names. what: what lacks it, for messages."""
+        """Raise OptionError for a given option that is not one of these names.
+
+        Args:
+            what: What lacks it, for messages.
+        """
         for name in self.given():
             if name not in names:
                 raise OptionError(name, reason=f"is no option of {what}", remedy="leave it out")
@@ -127,8 +131,9 @@ class EncodeOptions(Options):
     def encode_with(self, model: Any) -> Callable[[Sequence[str]], Any]:
         """Return `model.encode` with these options; texts are its argument. Raises UserError if it has no `encode`.
 
-        model: any object with `encode(sentences, batch_size=…)`. The default of batch_size is its
-        `default_batch_size`, or 128 if it has none.
+        Args:
+            model: Any object with `encode(sentences, batch_size=…)`. The default of batch_size is its
+                `default_batch_size`, or 128 if it has none.
         """
         size = getattr(encoder(model), "default_batch_size", 128)
         return partial(model.encode, **{"batch_size": size, **self.given()})
@@ -136,7 +141,10 @@ class EncodeOptions(Options):
     def finish(self, vectors: np.ndarray, normalize: bool = False) -> np.ndarray:
         """Return vectors (n, H), as a model computes them, shortened and scaled as these options say.
 
-        normalize: the setting of the model. Vectors of zeros stay zero.
+        Vectors of zeros stay zero.
+
+        Args:
+            normalize: The setting of the model.
         """
         shortened = np.ascontiguousarray(vectors[:, : self.truncate_dim])
         if not (normalize if self.normalize is None else self.normalize):
@@ -147,8 +155,11 @@ class EncodeOptions(Options):
     def require_size(self, dimension: int, trained: Sequence[int], told: set[int]) -> None:
         """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`.
 
-        Log a warning if the model was not trained for this size. trained: the sizes that it was trained for. told:
-        the sizes with a warning so far; each gets one.
+        Log a warning if the model was not trained for this size.
+
+        Args:
+            trained: The sizes that it was trained for.
+            told: The sizes with a warning so far; each gets one.
         """
         size = self.truncate_dim
         if size is None:

@@ -399,7 +399,8 @@ def _changes(
 ) -> Sequence[Change]:
     """Return the functions that change the output of the embedding layer.
 
-    first: (N,), flattened indices of the first tokens of the texts, where the condition is inserted.
+    Args:
+        first: (N,), flattened indices of the first tokens of the texts, where the condition is inserted.
     """
     changes: list[Change] = []
     if condition is not None:

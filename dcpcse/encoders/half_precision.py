@@ -137,8 +137,11 @@ Prompts = tuple[Tensor, Tensor]
 class StackPass(NamedTuple):
     """What the layers share in a forward pass and its backward pass.
 
-    settings: those of attention. seed: (1,) int64, key of the masks of hidden states. rates: the two dropout rates of
-    hidden states of each layer. save: whether there will be a backward pass.
+    Args:
+        settings: Those of attention.
+        seed: (1,) int64, key of the masks of hidden states.
+        rates: The two dropout rates of hidden states of each layer.
+        save: Whether there will be a backward pass.
     """
 
     settings: Any
@@ -163,7 +166,9 @@ class Linear(NamedTuple):
 class HalfLayer:
     """The operations of one frozen layer on packed tokens (T, H), in bfloat16.
 
-    number: number of the layer, from 0. kernels: the functions of `prefix_kernel` and `layer_kernels`.
+    Args:
+        number: Number of the layer, from 0.
+        kernels: The functions of `prefix_kernel` and `layer_kernels`.
     """
 
     def __init__(self, layer: nn.Module, number: int, kernels: Any) -> None:
@@ -202,7 +207,9 @@ class HalfLayer:
     ) -> Tensor | None:
         """Return the gradient of the hidden states before the layer if it is wanted, and write that of the prompts.
 
-        saved: what `forward` has returned. parts: where the parts of the prompts' gradient are written.
+        Args:
+            saved: What `forward` has returned.
+            parts: Where the parts of the prompts' gradient are written.
         """
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)

@@ -25,8 +25,11 @@ def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], cas
 
     Triton looks at each argument to find the compiled kernel, which takes longer than many kernels run. Here, the
     caller says what the kernel is compiled for. Pointers must be multiples of 16 bytes, as those of new tensors.
-    case: the device, the types of tensors, which arguments are None, all constants, and the integers for which Triton
-    compiles another kernel. options: how Triton compiles the kernel.
+
+    Args:
+        case: The device, the types of tensors, which arguments are None, all constants, and the integers for which
+            Triton compiles another kernel.
+        options: How Triton compiles the kernel.
     """
     key = kernel.__name__, case
     compiled = _COMPILED.get(key)
@@ -129,10 +132,13 @@ def add_norm(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return layer normalisation of residual + dropout(states), (T, H), and what `add_norm_backward` needs.
 
-    weight, bias: (H,), float32. seed: (1,) int64, key of Philox. number: number of the mask, so that masks with the
-    same seed differ. dropout: rate, below 1. save: whether there will be a backward pass; without one, the last two
-    results are None. Otherwise, they are the normalised states before weight and bias, and the reciprocals of the
-    standard deviations (T,).
+    Args:
+        weight, bias: (H,), float32.
+        seed: (1,) int64, key of Philox.
+        number: Number of the mask, so that masks with the same seed differ.
+        dropout: Rate, below 1.
+        save: Whether there will be a backward pass; without one, the last two results are None. Otherwise, they are
+            the normalised states before weight and bias, and the reciprocals of the standard deviations (T,).
     """
     output, normalized, deviations = torch.empty_like(states), None, None
     if save:

@@ -85,7 +85,11 @@ class MPNetSelfAttention(modeling_mpnet.MPNetSelfAttention):
     """MPNet's attention, which adds a learned number for each distance and head to the scores."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None, position_bias: Tensor, **options: Any) -> Tensor:
-        """Return the output (N, L, H). position_bias: (1, heads, width, width), the same in all layers."""
+        """Return the output (N, L, H).
+
+        Args:
+            position_bias: (1, heads, width, width), the same in all layers.
+        """
         states = _heads(hidden, (self.q, self.k, self.v), self.num_attention_heads)
         return self.o(_attend(self, states, attention_mask, lambda query, key: position_bias, **options))
 
@@ -135,7 +139,11 @@ class DisentangledSelfAttention(modeling_deberta_v2.DisentangledSelfAttention):
         rel_embeddings: Tensor | None,
         **options: Any,
     ) -> Tensor:
-        """Return the output (N, L, H). relative_pos, rel_embeddings: see transformers; None without such positions."""
+        """Return the output (N, L, H).
+
+        Args:
+            relative_pos, rel_embeddings: See transformers; None without such positions.
+        """
         projections = self.query_proj, self.key_proj, self.value_proj
         states = _heads(hidden, projections, self.num_attention_heads)
         factor = 1 + len({"c2p", "p2c"}.intersection(self.pos_att_type))
@@ -217,7 +225,11 @@ def _heads(hidden: Tensor, projections: tuple[nn.Module, ...], heads: int) -> li
 def _attend(
     module: nn.Module, states: list[Tensor], attention_mask: Tensor | None, bias: Bias | None, **options: Any
 ) -> Tensor:
-    """Return the attended values (N, L, H). options: those of `prefix_attention`."""
+    """Return the attended values (N, L, H).
+
+    Args:
+        options: Those of `prefix_attention`.
+    """
     dropout = module.dropout.p if module.training else 0.0
     how = {"bias": bias, "dropout": dropout, "is_causal": False, **options}
     return prefix_attention(module, *states, attention_mask, **how)[0].flatten(2)

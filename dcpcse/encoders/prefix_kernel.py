@@ -45,8 +45,10 @@ DTYPES = (torch.bfloat16, torch.float16, *([torch.float32] if INTERPRETED else [
 class Launch:
     """How a kernel is launched; it changes no result except the order of sums.
 
-    block: tokens of a block of queries or keys. texts: texts that one program handles one after another. registers:
-    the most registers of a thread.
+    Args:
+        block: Tokens of a block of queries or keys.
+        texts: Texts that one program handles one after another.
+        registers: The most registers of a thread.
     """
 
     block: int
@@ -64,13 +66,16 @@ Prompts = tuple[Tensor, Tensor]
 class Settings:
     """What the attention of all layers with one window shares in a pass over a batch; made once for each pass.
 
-    starts: (N + 1,) int32, index of the first token of each text, and the number of tokens. longest: number of tokens
-    of the longest text, or a larger number. scale: factor of the scores. window: the smallest distance at which two
-    tokens no longer attend to each other, or None. dropout, prompt_dropout: rates of the attention weights, and of the
-    keys and values of the prompts. seed, prompt_seed: (1,) int64, keys of Philox for the two; needed if the rate is
-    not 0. first_prompts, prompt_counts: (N,) int32, index of the first prompt of each text in the table, and their
-    number, which is at most most_prompts; None if every text has all prompts. forward, backward: how the kernels are
-    launched; None chooses by the sizes.
+    Args:
+        starts: (N + 1,) int32, index of the first token of each text, and the number of tokens.
+        longest: Number of tokens of the longest text, or a larger number.
+        scale: Factor of the scores.
+        window: The smallest distance at which two tokens no longer attend to each other, or None.
+        dropout, prompt_dropout: Rates of the attention weights, and of the keys and values of the prompts.
+        seed, prompt_seed: (1,) int64, keys of Philox for the two; needed if the rate is not 0.
+        first_prompts, prompt_counts: (N,) int32, index of the first prompt of each text in the table, and their
+            number, which is at most most_prompts; None if every text has all prompts.
+        forward, backward: How the kernels are launched; None chooses by the sizes.
     """
 
     starts: Tensor
@@ -91,7 +96,9 @@ class Settings:
     def launch(self, query: Tensor, keys: Tensor | None, backward: bool) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Return the grid and the arguments by name of a kernel, computed once for all layers of the pass.
 
-        query: (T, heads, head_dim). keys: those of the prompts, (P, heads, head_dim).
+        Args:
+            query: (T, heads, head_dim).
+            keys: Those of the prompts, (P, heads, head_dim).
         """
         prompts = 0 if keys is None else self.most_prompts or len(keys)
         case = (backward, query.dtype, query.shape[1:], prompts)
@@ -107,7 +114,11 @@ class Settings:
 
 @triton.jit
 def _round(x, COMPUTE: tl.constexpr, EMULATE: tl.constexpr):
-    """Convert to the type of the products. EMULATE: round float32 to the nearest bfloat16, and keep float32."""
+    """Convert to the type of the products.
+
+    Args:
+        EMULATE: Round float32 to the nearest bfloat16, and keep float32.
+    """
     if EMULATE:
         bits = x.to(tl.int32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
@@ -138,9 +149,12 @@ def _philox(seed, row, column, text, stream, ROUNDS: tl.constexpr):
 
 @triton.jit
 def _kept_prompts(seed, layer_head, kind: tl.constexpr, text, rows, cut, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr):
-    """Return which elements of the prompts in `rows` are kept. cut: dropout rate times 2^24.
+    """Return which elements of the prompts in `rows` are kept.
 
     A counter is for four neighbours of a row, which one thread loads.
+
+    Args:
+        cut: Dropout rate times 2^24.
     """
     quads = tl.arange(0, COLUMNS // 4)
     c0 = quads[None, :] + rows[:, None] * 0
@@ -451,9 +465,10 @@ def run_forward(
 ) -> tuple[Tensor, Tensor]:
     """Return the output (T, heads, head_dim), and the logarithm of base 2 of the sums of softmax, (heads, T).
 
-    states: queries, keys and values, each (T, heads, head_dim), with any strides but 1 in the last dimension. prompts:
-    keys and values of the layer, each (P, heads, head_dim), with such strides. out: where the output is written,
-    contiguous; by default a new tensor.
+    Args:
+        states: Queries, keys and values, each (T, heads, head_dim), with any strides but 1 in the last dimension.
+        prompts: Keys and values of the layer, each (P, heads, head_dim), with such strides.
+        out: Where the output is written, contiguous; by default a new tensor.
     """
     query = states[0]
     tokens, heads, dim = query.shape
@@ -484,11 +499,14 @@ def run_backward(
 ) -> None:
     """Write the gradients of queries, keys and values, and parts of the gradient of the prompts.
 
-    out, lse: what `run_forward` has returned. gradient: that of the output. gradients: three tensors (T, heads,
-    head_dim) with the same strides, 1 in the last dimension, such as thirds of one (T, 3, heads, head_dim). parts:
-    (`prompt_parts`, P, 2, heads, head_dim) in float32, any strides but 1 in the last dimension, whose sum over
-    the first dimension is the gradient of the prompts' keys and values; None if it is not wanted. It may be the
-    columns of this layer of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads, head_dim).
+    Args:
+        out, lse: What `run_forward` has returned.
+        gradient: That of the output.
+        gradients: Three tensors (T, heads, head_dim) with the same strides, 1 in the last dimension, such as thirds of
+            one (T, 3, heads, head_dim).
+        parts: (`prompt_parts`, P, 2, heads, head_dim) in float32, any strides but 1 in the last dimension, whose sum
+            over the first dimension is the gradient of the prompts' keys and values; None if it is not wanted. It may
+            be the columns of this layer of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads, head_dim).
     """
     keys, values = prompts or (None, None)
     grid, options = how.launch(out, keys, backward=True)
@@ -515,7 +533,12 @@ def _start(
     layer: int,
     options: Mapping[str, Any],
 ) -> None:
-    """Run a kernel. counts: numbers of texts and tokens. sizes: number of heads and strides."""
+    """Run a kernel.
+
+    Args:
+        counts: Numbers of texts and tokens.
+        sizes: Number of heads and strides.
+    """
     first = [*pointers, *counts, *sizes, layer]
     constants = [options[name] for name in kernel.arg_names[len(first) :]]
     types = [None if pointer is None else pointer.dtype for pointer in pointers]
@@ -560,10 +583,15 @@ class _Attention(torch.autograd.Function):
 def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, how: Settings, layer: int) -> Tensor:
     """Compute attention within each text and over the prompts, and return the output (T, heads, head_dim).
 
-    query, key, value: (T, heads, head_dim) in float32, bfloat16 or float16, the texts one after another; any strides,
-    but the last should be 1. prompts: keys and values, each (P, heads, head_dim), usually in float32. layer: makes the
-    dropout masks of layers different. Raises ValueError if `how.prompt_counts` is given and a gradient of the prompts
-    is needed: the mixed prompts of several adapters are not trained.
+    Args:
+        query, key, value: (T, heads, head_dim) in float32, bfloat16 or float16, the texts one after another; any
+            strides, but the last should be 1.
+        prompts: Keys and values, each (P, heads, head_dim), usually in float32.
+        layer: Makes the dropout masks of layers different.
+
+    Raises:
+        ValueError: If `how.prompt_counts` is given and a gradient of the prompts is needed: the mixed prompts of
+            several adapters are not trained.
     """
     keys, values = prompts or (None, None)
     if how.prompt_counts is not None and any(
@@ -603,7 +631,11 @@ class KernelAttention:
         scale: float | None,
         dropout: float,
     ) -> Tensor:
-        """Return the output (1, T, heads, head_dim). states: queries, keys, values, each (1, heads, T, head_dim)."""
+        """Return the output (1, T, heads, head_dim).
+
+        Args:
+            states: Queries, keys, values, each (1, heads, T, head_dim).
+        """
         query = states[0]
         if torch.is_autocast_enabled(query.device.type):
             query = query.to(torch.get_autocast_dtype(query.device.type))

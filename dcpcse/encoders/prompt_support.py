@@ -133,7 +133,8 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
 def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
     """Return the last hidden state (N, L, H) of token ids without dropout; raise UserError if the backbone cannot run.
 
-    options: keyword arguments of `prefix_attention`.
+    Args:
+        options: Keyword arguments of `prefix_attention`.
     """
     ids = ids.to(backbone.device)
     try:

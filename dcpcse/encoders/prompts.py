@@ -384,7 +384,8 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
 def _linear(layers: Callable[[PreTrainedModel], Sequence[Sequence[nn.Linear]]]) -> Callable[..., list[Projection]]:
     """Return the entry of encoders whose keys and values are linear in the hidden states.
 
-    layers: returns, for each layer of a backbone, the linear layers of its keys and of its values.
+    Args:
+        layers: Returns, for each layer of a backbone, the linear layers of its keys and of its values.
     """
     return lambda backbone: [partial(_keys_values, *pair) for pair in layers(backbone)]
 

@@ -317,7 +317,8 @@ def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tuple[list[int], dict[str, list[int]]]:
     """Return the ids of a part of a template, and the indices of its masks, prompt slots and words.
 
-    first: the index of the first token of the part.
+    Args:
+        first: The index of the first token of the part.
     """
     ids: list[int] = []
     slots: dict[str, list[int]] = {MASK: [], PROMPT: [], "words": []}

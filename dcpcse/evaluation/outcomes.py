@@ -38,9 +38,11 @@ MTEB_FACTS = "model_meta.json"
 class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
-    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values (n,): cosines, whether each
-    example is classified correctly, or, with the statistic mean, the score of each query. gold (n,): gold scores,
-    classes or numbers of relevant documents, None if they are unknown.
+    Args:
+        statistic: The score, as in `dcpcse.evaluation.significance.STATISTICS`.
+        values (n,): Cosines, whether each example is classified correctly, or, with the statistic mean, the score of
+            each query.
+        gold (n,): Gold scores, classes or numbers of relevant documents, None if they are unknown.
     """
 
     statistic: str
@@ -62,10 +64,12 @@ class ExampleOutcomes:
 class RunOutcomes:
     """The outcomes of one run by task.
 
-    source: where they come from, for messages. mode: test, fasttest or dev; None if it is unknown. tasks: task → its
-    outcomes, for tasks that have them; the parts of an MTEB task are tasks of their own.
-    main_scores: task → main score × 100; empty for an .npz file alone. families: task → the families whose tasks are
-    averaged; the family of a part of an MTEB task is this task.
+    Args:
+        source: Where they come from, for messages.
+        mode: Test, fasttest or dev; None if it is unknown.
+        tasks: Task → its outcomes, for tasks that have them; the parts of an MTEB task are tasks of their own.
+        main_scores: Task → main score × 100; empty for an .npz file alone.
+        families: Task → the families whose tasks are averaged; the family of a part of an MTEB task is this task.
     """
 
     source: str
@@ -147,9 +151,13 @@ def is_results(path: Path) -> bool:
 def read_outcomes(path: Path) -> RunOutcomes:
     """Read the outcomes of a run from the results of evaluation.py or of mteb.
 
-    path: a file of --similarities_file (.npz); a file of --output_file (.json), whose outcomes are read from the .npz
-    file of the same name or from similarities.npz in the same folder, if there is one; a result of mteb (.json), or a
-    folder of them. Raises UserError if the content is damaged or is something else.
+    Args:
+        path: A file of --similarities_file (.npz); a file of --output_file (.json), whose outcomes are read from the
+            .npz file of the same name or from similarities.npz in the same folder, if there is one; a result of mteb
+            (.json), or a folder of them.
+
+    Raises:
+        UserError: If the content is damaged or is something else.
     """
     if path.is_dir():
         return _of_mteb(path, _mteb_files(path))

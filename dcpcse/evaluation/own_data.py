@@ -62,15 +62,16 @@ LABELS = _Kind(
 def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     """Return the evaluation task of your own sentence pairs.
 
-    data: a file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a number per row. The
-    number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or with two
-    binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by Spearman
-    correlation; scores may have any scale. A .csv, .json or .jsonl file is
-    read as such, any other file as tab-separated columns; a header is optional. name: the name of an object in
-    messages and results; a file has its own.
-
     Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a sentence
     is blank, a score is not a finite number, all scores are equal, or there are fewer than two pairs.
+
+    Args:
+        data: A file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a number per row.
+            The number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or
+            with two binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by
+            Spearman correlation; scores may have any scale. A .csv, .json or .jsonl file is read as such, any other
+            file as tab-separated columns; a header is optional.
+        name: The name of an object in messages and results; a file has its own.
     """
     table, target, rows = _open(data, name, PAIRS)
     pairs, unit, words = [], "", None
@@ -94,12 +95,14 @@ def describe_object(data: Any) -> str:
 def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     """Return the evaluation task of your own labelled texts.
 
-    data: a file or a Python object with a text and its class per row, as for `own_pairs`. The class, a word or a whole
-    number, is in the column named label or class, else in the second one. A file has a header if one of its columns
-    has such a name. name: the name of an object in messages and results; a file has its own.
-
     Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a text or a
     class is blank, there are fewer than two classes, or a class has fewer texts than cross-validation has folds.
+
+    Args:
+        data: A file or a Python object with a text and its class per row, as for `own_pairs`. The class, a word or a
+            whole number, is in the column named label or class, else in the second one. A file has a header if one of
+            its columns has such a name.
+        name: The name of an object in messages and results; a file has its own.
     """
     table, target, located = _open(data, name, LABELS)
     rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
@@ -214,7 +217,9 @@ def _without_blank_end(rows: Iterable[Row]) -> Iterator[Row]:
 def _is_header(cells: Sequence[str], second: Sequence[str], kind: _Kind) -> bool:
     """Return whether the first row of a file has names: it names the target, or has a word in place of a score.
 
-    second: the cells of the second row, whose label is of the same scheme if the first row has a label and no name.
+    Args:
+        second: The cells of the second row, whose label is of the same scheme if the first row has a label and no
+            name.
     """
     if kind.target(cells) is not None:
         return True
@@ -244,8 +249,12 @@ def _uneven(table: Table, kind: _Kind, cells: Sequence[Any]) -> str:
 def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
     """Return the score of a pair.
 
-    cell, text: the cell, and its text. words: those of the binary labels of the first pair; None if it has a number.
-    Raises DataError unless the text is one of these words or, without them, a finite number.
+    Args:
+        cell, text: The cell, and its text.
+        words: Those of the binary labels of the first pair; None if it has a number.
+
+    Raises:
+        DataError: Unless the text is one of these words or, without them, a finite number.
     """
     if words:
         score = binary_score(text, words)
@@ -268,7 +277,11 @@ def _class(line: Line, cell: Any, text: str) -> str:
 
 
 def _warn_of_columns(table: Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:
-    """Log a warning for each column of texts that probably has no texts. rows: the texts of each row."""
+    """Log a warning for each column of texts that probably has no texts.
+
+    Args:
+        rows: The texts of each row.
+    """
     names = table.columns or [str(index + 1) for index in range(kind.width)]
     texts = [name for index, name in enumerate(names) if index != target]
     roles = (*ROLES[: kind.texts], SCORE if kind is PAIRS else CLASS)

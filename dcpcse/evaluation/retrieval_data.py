@@ -57,9 +57,11 @@ Judgement = tuple[Line, str, str, float]
 def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask:
     """Return the evaluation task of a folder in the layout of BEIR, or of a NanoBEIR set.
 
-    data: FOLDER, FOLDER:SPLIT, or the name of a set such as NanoNFCorpus. split: the judgements of a folder without
-    :SPLIT. A set has one split, which is used instead. Raises the errors of `retrieval_tasks`, and UserError for
-    NanoBEIR, which is several sets.
+    Raises the errors of `retrieval_tasks`, and UserError for NanoBEIR, which is several sets.
+
+    Args:
+        data: FOLDER, FOLDER:SPLIT, or the name of a set such as NanoNFCorpus.
+        split: The judgements of a folder without :SPLIT. A set has one split, which is used instead.
     """
     tasks = retrieval_tasks([location("retrieval", data)], split)
     if len(tasks) > 1:
@@ -93,7 +95,11 @@ def _task_name(folder: Path, split: str, is_chosen: bool) -> str:
 
 
 def _require_different_names(task_names: Mapping[str, str]) -> None:
-    """Raise UserError if two folders have the same name. task_names: data → name of the task."""
+    """Raise UserError if two folders have the same name.
+
+    Args:
+        task_names: Data → name of the task.
+    """
     places: dict[str, str] = {}
     for folder, name in task_names.items():
         if name in places:
@@ -104,7 +110,9 @@ def _require_different_names(task_names: Mapping[str, str]) -> None:
 def _require_once(folders: Mapping[str, tuple[Path, str, bool]], sets: Iterable[str], names: Sequence[str]) -> None:
     """Raise UserError if a split of a folder, or a set, is given twice.
 
-    folders: data → folder and split. sets: names of the tasks of mteb among the given data.
+    Args:
+        folders: Data → folder and split.
+        sets: Names of the tasks of mteb among the given data.
     """
     places = [(folders[key][0].resolve(), folders[key][1]) for key in names if key in folders]
     twice = [str(folder) for folder, split in places if places.count((folder, split)) > 1]
@@ -337,7 +345,8 @@ def _fault(line: Line, problem: str, remedy: str) -> DataError:
 def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool = False) -> IdentifiedTexts:
     """Return the texts of rows. Raises DataError if there are none, or if an id occurs twice.
 
-    blank: whether blank texts are allowed; if not, one raises DataError.
+    Args:
+        blank: Whether blank texts are allowed; if not, one raises DataError.
     """
     first: dict[str, int] = {}
     texts, unit = [], ""

@@ -31,11 +31,15 @@ BLOCK = 2**18
 class Outcomes:
     """What the runs of all models gave on the n examples of one task.
 
-    statistic: the name of the score, a key of `STATISTICS`. values: for each model an array (R, n) of its R runs:
-    cosines for `spearman` and `average_precision`, 0 and 1 for wrong and correct for `accuracy`, and for `mean` any
-    values whose mean is the score. gold: (n,), for
-    `average_precision` 0 and 1; None for the others. examples: what they are called in messages. Raises ValueError
-    for other shapes, NaN, or too few examples.
+    Args:
+        statistic: The name of the score, a key of `STATISTICS`.
+        values: For each model an array (R, n) of its R runs: cosines for `spearman` and `average_precision`, 0 and 1
+            for wrong and correct for `accuracy`, and for `mean` any values whose mean is the score.
+        gold: (n,), for `average_precision` 0 and 1; None for the others.
+        examples: What they are called in messages.
+
+    Raises:
+        ValueError: For other shapes, NaN, or too few examples.
     """
 
     statistic: str
@@ -119,12 +123,15 @@ def _mean(counts: np.ndarray, gold: None, values: Sequence[np.ndarray]) -> list[
 class Statistic:
     """A score of the outcomes on a task.
 
-    scores: function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
-    model. mean_over: what it is the mean over, "examples" or the "positives" among them, or None. The resamples of a
-    mean over n vary by a factor of (n - 1) / n too little, and its variance has n - 1 degrees of freedom; those of
-    correlations do not vary too little (with 50 pairs they vary too much). scale: where intervals are computed:
-    "correlation" after Fisher's transformation, "proportion" by Wilson's method, "linear" as it is. least: number of
-    examples below which a task is refused.
+    Args:
+        scores: Function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
+            model.
+        mean_over: What it is the mean over, "examples" or the "positives" among them, or None. The resamples of a mean
+            over n vary by a factor of (n - 1) / n too little, and its variance has n - 1 degrees of freedom; those of
+            correlations do not vary too little (with 50 pairs they vary too much).
+        scale: Where intervals are computed: "correlation" after Fisher's transformation, "proportion" by Wilson's
+            method, "linear" as it is.
+        least: Number of examples below which a task is refused.
     """
 
     scores: Callable[..., list[np.ndarray]]
@@ -146,10 +153,13 @@ STATISTICS: Mapping[str, Statistic] = {
 class ResampledScores:
     """The scores of all models on one task, or their means over tasks, and how they vary with the examples.
 
-    observed: for each model (R,), the score of each run. deviations: for each model (R, S), the scores in S resamples
-    less their mean, for means over n examples or positives times sqrt(n / (n - 1)). examples: the smallest number of
-    examples of a task. freedom: degrees of freedom of the variance that the examples cause. scale: that of the
-    statistic, or "linear" for a mean over different ones.
+    Args:
+        observed: For each model (R,), the score of each run.
+        deviations: For each model (R, S), the scores in S resamples less their mean, for means over n examples or
+            positives times sqrt(n / (n - 1)).
+        examples: The smallest number of examples of a task.
+        freedom: Degrees of freedom of the variance that the examples cause.
+        scale: That of the statistic, or "linear" for a mean over different ones.
     """
 
     observed: Sequence[np.ndarray]
@@ -206,7 +216,11 @@ def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score, the mean over runs, with its confidence interval. seeds: whether the interval covers seeds."""
+    """A score, the mean over runs, with its confidence interval.
+
+    Args:
+        seeds: Whether the interval covers seeds.
+    """
 
     value: float
     low: float
@@ -219,7 +233,11 @@ class Estimate:
         return 100 * self.value, 100 * self.low, 100 * self.high
 
     def covers(self, examples: str = "test pairs") -> str:
-        """Return a line that says what the interval covers. examples: what they are called."""
+        """Return a line that says what the interval covers.
+
+        Args:
+            examples: What they are called.
+        """
         return f"this interval covers {examples}{' and seeds' if self.seeds else ', not seeds'}"
 
 
@@ -285,9 +303,14 @@ def difference(
     """Return the score of model `second` less that of model `first`, with interval and p-value.
 
     Runs with equal scores in all resamples, such as those of a model and itself, are tied: the interval is [0, 0].
-    seedless: the models that no seed changes, such as an untrained encoder. Their only run has no variance between
-    seeds, so the interval covers seeds if the other side has enough runs. against: the difference whose two-sided
-    p-value is returned. Raises ValueError for a model without seeds that has several runs.
+
+    Args:
+        seedless: The models that no seed changes, such as an untrained encoder. Their only run has no variance between
+            seeds, so the interval covers seeds if the other side has enough runs.
+        against: The difference whose two-sided p-value is returned.
+
+    Raises:
+        ValueError: For a model without seeds that has several runs.
     """
     sides = [
         _Side(scores.observed[model], scores.deviations[model], model not in seedless) for model in (second, first)
@@ -318,9 +341,11 @@ class _Side:
 def _error(sides: Sequence[_Side], freedom: float, seeds: bool) -> tuple[float, float]:
     """Return the standard error of a score (one side) or of a difference (two), and its degrees of freedom.
 
-    freedom: degrees of freedom of the part that the examples cause. With seeds, the variance of the observed scores
-    contains that of examples within a run, so only the part of the bootstrap variance that runs share is added. The
-    single run of a side without seeds shares all of it.
+    With seeds, the variance of the observed scores contains that of examples within a run, so only the part of the
+    bootstrap variance that runs share is added. The single run of a side without seeds shares all of it.
+
+    Args:
+        freedom: Degrees of freedom of the part that the examples cause.
     """
     means = [side.deviations.mean(axis=0) for side in sides]
     total = float(np.mean((means[0] - sum(means[1:])) ** 2))

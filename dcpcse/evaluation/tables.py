@@ -25,7 +25,8 @@ BOX_PLOT_WIDTH = 41
 def tables(at_size: SizedResults, mode: str) -> str:
     """Return a text with the mode and the tables of each family of tasks, with an average over evaluated tasks.
 
-    at_size: size of the embeddings → task → result. With several sizes, a table has a row for each size.
+    Args:
+        at_size: Size of the embeddings → task → result. With several sizes, a table has a row for each size.
     """
     return "\n".join([f"------ {_title(at_size, mode)} ------", *map(str, _tables_of(at_size, mode))])
 
@@ -128,7 +129,11 @@ def _own_data(
     facts: Mapping[str, Callable[[Result], Any]],
     after: Mapping[str, Callable[[Result], str]],
 ) -> list[PrettyTable]:
-    """Return a table of own data with the scores of `measures`. facts, after: columns before and after the scores."""
+    """Return a table of own data with the scores of `measures`.
+
+    Args:
+        facts, after: Columns before and after the scores.
+    """
     heads = ["data", *facts, *(f"{metric} x 100" for metric, *_ in measures(results[0])), *after]
     rows = [
         [
@@ -288,8 +293,10 @@ def _cosines(bins: Sequence[CosineBin]) -> list[PrettyTable]:
 def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int = BOX_PLOT_WIDTH) -> str:
     """Return a box plot as a line of text.
 
-    quantiles: percentage (5, 25, 50, 75, 95) → value. low, high: the ends of the axis. width: length of the line in
-    characters.
+    Args:
+        quantiles: Percentage (5, 25, 50, 75, 95) → value.
+        low, high: The ends of the axis.
+        width: Length of the line in characters.
     """
     column = {
         share: round((min(max(value, low), high) - low) / (high - low) * (width - 1))

@@ -78,8 +78,9 @@ Stage = Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]
 class Search:
     """The stages of a search by name, in their order.
 
-    fixed_with_pairs: stages that are left out if the training data are pairs (or triplets) of sentences → the options
-    of train.py that every trial then uses unless they are given.
+    Args:
+        fixed_with_pairs: Stages that are left out if the training data are pairs (or triplets) of sentences → the
+            options of train.py that every trial then uses unless they are given.
     """
 
     stages: Mapping[str, Stage]
@@ -118,8 +119,10 @@ SEARCHES: Mapping[str, Search] = {
 class TrialRecord(JobRecord):
     """A trial, which is made of its options.
 
-    number: its position in the stage that tried it first. score: the best STS-B dev score; None until it is finished.
-    failed: why its training failed.
+    Args:
+        number: Its position in the stage that tried it first.
+        score: The best STS-B dev score; None until it is finished.
+        failed: Why its training failed.
     """
 
     stage: str

@@ -35,7 +35,8 @@ _IN_TEMPLATE = Choice(template=Template.parse(FIRST_TEMPLATE))
 class Untouched:
     """A representation of an encoder without training: a pooler of evaluation.py, with its other options.
 
-    name: how tables name it.
+    Args:
+        name: How tables name it.
     """
 
     name: str
@@ -148,8 +149,13 @@ def measure_pairs(model: SentenceEncoder, pairs: Mapping[str, senteval.ScoredPai
 def build_untouched(base: str) -> dict[Untouched, SentenceEncoder]:
     """Build all representations in `UNTOUCHED` that an encoder supports.
 
-    base: folder or hub id. The encoder's own pooler, and the poolers that need a masked-LM head, are left out if its
-    checkpoint has none. Raises UserError if the encoder cannot be loaded.
+    The encoder's own pooler, and the poolers that need a masked-LM head, are left out if its checkpoint has none.
+
+    Args:
+        base: Folder or hub id.
+
+    Raises:
+        UserError: If the encoder cannot be loaded.
     """
     plain, with_head = load_backbone(base), _load_with_head(base)
     models = {}

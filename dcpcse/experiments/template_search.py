@@ -52,7 +52,11 @@ DEV_TASK = "STSBenchmark"
 @strict
 @dataclass(kw_only=True)
 class TemplateRecord(JobRecord):
-    """The content of `scores.json`. scores: template → its score on STS-B dev, × 100."""
+    """The content of `scores.json`.
+
+    Args:
+        scores: Template → its score on STS-B dev, × 100.
+    """
 
     scores: dict[str, int | float] = schema.finite()
 

@@ -348,8 +348,9 @@ def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, 
 class _Pass:
     """The rows of adapters whose encoders have the same layers, which process all of them at once.
 
-    models, parts: each adapter with its rows. packing: of the mask of all rows, computed on the CPU, so that no pass
-    waits for a GPU.
+    Args:
+        models, parts: Each adapter with its rows.
+        packing: Of the mask of all rows, computed on the CPU, so that no pass waits for a GPU.
     """
 
     models: Sequence[SentenceEncoder]

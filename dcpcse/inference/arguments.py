@@ -83,7 +83,8 @@ class EncoderArguments(Options):
 class EncodingArguments(EncodeOptions):
     """Options of `dcpcse encode`: the output file, its vectors, and the processes that compute them.
 
-    max_seq_length: another name of `max_length`, as on the command line.
+    Args:
+        max_seq_length: Another name of `max_length`, as on the command line.
     """
 
     output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")

@@ -30,7 +30,13 @@ from dcpcse.utils.option_fields import RATE, Need, Options, flag, option
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of augmentation. option: sets its strength. default: the strength in the paper. make: creates it."""
+    """A kind of augmentation.
+
+    Args:
+        option: Sets its strength.
+        default: The strength in the paper.
+        make: Creates it.
+    """
 
     option: str | None = None
     default: float | None = None

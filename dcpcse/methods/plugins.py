@@ -127,7 +127,8 @@ def _file_of(module: str) -> Path | None:
 def _run(module: str, owner: str) -> ModuleType:
     """Import a module. Raises UserError with the line of the module if importing it raises any exception.
 
-    owner: the origin of the module, for messages.
+    Args:
+        owner: The origin of the module, for messages.
     """
     try:
         return _import(module)

@@ -279,7 +279,8 @@ def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults
 def _require_valid_options(part: type, replaced: str) -> None:
     """Raise ValueError if an option of the dataclass has a name that is taken or a default other than None.
 
-    replaced: the name of the method whose own options are not taken, as it is registered again.
+    Args:
+        replaced: The name of the method whose own options are not taken, as it is registered again.
     """
     others = option_parts(without=replaced)
     taken = {field.name: known.__module__ for known in (ModelArguments, *others) for field in fields(known)}

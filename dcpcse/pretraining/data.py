@@ -71,8 +71,13 @@ def read_lines(path: Path, what: str) -> Text:
 def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
     """Return the lines for training and those that are held out: the last of every 1/share blocks of `BLOCK` lines.
 
-    The blocks of a small file are smaller, so that there is at least one to hold out. share: above 0, at most 1/2.
-    Raises UserError if the file has fewer than 1/share lines.
+    The blocks of a small file are smaller, so that there is at least one to hold out.
+
+    Args:
+        share: Above 0, at most 1/2.
+
+    Raises:
+        UserError: If the file has fewer than 1/share lines.
     """
     lines, block = len(text.lines), min(BLOCK, int(len(text.lines) * share))
     if not block:
@@ -132,7 +137,9 @@ class MaskedBatch(NamedTuple):
 class PackedCorpus:
     """The tokens (n,) of the training text, which of them start words, the masked batches for measuring, and facts.
 
-    bits: the bits per character of a loss of one nat per token. facts: what the record says of the text.
+    Args:
+        bits: The bits per character of a loss of one nat per token.
+        facts: What the record says of the text.
     """
 
     tokens: np.ndarray
@@ -212,8 +219,9 @@ def sentence_starts(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> n
 class Masking:
     """Draws the masks of windows. Special tokens are never masked.
 
-    share: of the other tokens of a window that are masked. mask_share and random_share: of the masked tokens that
-    become the mask token or a random token; the others stay (BERT, section 3.1).
+    Args:
+        share: Of the other tokens of a window that are masked. mask_share and random_share: of the masked tokens that
+            become the mask token or a random token; the others stay (BERT, section 3.1).
     """
 
     def __init__(
@@ -237,7 +245,8 @@ class Masking:
     ) -> MaskedBatch:
         """Mask windows (N, L). The number of places K depends on L alone, so that a GPU need not wait for it.
 
-        words (N, L): which tokens start a word, to mask all tokens of a word or none.
+        Args:
+            words (N, L): Which tokens start a word, to mask all tokens of a word or none.
         """
         how = {"generator": generator, "device": input_ids.device}
         scores = torch.rand(input_ids.shape, **how)
@@ -276,8 +285,10 @@ def unigram_figures(tokens: np.ndarray, special: np.ndarray, masked: np.ndarray)
     """Return the loss (nats) and the accuracy (in percent) of a unigram model at the masked tokens.
 
     The model gives each token the probability (count + 1) / (sum of all counts + 1), with the counts of the training
-    tokens (n,), and guesses the most frequent one. special (vocabulary,): tokens that are never masked, which have no
-    probability.
+    tokens (n,), and guesses the most frequent one.
+
+    Args:
+        special (vocabulary,): Tokens that are never masked, which have no probability.
     """
     counts = np.where(special, 0.0, np.bincount(tokens, minlength=len(special)) + 1.0)
     return {

@@ -85,7 +85,8 @@ def architecture(model: PreTrainedModel) -> dict[str, Any]:
 def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, counts: Tensor) -> PreTrainedModel:
     """Return a new masked language model with random weights by the seed of the run.
 
-    counts (vocabulary,): how often each token occurs in the training text.
+    Args:
+        counts (vocabulary,): How often each token occurs in the training text.
     """
     transformers.set_seed(args.seed)
     with quiet():
@@ -101,7 +102,10 @@ def initialize(model: PreTrainedModel, counts: Tensor) -> None:
     Positions are sinusoids (Vaswani et al., 2017, section 3.5), which training changes: neighbours are similar from
     the start, where random positions must be learned first. The output bias is the logarithm of the unigram
     probabilities, (count + 1) / sum, so that the model begins at the level of the unigram model, and no steps are
-    spent on frequencies. counts (vocabulary,): how often each token occurs in the training text.
+    spent on frequencies.
+
+    Args:
+        counts (vocabulary,): How often each token occurs in the training text.
     """
     model.get_input_embeddings().weight.normal_(0, WORD_DEVIATION)
     first = positions_of(model.base_model).first

@@ -83,8 +83,10 @@ def read_record(folder: Path) -> dict[str, Any]:
 def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str, list[dict[str, Any]]]:
     """Return `curve` and `training_log` of the record from the log of transformers' Trainer.
 
-    Each loss is the mean over the steps since the entry before. causal_steps: number of steps of next-token
-    prediction.
+    Each loss is the mean over the steps since the entry before.
+
+    Args:
+        causal_steps: Number of steps of next-token prediction.
     """
     names = ("tokens_seen", "loss", "masked_accuracy", "bits_per_character")
     curve = [
@@ -102,7 +104,11 @@ def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str,
 
 
 def write_card(record: Mapping[str, Any], name: str, *, picture: bool) -> str:
-    """Return the text of the card of a pretrained encoder. picture: whether the folder contains `CURVE`."""
+    """Return the text of the card of a pretrained encoder.
+
+    Args:
+        picture: Whether the folder contains `CURVE`.
+    """
     options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(
         library_name="transformers", pipeline_tag="fill-mask", tags=[kind, "masked-language-model"]
@@ -133,9 +139,14 @@ def write_encoder(
 ) -> None:
     """Write all files of a pretrained encoder to a folder, which may contain others.
 
-    The options of the record set the data type of the weights. The files are written
-    elsewhere first and then moved, config.json and the record last: whoever finds them finds a complete encoder.
-    picture: draws the curve. Raises UserError if a weight is not finite in the data type.
+    The options of the record set the data type of the weights. The files are written elsewhere first and then moved,
+    config.json and the record last: whoever finds them finds a complete encoder.
+
+    Args:
+        picture: Draws the curve.
+
+    Raises:
+        UserError: If a weight is not finite in the data type.
     """
     with staging_folder(folder / "encoder") as part:
         _save_model(part, model, record["options"])

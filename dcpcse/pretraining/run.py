@@ -37,8 +37,12 @@ from dcpcse.utils.signals import DeferredSignal, Interrupted
 def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Picture) -> dict[str, Any]:
     """Pretrain an encoder on a text file, write it to `args.output_dir`, and return its record.
 
-    picture: draws the curve. Raises UserError for a mistake of the user, and Interrupted after a signal, once the
-    running step and a checkpoint are finished.
+    Args:
+        picture: Draws the curve.
+
+    Raises:
+        UserError: For a mistake of the user, and Interrupted after a signal, once the running step and a checkpoint
+            are finished.
     """
     output = Path(args.output_dir)
     if launched() > 1:
@@ -120,7 +124,8 @@ def require_output(folder: Path, resume: bool) -> None:
 def require_same(folder: Path, args: PretrainingArguments, texts: Mapping[str, Text | None]) -> dict[str, Any]:
     """Return the record of a pretraining; raise UserError unless it has the same options and texts.
 
-    texts: entry of the record → text.
+    Args:
+        texts: Entry of the record → text.
     """
     record, options = read_record(folder), args.recorded()
 

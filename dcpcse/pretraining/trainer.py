@@ -33,7 +33,11 @@ KEPT = 2
 
 
 def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> transformers.TrainingArguments:
-    """Return the arguments of transformers' Trainer. measures_first: whether the model is measured before training."""
+    """Return the arguments of transformers' Trainer.
+
+    Args:
+        measures_first: Whether the model is measured before training.
+    """
     same = {field.name: getattr(args, field.name) for field in fields(args)}
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
     own = {
@@ -116,8 +120,12 @@ class MaskedLMTrainer(HookedTrainer):
     """A transformers Trainer for BERT and RoBERTa that computes logits at the predicted places only.
 
     Without the logits of the other places, a step of a small model with a vocabulary of 8,000 takes about 2/3 of the
-    time. masking: draws the masks of the training. batches: those of the evaluation, on the device. bits: the bits per
-    character of a loss of one nat per token.
+    time.
+
+    Args:
+        masking: Draws the masks of the training.
+        batches: Those of the evaluation, on the device.
+        bits: The bits per character of a loss of one nat per token.
     """
 
     def __init__(

@@ -44,7 +44,8 @@ def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTo
 def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrainedTokenizerFast:
     """Return a tokenizer; raise UserError unless it is a fast one with all special tokens that pretraining needs.
 
-    source: the option that names it, and its value.
+    Args:
+        source: The option that names it, and its value.
     """
     if not tokenizer.is_fast:
         raise UserError(f"{source} has no tokenizer.json; give the tokenizer of the library tokenizers")

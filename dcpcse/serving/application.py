@@ -57,7 +57,8 @@ request: the name of the model, and the numbers of encoded texts and of their to
 class Encoded:
     """The vectors (N, H) of a request's texts, and the number of their tokens.
 
-    truncated: number of texts that were truncated.
+    Args:
+        truncated: Number of texts that were truncated.
     """
 
     model: SentenceEncoder
@@ -334,7 +335,8 @@ def _failed() -> ApiError:
 def build_application(service: Service, while_serving: contextlib.AbstractContextManager[None]) -> ASGIApp:
     """Return the ASGI application of a service, with the routes that its options allow.
 
-    while_serving: a context in which the application runs.
+    Args:
+        while_serving: A context in which the application runs.
     """
     args, in_thread = service.args, service.batcher.in_thread
     absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
@@ -405,8 +407,9 @@ class _Endpoints:
     ) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that reads a body, and answers it unless the client leaves before.
 
-        answer: a function of the client and the body. The client is with which other requests a request shares its
-        turn: those of the same key and address.
+        Args:
+            answer: A function of the client and the body. The client is with which other requests a request shares its
+                turn: those of the same key and address.
         """
 
         async def endpoint(request: Request) -> Response:

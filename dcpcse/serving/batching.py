@@ -84,9 +84,11 @@ class FairQueue:
 class Batcher:
     """Encode the texts of requests in batches. All methods are called in one event loop.
 
-    encode: a function that returns the vectors of texts. texts, tokens: maximum of a batch. wait: seconds that a
-    request waits for others. The wait ends early if the batch is full, or if as many requests wait as were in the last
-    batch: the clients that can be expected have then sent their requests.
+    Args:
+        encode: A function that returns the vectors of texts.
+        texts, tokens: Maximum of a batch.
+        wait: Seconds that a request waits for others. The wait ends early if the batch is full, or if as many requests
+            wait as were in the last batch: the clients that can be expected have then sent their requests.
     """
 
     def __init__(
@@ -134,7 +136,11 @@ class Batcher:
     async def encode(self, client: str, texts: Sequence[PreparedText]) -> list[np.ndarray]:
         """Return the vector (H,) of each text. If this call is cancelled, its texts leave the queue.
 
-        client: with which clients the texts share the encoder in turn. Raises ApiError if they cannot be encoded.
+        Args:
+            client: With which clients the texts share the encoder in turn.
+
+        Raises:
+            ApiError: If they cannot be encoded.
         """
         ticket = Ticket(client, [None] * len(texts), asyncio.get_running_loop().create_future())
         for number, text in enumerate(texts):
@@ -240,7 +246,10 @@ def _report(task: asyncio.Task[None]) -> None:
 def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndarray]:
     """Return the float32 vector (H,) of each text, before it is scaled to unit length.
 
-    batch_size: maximum number of texts in a pass. Models of different dimensions have passes of their own.
+    Models of different dimensions have passes of their own.
+
+    Args:
+        batch_size: Maximum number of texts in a pass.
     """
     of_dimension, places = grouped([text.model.dimension for text in texts])
     vectors = [_encode([texts[index] for index in indices], batch_size) for indices in of_dimension.values()]

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 class DemoModel:
     """A model and its embeddings of the sentences to search, (C, H) float32.
 
-    The embeddings have unit length, except that rows of zeros stay zero. about: path or name of the model, and its
-    pooling if the user chose one. encode: a function that returns the embeddings (N, H) of sentences.
+    The embeddings have unit length, except that rows of zeros stay zero.
+
+    Args:
+        about: Path or name of the model, and its pooling if the user chose one.
+        encode: A function that returns the embeddings (N, H) of sentences.
     """
 
     label: str

@@ -33,9 +33,12 @@ InThread = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model by its name. folder: None for the plain encoder. model: None if it is not in memory.
+    """A model by its name.
 
-    sizes: its `matryoshka_dims`.
+    Args:
+        folder: None for the plain encoder.
+        model: None if it is not in memory.
+        sizes: Its `matryoshka_dims`.
     """
 
     name: str
@@ -50,8 +53,11 @@ class ServedModel:
 class ModelRegistry:
     """The plain encoder and its adapters by name.
 
-    most: maximum number of adapters in memory; None for no maximum. An adapter that has left memory is loaded again
-    when a request names it. Methods that are coroutines are called in one event loop.
+    An adapter that has left memory is loaded again when a request names it. Methods that are coroutines are called in
+    one event loop.
+
+    Args:
+        most: Maximum number of adapters in memory; None for no maximum.
     """
 
     def __init__(self, encoder: SentenceEncoder, name: str, metrics: Metrics, most: int | None = None) -> None:
@@ -246,8 +252,11 @@ class FolderWatcher:
     async def look(self, in_thread: InThread, *, at_once: bool = False) -> None:
         """Look once at the folder, and load and remove what has changed.
 
-        at_once: whether to load folders that were not the same in the look before. Raises OSError if the folder
-        cannot be read.
+        Args:
+            at_once: Whether to load folders that were not the same in the look before.
+
+        Raises:
+            OSError: If the folder cannot be read.
         """
         states = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
         for name in self._settled.keys() - states.keys():
@@ -286,7 +295,9 @@ class ServedIndex:
 def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[str, Any]]) -> dict[str, ServedIndex]:
     """Return the indexes by name. Raises UserError if a folder has no index, or if no served model made its vectors.
 
-    folders: name → folder. identities: name → identity of each served model.
+    Args:
+        folders: Name → folder.
+        identities: Name → identity of each served model.
     """
     indexes = {}
     for name, folder in folders.items():

@@ -27,7 +27,9 @@ _PATH = re.compile(r"(?<![\w./])(?:~|\.{1,2})?/(?:[^\s/'\":;,()]+/)*([^\s/'\":;,
 class ApiError(Exception):
     """An answer with an error status.
 
-    param: the field of the request that is wrong. code: a short name of the error, as OpenAI's API uses.
+    Args:
+        param: The field of the request that is wrong.
+        code: A short name of the error, as OpenAI's API uses.
     """
 
     def __init__(
@@ -182,7 +184,11 @@ def _clearest(errors: Sequence[Any]) -> Any:
 def texts_of(value: str | Sequence[Any], param: str, most: int) -> list[Any]:
     """Return a text or a list of token ids as a list of one, and other lists as they are.
 
-    most: the maximum number of texts. Raises ApiError for an empty list or too many texts.
+    Args:
+        most: The maximum number of texts.
+
+    Raises:
+        ApiError: For an empty list or too many texts.
     """
     if isinstance(value, str):
         return [value]
@@ -221,8 +227,13 @@ def prepare(
 ) -> PreparedTexts:
     """Return the prepared texts of a request, in order, and the number of those that were truncated.
 
-    name: name of the model, for messages. param: the field that contains the texts. truncate: whether to cut texts
-    that are longer than the options allow. Raises ApiError if a text is too long or empty, or a token id is unknown.
+    Args:
+        name: Name of the model, for messages.
+        param: The field that contains the texts.
+        truncate: Whether to cut texts that are longer than the options allow.
+
+    Raises:
+        ApiError: If a text is too long or empty, or a token id is unknown.
     """
     for number, item in enumerate(inputs):
         if not len(item):

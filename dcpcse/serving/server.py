@@ -51,8 +51,10 @@ _OF_THE_PROCESS = contextlib.ExitStack()
 class ServerOptions:
     """The options of a server; calling it loads everything and returns the application.
 
-    encoder: path or hub id. is_worker: whether this is one of several processes, which sets up its own logs and takes
-    its part of the threads.
+    Args:
+        encoder: Path or hub id.
+        is_worker: Whether this is one of several processes, which sets up its own logs and takes its part of the
+            threads.
     """
 
     encoder: str
@@ -238,7 +240,8 @@ class Processes(Multiprocess):
 def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.socket) -> None:
     """Serve an application until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
 
-    build: a function that builds the application; with several processes, it must be possible to pickle it.
+    Args:
+        build: A function that builds the application; with several processes, it must be possible to pickle it.
     """
     _allow_files(args.max_connections + BACKLOG + 256)
     host, port = bound.getsockname()[:2]
@@ -291,8 +294,13 @@ def _allow_files(count: int) -> None:
 def serve_on_ray(address: str, options: ServerOptions) -> None:
     """Serve until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
 
-    address: of the cluster; `local` starts one on this machine. Every machine needs dcpcse, and the folders at the
-    same paths. Raises UserError if Ray Serve is not installed, or if the cluster or a replica does not start.
+    Every machine needs dcpcse, and the folders at the same paths.
+
+    Args:
+        address: Of the cluster; `local` starts one on this machine.
+
+    Raises:
+        UserError: If Ray Serve is not installed, or if the cluster or a replica does not start.
     """
     try:
         from ray import serve

@@ -158,8 +158,9 @@ def run_in_chunks(
 class _FirstPass(NamedTuple):
     """Results of the first pass over a chunk: its embeddings (B, V, H), and intermediate results by name of the loss.
 
-    precomputed: results of `precompute` of the losses that compare all rows. sampled, counts: results of `sample` and
-    numbers of items of the losses that are means over rows.
+    Args:
+        precomputed: Results of `precompute` of the losses that compare all rows.
+        sampled, counts: Results of `sample` and numbers of items of the losses that are means over rows.
     """
 
     embeddings: Tensor

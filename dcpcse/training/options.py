@@ -37,7 +37,11 @@ OWN_METRICS_OF_OPTION: Mapping[str, tuple[str, ...]] = {
 
 
 def training_option_parser(**settings: Any) -> Parser:
-    """Return a parser of the options of train.py, with those of all registered methods. settings: as of `Parser`."""
+    """Return a parser of the options of train.py, with those of all registered methods.
+
+    Args:
+        settings: As of `Parser`.
+    """
     # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
     from dcpcse.methods import option_parts
     from dcpcse.methods.arguments import ModelArguments
@@ -210,7 +214,8 @@ of that code for a value of the option."""
 def _implied_method(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the method and settings of the public code that an option identifies, unless a method is given.
 
-    options: the options of the command line, the options file and the preset together.
+    Args:
+        options: The options of the command line, the options file and the preset together.
     """
     telling = next((name for name in TELLING_OPTIONS if options.get(name) is not None), None)
     if telling is None or "method" in options:

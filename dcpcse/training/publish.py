@@ -115,7 +115,11 @@ def digest_in(card: str) -> str | None:
 def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
     """Return file name → content of the score files, with an entry `results` added.
 
-    expected: entries of the model's identity. Raises UserError if those in a score file differ.
+    Args:
+        expected: Entries of the model's identity.
+
+    Raises:
+        UserError: If those in a score file differ.
     """
 
     def damaged(line: str) -> None:

@@ -184,7 +184,8 @@ def _options(words: Sequence[str]) -> list[str]:
 def _refuse_empty(words: Sequence[str], texts: Collection[str]) -> None:
     """Raise UserError for an empty or blank value, such as the value of an unset shell variable.
 
-    texts: options whose values are texts, which may be empty.
+    Args:
+        texts: Options whose values are texts, which may be empty.
     """
     for before, word in zip(["", *words], words, strict=False):
         if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
@@ -218,7 +219,11 @@ class Parser(CommandParser, DataclassParser):
             self.add_argument("-h", "--help", action=_HelpAction)
 
     def _group(self, options: Mapping[str, Sequence[str]]) -> list[Any]:
-        """Move options to new groups that precede all others, and return the new groups. options: heading → names."""
+        """Move options to new groups that precede all others, and return the new groups.
+
+        Args:
+            options: Heading → names.
+        """
         others, moved = list(self._action_groups), []
         for heading, names in options.items():
             moved.append(self.add_argument_group(heading))

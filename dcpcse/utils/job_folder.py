@@ -23,7 +23,11 @@ from dcpcse.utils.locks import exclusive_lock
 @strict
 @dataclass(kw_only=True)
 class JobRecord(schema.Open):
-    """A record of a job. made_of: what determines its results: part of the settings → its value, or its options."""
+    """A record of a job.
+
+    Args:
+        made_of: What determines its results: part of the settings → its value, or its options.
+    """
 
     made_of: dict
 

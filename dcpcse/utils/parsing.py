@@ -154,7 +154,11 @@ def _load_yaml(text: str) -> Any:
 
 
 def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of a node with its aliases expanded. known: node → count, 0 during counting."""
+    """Return the number of values of a node with its aliases expanded.
+
+    Args:
+        known: Node → count, 0 during counting.
+    """
     if id(node) not in known:
         known[id(node)] = 0
         pairs = node.value if isinstance(node, yaml.MappingNode) else []

@@ -28,8 +28,10 @@ MARKS = 12
 def draw_cosines(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
     """Draw a hexagonal histogram per model, and below it one violin per bin of gold scores.
 
-    bins: whether the panels with the violins are drawn. All panels have the same scales, so that models can be
-    compared.
+    All panels have the same scales, so that models can be compared.
+
+    Args:
+        bins: Whether the panels with the violins are drawn.
     """
     from matplotlib.colors import LogNorm
 

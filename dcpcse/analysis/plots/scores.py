@@ -94,7 +94,8 @@ def gather_fewshot(args: argparse.Namespace) -> dict[str, dict[str, list[float]]
 def draw_frequent(models: Mapping[str, Mapping[int, float]], scored: str | None = None) -> "Figure":
     """Draw Spearman × 100 over the number of removed tokens, one line per model; at 0 the sentences are unchanged.
 
-    scored: the data of the scores, for the label of the axis.
+    Args:
+        scored: The data of the scores, for the label of the axis.
     """
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
@@ -146,7 +147,9 @@ def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[
 def draw_intervals(scores: Mapping[str, Mapping[str, Point]], level: float) -> "Figure":
     """Draw a point with its interval for each task and model, the tasks from top to bottom.
 
-    scores: model → task → point; all models have the same tasks. level: coverage of the intervals.
+    Args:
+        scores: Model → task → point; all models have the same tasks.
+        level: Coverage of the intervals.
     """
     tasks = list(next(iter(scores.values())))
     step = 0.7 / len(scores)
@@ -212,7 +215,9 @@ def draw_prompt_lengths(
 ) -> "Figure":
     """Draw the scores of all seeds and the published scores by prompt length; the lengths are equally spaced.
 
-    comparable: whether the published scores belong to the same encoder, steps and settings; the legend says if not.
+    Args:
+        comparable: Whether the published scores belong to the same encoder, steps and settings; the legend says if
+            not.
     """
     published = published or {}
     figure = style.figure(style.COLUMN, 2.5)

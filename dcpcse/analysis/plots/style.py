@@ -74,7 +74,8 @@ CHARACTERS_PER_INCH = 17
 class PlotKind:
     """A kind of plot of `dcpcse plot`: its help, its options, and the function that draws it from these options.
 
-    of_encoders: whether the plot also takes the options of encoders.
+    Args:
+        of_encoders: Whether the plot also takes the options of encoders.
     """
 
     help: str
@@ -150,7 +151,10 @@ def figure(width: float, height: float) -> "Figure":
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
     """Return a figure with `count` panels, at most `PANELS_PER_ROW` side by side, and its axes (rows_each, count).
 
-    height: height of a panel in inches. Unused positions are hidden.
+    Unused positions are hidden.
+
+    Args:
+        height: Height of a panel in inches.
     """
     columns = min(count, PANELS_PER_ROW)
     rows = -(-count // columns)

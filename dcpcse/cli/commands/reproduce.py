@@ -310,7 +310,8 @@ def plan_table(
 ) -> str:
     """Return a table of planned units, the commands of each row's first unit, and why other rows cannot be run.
 
-    sizes: unit → number of optimiser steps and of training examples; units without them are left out.
+    Args:
+        sizes: Unit → number of optimiser steps and of training examples; units without them are left out.
     """
     rows, done = [], {unit.name for unit in _finished(units)}
     for unit in (unit for unit in units if unit.name in sizes):

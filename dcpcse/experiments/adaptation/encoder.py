@@ -27,9 +27,12 @@ def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
     """Load an encoder without training, in eval mode.
 
     Its pooling, normalisation and maximum length are those of its sentence-transformers folder; an encoder without
-    these settings is averaged. overrides: options of train.py, of which the pooler replaces that of the folder.
+    these settings is averaged.
 
     Raises UserError if there is no such encoder, or if its representation has a part that a model folder cannot keep.
+
+    Args:
+        overrides: Options of train.py, of which the pooler replaces that of the folder.
     """
     places = {key: overrides[key] for key in ("cache_dir", "model_revision", "use_auth_token") if key in overrides}
     args = EncoderArguments(device="cpu" if overrides.get("use_cpu") else None, **places)

@@ -39,7 +39,9 @@ CHUNK = 256
 class Outcome:
     """The result of a measure on one encoder.
 
-    values (n,): the outcome of each item, from which the statistic is computed. points: the score × 100.
+    Args:
+        values (n,): The outcome of each item, from which the statistic is computed.
+        points: The score × 100.
     """
 
     task: str
@@ -57,11 +59,16 @@ class Outcome:
 class Measure:
     """A measure on one part of the data, as a loaded task of senteval.
 
-    part: the name of the part, which is that of the task. title: the name of the score. statistic: a key of
-    `significance.STATISTICS`. items: what the n items are called, and size: their number. texts: all texts that are
-    encoded. outcomes: function of their embeddings that returns the outcome (n,) of each item. gold: (n,), or None.
-    remedy: what an item is, and which data have more of them, if not every row is one. classes: the names of the
-    classes, if the items have some.
+    Args:
+        part: The name of the part, which is that of the task.
+        title: The name of the score.
+        statistic: A key of `significance.STATISTICS`.
+        items: What the n items are called, and size: their number.
+        texts: All texts that are encoded.
+        outcomes: Function of their embeddings that returns the outcome (n,) of each item.
+        gold: (n,), or None.
+        remedy: What an item is, and which data have more of them, if not every row is one.
+        classes: The names of the classes, if the items have some.
     """
 
     part: str
@@ -96,7 +103,8 @@ class Measure:
     def require_enough(self, source: str) -> None:
         """Raise UserError if nothing can be measured: too few items, one class, or scores that hardly differ.
 
-        source: the name of the data that the part is taken from, for the message.
+        Args:
+            source: The name of the data that the part is taken from, for the message.
         """
         where = f"the {self.part} part of {source}"
         if self.size < LEAST_ITEMS:
@@ -221,10 +229,13 @@ def text_key(text: str) -> str:
 class DataKind:
     """A kind of data.
 
-    name: what its rows are. measure: function of the name and the columns of a part; None if rows of this kind cannot
-    be measured. options: options of train.py that select the method. alternatives: further options, which the settings
-    have in turn. contrastive: whether the loss has a temperature. prepared: function of the columns that returns those
-    to train on.
+    Args:
+        name: What its rows are.
+        measure: Function of the name and the columns of a part; None if rows of this kind cannot be measured.
+        options: Options of train.py that select the method.
+        alternatives: Further options, which the settings have in turn.
+        contrastive: Whether the loss has a temperature.
+        prepared: Function of the columns that returns those to train on.
     """
 
     name: str

@@ -42,8 +42,12 @@ MOST_QUOTED = 60
 class Parts:
     """The data of an adaptation.
 
-    kind: of the rows to train on. train: these rows. dev, test: what is measured on the other parts. sizes: part →
-    number of its rows. digests: what was given → digest of its content.
+    Args:
+        kind: Of the rows to train on.
+        train: These rows.
+        dev, test: What is measured on the other parts.
+        sizes: Part → number of its rows.
+        digests: What was given → digest of its content.
     """
 
     kind: DataKind
@@ -57,12 +61,15 @@ class Parts:
 def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False) -> Parts:
     """Read the data, and divide what is not given in parts already.
 
-    data, dev, test: training data in any form that `load_training_data` reads; dev and test may be None. A part that
-    is not given is held out: the test part is half of dev if dev is given, otherwise each part is `HELD_OUT_SHARE` of
-    data, at most `MOST_ROWS`. seed: of the division. cache_dir: see `load_training_data`. documents: whether blank
-    rows of data separate documents.
+    Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows. A part
+    that is not given is held out: the test part is half of dev if dev is given, otherwise each part is
+    `HELD_OUT_SHARE` of data, at most `MOST_ROWS`.
 
-    Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows.
+    Args:
+        data, dev, test: Training data in any form that `load_training_data` reads; dev and test may be None.
+        seed: Of the division.
+        cache_dir: See `load_training_data`.
+        documents: Whether blank rows of data separate documents.
     """
     if data is None:
         raise UserError("data is None; give a file, or training data as a Python object")
@@ -229,9 +236,12 @@ def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
 def divide(groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, int], seed: int) -> dict[str, list[int]]:
     """Return part → its rows, in their order: the parts that are held out, and `TRAIN`.
 
-    groups: (N,) of the rows; no group is divided. classes: of the rows; every part gets about the same share of each
-    class. held_out: part → its maximum number of rows. The groups are taken in a random order, and each goes to the
-    first part with room for it.
+    The groups are taken in a random order, and each goes to the first part with room for it.
+
+    Args:
+        groups: (N,) of the rows; no group is divided.
+        classes: Of the rows; every part gets about the same share of each class.
+        held_out: Part → its maximum number of rows.
     """
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):

@@ -50,8 +50,9 @@ class AdaptationRecord(JobRecord):
 class Record:
     """What is known of an adaptation so far, and the job folder in which it is kept.
 
-    made_of: what identifies it. facts: what else is recorded. trials: number of a setting → its trial. seconds: of
-    all calls.
+    Args:
+        made_of: What identifies it.
+        facts: What else is recorded. trials: number of a setting → its trial. seconds: of all calls.
     """
 
     def __init__(self, folder: Path, made_of: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

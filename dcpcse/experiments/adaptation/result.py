@@ -59,7 +59,8 @@ class Adaptation:
 def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, seed: int) -> dict[str, Any]:
     """Return the scores × 100 of both encoders on the test part and their difference, with intervals.
 
-    untouched, adapted: the outcomes (n,) of all items, of which the same are drawn for both in each resample.
+    Args:
+        untouched, adapted: The outcomes (n,) of all items, of which the same are drawn for both in each resample.
     """
     scores = resample(test.compared(untouched, adapted), SAMPLES, seed)
     delta = difference(scores, 0, 1, LEVEL)
@@ -76,7 +77,12 @@ def _points(interval: Estimate) -> dict[str, float]:
 
 
 def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:
-    """Return the verdict. items: of the test part. dev: the dev scores of the untouched and of the adapted encoder."""
+    """Return the verdict.
+
+    Args:
+        items: Of the test part.
+        dev: The dev scores of the untouched and of the adapted encoder.
+    """
     if items < LEAST_TO_TELL:
         return TOO_FEW
     is_better = dev[1] > dev[0] and test["difference"]["low"] > 0

@@ -66,10 +66,15 @@ TEST_MARGIN = 1.5
 class Request:
     """What is to be adapted.
 
-    encoder: folder or hub id. data, dev, test: see `read_parts`. minutes: time that the whole call may take. seed: of
-    the division of the data, of the trainings and of the resamples. keep: whether the model is kept without a gain.
-    given: options of train.py that are the same in all settings. ray: address of the Ray cluster on which the settings
-    are tried. started: when the time began, of `time.monotonic`.
+    Args:
+        encoder: Folder or hub id.
+        data, dev, test: See `read_parts`.
+        minutes: Time that the whole call may take.
+        seed: Of the division of the data, of the trainings and of the resamples.
+        keep: Whether the model is kept without a gain.
+        given: Options of train.py that are the same in all settings.
+        ray: Address of the Ray cluster on which the settings are tried.
+        started: When the time began, of `time.monotonic`.
     """
 
     encoder: str
@@ -195,7 +200,8 @@ class _Trials:
 def _is_worse(known: Sequence[FinishedTrial], step: int, best: float) -> bool:
     """Return whether a trial is below the median of the known ones that were not pruned, at the same step.
 
-    best: the best dev score of the trial up to this step.
+    Args:
+        best: The best dev score of the trial up to this step.
     """
     whole = [trial.scores for trial in known if trial.score is not None and trial.outcome != PRUNED]
     others = [scores[step] for scores in whole if step in scores]

@@ -94,8 +94,13 @@ def require_free(overrides: Options) -> None:
 def settings_of(kind: DataKind, overrides: Options) -> list[dict[str, Any]]:
     """Return the settings to try for a kind of data, in their order, as options of train.py.
 
-    overrides: options that are the same in all settings; the settings vary the others. Settings of a tuning on which a
-    given option has no effect, or whose package is not installed, are left out. Raises UserError if none is left.
+    Settings of a tuning on which a given option has no effect, or whose package is not installed, are left out.
+
+    Args:
+        overrides: Options that are the same in all settings; the settings vary the others.
+
+    Raises:
+        UserError: If none is left.
     """
     tunings = _tunings(overrides)
     fixed = {*overrides, *(() if kind.contrastive else ("temp",))} - {"tuning"}
@@ -150,8 +155,13 @@ def described(setting: Options, settings: Sequence[Options]) -> str:
 def shared_options(kind: DataKind, train: TrainingData, representation: Options, overrides: Options) -> dict[str, Any]:
     """Return the options of train.py that all settings share.
 
-    train: the rows to train on. representation: what keeps that of the encoder. overrides: those that the user
-    chooses, which override the others. Raises UserError if no two rows can be in one batch.
+    Args:
+        train: The rows to train on.
+        representation: What keeps that of the encoder.
+        overrides: Those that the user chooses, which override the others.
+
+    Raises:
+        UserError: If no two rows can be in one batch.
     """
     lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
     shared = {**kind.options, **representation, **lengths, **overrides, "do_train": True}

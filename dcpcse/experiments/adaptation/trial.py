@@ -40,7 +40,9 @@ FINISHED, STOPPED, PRUNED, CUT, FAILED = "finished", "stopped early", "pruned", 
 class Budget:
     """The seconds that an adaptation may take, of which some are spent already, and some are reserved for the end.
 
-    spent: seconds of an earlier call that was interrupted. reserved: seconds to measure and write the result.
+    Args:
+        spent: Seconds of an earlier call that was interrupted.
+        reserved: Seconds to measure and write the result.
     """
 
     seconds: float
@@ -63,8 +65,13 @@ class Budget:
 class FinishedTrial:
     """A trial that has ended.
 
-    setting: its options. outcome: how it ended. scores: step → dev score × 100. steps: number of its steps. seconds:
-    its time. reason: why it failed.
+    Args:
+        setting: Its options.
+        outcome: How it ended.
+        scores: Step → dev score × 100.
+        steps: Number of its steps.
+        seconds: Its time.
+        reason: Why it failed.
     """
 
     setting: Options
@@ -89,8 +96,9 @@ class FinishedTrial:
 class Watch(TrainerCallback):
     """Follows a training: passes its dev scores on, and ends it if it is pruned or if its time is over.
 
-    is_worse: function of a step and the best score so far that returns whether the trial is to be pruned. on_step:
-    called after each step with the number of steps.
+    Args:
+        is_worse: Function of a step and the best score so far that returns whether the trial is to be pruned.
+        on_step: Called after each step with the number of steps.
     """
 
     budget: Budget
@@ -141,8 +149,12 @@ def as_suite(measure: Measure) -> Suite:
 def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, watch: Watch) -> FinishedTrial:
     """Train with a setting, and write the model with the best dev score to a new folder.
 
-    shared: options of train.py that all trials have. Raises UserError if the options, the encoder and the data do not
-    fit together; a training that fails later is a trial that failed.
+    Args:
+        shared: Options of train.py that all trials have.
+
+    Raises:
+        UserError: If the options, the encoder and the data do not fit together; a training that fails later is a trial
+            that failed.
     """
     started = time.monotonic()
     with quiet():
@@ -177,10 +189,13 @@ def trainable(
     """Return the settings with which the encoder can be trained, before anything is measured.
 
     The trainer of the first setting of each tuning and kind of positive is built; numbers alone do not change whether
-    a setting fits. A message says which settings are left out. overrides: the options that the user chose, of which
-    the messages name no other without saying so. folder: a place that may be written to.
+    a setting fits. A message says which settings are left out.
 
     Raises UserError if no setting fits: then the options, the encoder and the data do not fit together.
+
+    Args:
+        overrides: The options that the user chose, of which the messages name no other without saying so.
+        folder: A place that may be written to.
     """
     kinds = {_kind(setting): setting for setting in reversed(settings)}
     watch, errors = Watch(Budget(0.0), lambda step, score: False), {}

@@ -38,10 +38,11 @@ class SimilarityLine(schema.Open):
 class Cell:
     """The values of one column over all seeds, × 100 as printed (measures of geometry, cosines, ranks are unscaled).
 
-    published: the published figure, which is the `reported` one of several runs: their mean or their best.
-    published_best, published_worst: the published maximum and minimum over runs.
-    comparable: whether the published figures belong to the same encoder, steps and settings. digits: the number of
-    decimals with which the figures are printed.
+    Args:
+        published: The published figure, which is the `reported` one of several runs: their mean or their best.
+        published_best, published_worst: The published maximum and minimum over runs.
+        comparable: Whether the published figures belong to the same encoder, steps and settings.
+        digits: The number of decimals with which the figures are printed.
     """
 
     values: tuple[float, ...]
@@ -88,7 +89,9 @@ class Cell:
 class RowResult:
     """The result of a row: its cells by column, the seeds, and the gain over the baseline row.
 
-    notes: lines that explain the figures. obstacle: why the row was not run, finished or compared.
+    Args:
+        notes: Lines that explain the figures.
+        obstacle: Why the row was not run, finished or compared.
     """
 
     row: PublishedRow

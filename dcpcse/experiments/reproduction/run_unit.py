@@ -35,7 +35,11 @@ RECORD, LOG = "unit.json", "log.txt"
 @strict
 @dataclass(kw_only=True)
 class UnitRecord(schema.Open):
-    """The record of a unit. commands: as `RunUnit.commands`, in the records of earlier versions."""
+    """The record of a unit.
+
+    Args:
+        commands: As `RunUnit.commands`, in the records of earlier versions.
+    """
 
     made_of: dict | None = None
     commands: dict = field(default_factory=dict)

@@ -23,11 +23,16 @@ TRAININGS = {"start": "start", "train": "model"}
 class ReproductionConfig:
     """The data and settings with which the user reproduces rows.
 
-    base: encoder that replaces those of the rows. unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: training
-    data that replaces the presets' paths.
-    generator: generator of replaced tokens. vectors: file of word vectors. limit: maximum number of optimiser steps.
-    mteb_data_dir: folder with copies of mteb's data sets. mteb_languages: the languages that are tested.
-    changes: options of train.py that override all others. custom_data: the evaluation files are the user's own.
+    Args:
+        base: Encoder that replaces those of the rows.
+        unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: Training data that replaces the presets' paths.
+        generator: Generator of replaced tokens.
+        vectors: File of word vectors.
+        limit: Maximum number of optimiser steps.
+        mteb_data_dir: Folder with copies of mteb's data sets.
+        mteb_languages: The languages that are tested.
+        changes: Options of train.py that override all others.
+        custom_data: The evaluation files are the user's own.
     """
 
     data_dir: Path

@@ -157,7 +157,8 @@ def needed_base(subject: Subject, row: PublishedRow) -> str | None:
 def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> bool:
     """Whether the subject must be converted to a model folder before it is evaluated as the row says.
 
-    layout: the format that the user gave.
+    Args:
+        layout: The format that the user gave.
     """
     if subject.trained or subject.word_vectors or row.plain is not None:
         return False
@@ -165,6 +166,10 @@ def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> boo
 
 
 def evaluation_options(row: PublishedRow, encoder: Path) -> dict[str, Any]:
-    """Return the options of evaluation.py that the row's evaluation needs. encoder: what is evaluated."""
+    """Return the options of evaluation.py that the row's evaluation needs.
+
+    Args:
+        encoder: What is evaluated.
+    """
     fixed = {"mode": row.mode, "task_set": "na", "tasks": list(row.measured)}
     return {"model_name_or_path": str(encoder), **row_options(row), **fixed}

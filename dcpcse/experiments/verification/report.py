@@ -65,7 +65,11 @@ class FigureComparison:
 
 @dataclass(frozen=True)
 class Verification:
-    """A verified row. facts: what else the report contains, by name."""
+    """A verified row.
+
+    Args:
+        facts: What else the report contains, by name.
+    """
 
     row: PublishedRow
     subject: Subject

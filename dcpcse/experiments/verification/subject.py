@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 class Subject:
     """What is verified.
 
-    location: as the user gave it; place: the local folder, or the file of word vectors. weights: name → sha256 of the
-    files with weights. trained: whether it is a model folder. layout: the format of a checkpoint of other code, None
-    if it is unknown. headed: whether a checkpoint contains a method's head, which no plain encoder has. method: the
-    method that trained it, if known. encoder: model type, hidden size and vocabulary size, None where unknown.
-    revision: the commit on the Hub.
+    Args:
+        location: As the user gave it; place: the local folder, or the file of word vectors.
+        weights: Name → sha256 of the files with weights.
+        trained: Whether it is a model folder.
+        layout: The format of a checkpoint of other code, None if it is unknown.
+        headed: Whether a checkpoint contains a method's head, which no plain encoder has.
+        method: The method that trained it, if known.
+        encoder: Model type, hidden size and vocabulary size, None where unknown.
+        revision: The commit on the Hub.
     """
 
     location: str
@@ -78,8 +82,12 @@ def find_subject(
 ) -> "tuple[Subject, ForeignCheckpoint | None]":
     """Return what a location contains, and the files of a folder that is no model folder.
 
-    location: folder, Hub id or file of word vectors. layout: the format of a checkpoint, if its tensors do not tell.
-    Raises UserError if there is nothing at the location, or if it is damaged.
+    Args:
+        location: Folder, Hub id or file of word vectors.
+        layout: The format of a checkpoint, if its tensors do not tell.
+
+    Raises:
+        UserError: If there is nothing at the location, or if it is damaged.
     """
     from dcpcse.inference.public_checkpoints.read import read_checkpoint
 

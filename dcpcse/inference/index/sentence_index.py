@@ -440,9 +440,13 @@ def _read_vectors(
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
     """Map a .npy file that `dcpcse encode` wrote; return its vectors and the identity of the model that computed them.
 
-    text: sha256 of the text that must have been encoded. identity: the model that must have been used; None allows
-    any. options: with which the vectors must have been made, whatever their length and that of the texts. Raises
-    UserError if the record `PATH.json` is missing, or if text, model or an option differ.
+    Args:
+        text: sha256 of the text that must have been encoded.
+        identity: The model that must have been used; None allows any.
+        options: With which the vectors must have been made, whatever their length and that of the texts.
+
+    Raises:
+        UserError: If the record `PATH.json` is missing, or if text, model or an option differ.
     """
     if path.suffix != ".npy":
         raise UserError(f"vectors {path}: not a .npy file; give the file that `dcpcse encode --output NAME.npy` wrote")

@@ -154,7 +154,11 @@ class _Miner:
             self.guide = Similarities(guide_encode, positives, by_guide)
 
     def mine(self, advance: Callable[[int], Any]) -> Negatives:
-        """Choose the negatives of all anchors. advance: called with the number of anchors that are finished."""
+        """Choose the negatives of all anchors.
+
+        Args:
+            advance: Called with the number of anchors that are finished.
+        """
         shape = (len(self.pairs.anchors), self.args.num_negatives)
         rows, similarities = np.full(shape, -1), np.full(shape, np.nan)
         of_pairs, candidates, remaining = np.empty(len(self.pairs.anchor_of)), 0, 0
@@ -177,7 +181,8 @@ class _Miner:
     def _limits(self, positives: np.ndarray) -> np.ndarray | None:
         """Return the largest cosine that a negative of each anchor may have, if there are limits.
 
-        positives: the cosine of each anchor to its least similar positive.
+        Args:
+            positives: The cosine of each anchor to its least similar positive.
         """
         args, limits = self.args, []
         if args.max_similarity is not None:
@@ -193,7 +198,10 @@ class _Miner:
     ) -> list[list[Hit]]:
         """Return the texts in the range of ranks of each anchor, best first.
 
-        vectors: those of the anchors (n, H). Ranks count different texts that are within the limits and not excluded.
+        Ranks count different texts that are within the limits and not excluded.
+
+        Args:
+            vectors: Those of the anchors (n, H).
         """
         candidates: list[list[Hit]] = [[]] * len(vectors)
         left, top_k = np.arange(len(vectors)), self.args.range_max + SPARE

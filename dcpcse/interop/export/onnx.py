@@ -161,7 +161,8 @@ def _tokenizer(model: SentenceEncoder) -> Tokenizer:
 def _settings(model: SentenceEncoder, dimension: int) -> dict[str, object]:
     """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, as JSON-serialisable values.
 
-    dimension: number of values that the graph returns.
+    Args:
+        dimension: Number of values that the graph returns.
     """
     template, sizes = model.template, [size for size in model.matryoshka_dims if size <= dimension]
     return {

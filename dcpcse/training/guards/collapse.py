@@ -63,7 +63,9 @@ def effective_rank(vectors: Tensor) -> float:
 class _LoggedFigures:
     """The metrics of one log entry.
 
-    own, others: mean cosine of anchors with their own and with other positives. rank: effective rank of anchors.
+    Args:
+        own, others: Mean cosine of anchors with their own and with other positives.
+        rank: Effective rank of anchors.
     """
 
     step: int

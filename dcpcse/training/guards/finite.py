@@ -65,7 +65,11 @@ class _PendingCheck:
 
 @dataclass(frozen=True)
 class _Step:
-    """The state of a step before its optimiser update. norms: gradient norms (n,) of the parameters in `names`."""
+    """The state of a step before its optimiser update.
+
+    Args:
+        norms: Gradient norms (n,) of the parameters in `names`.
+    """
 
     number: int
     settings: Mapping[str, Any]

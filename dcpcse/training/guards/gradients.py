@@ -29,9 +29,11 @@ CAUSES = (
 class _Group:
     """A group of trained parameters, selected by the prefixes of their names.
 
-    present: `all` if every parameter must have a gradient, `any` if one parameter suffices. alive: `all` if every
-    gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be zero. part: a part of their
-    names.
+    Args:
+        present: `all` if every parameter must have a gradient, `any` if one parameter suffices.
+        alive: `all` if every gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be
+            zero.
+        part: A part of their names.
     """
 
     name: str
@@ -105,7 +107,11 @@ class GradientFlowCheck:
 
 
 def _missing(group: _Group, sizes: Sizes, *, zeros: bool) -> list[str]:
-    """Describe the missing gradients of a group. zeros: whether zero gradients count as missing."""
+    """Describe the missing gradients of a group.
+
+    Args:
+        zeros: Whether zero gradients count as missing.
+    """
     group_sizes = {name: size for name, size in sizes.items() if name.startswith(group.starts) and group.part in name}
     if not group_sizes:
         return []
