@@ -59,10 +59,10 @@ class ClusteringResult:
 
 @dataclass(frozen=True)
 class ClusteringTask:
-    """A set of labelled short texts.
+    """A clustering task: a set of labelled short texts.
 
     Args:
-        file: In clustering/.
+        file: Name of the file in clustering/.
         texts, clusters: Official numbers of texts and labels.
     """
 

@@ -27,7 +27,7 @@ class ScoredPairs:
         gold: The scores (N,) in float64, on the scale of the set.
         lines: The numbers of the N pairs in source, counted from 1.
         files: All files that the set was read from.
-        unit: What the numbers count if it is not lines (`senteval.lines.Line`).
+        unit: What the numbers count if they do not count lines (`senteval.lines.Line`).
     """
 
     name: str
@@ -126,7 +126,7 @@ def read_table(
 
 
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
-    """Return the pair of a line, its words separated by single blanks. Raises DataError if a sentence is empty."""
+    """Return the pair of a line, with single spaces between words. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
         raise line.error("an empty sentence found in a pair with a score, text expected")

@@ -70,12 +70,12 @@ def encode_all(
 
     Args:
         located: Sentences with their lines.
-        chunk: Sentences per call of encode.
-        source: The name of the function in messages.
+        chunk: Number of sentences per call of encode.
+        source: The name of `encode` in messages.
 
     Raises:
-        DataError: With the sentence and its first line, if a vector does not consist of finite real numbers of the
-            common dimension; also if all vectors are equal.
+        DataError: If a vector does not consist of finite real numbers, if vectors differ in dimension, or if all
+            vectors are equal. The message names the sentence and its first line.
     """
     lines: dict[str, Line] = {}
     for sentence, line in located:
@@ -105,8 +105,8 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, sou
         # Products of smaller types would overflow. The array is always copied, since an encoder may reuse its buffer.
         return np.array(vectors, dtype=np.result_type(vectors, np.float32))
     raise DataError(
-        f"{source} returned {found}; a numpy array of real numbers of shape ({count}, {width or 'H'}) is expected, "
-        "with the embedding of sentence i in row i"
+        f"{source} returned {found}; expected a numpy array of real numbers of shape ({count}, {width or 'H'}), with "
+        "the embedding of sentence i in row i"
     )
 
 

@@ -116,7 +116,8 @@ class SE:
     def _evaluate(self, name: str, loaded: Loaded) -> dict[str, Any]:
         self.params.current_task = name
         self.prepare(self.params, [sentence.split() for sentence, _ in loaded.located()])
-        # `prepare` may change params and encoder, so sentences are encoded after it, and again for every task.
+        # `prepare` may change params and encoder, so sentences are encoded after the call of `prepare`, and again for
+        # every task.
         settings = settings_of(self.params)
         embed = encode_by(self.batcher, self.params, loaded.located())
         return TASKS[name].score(loaded, embed, settings, self.params)

@@ -59,7 +59,7 @@ class FewShotTask:
     family = "fewshot"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
-        """Read and check all examples except those of a dev set.
+        """Read and check all examples except the dev set.
 
         Raises DataError if a class has too few examples, or in dev mode.
         """
@@ -104,7 +104,7 @@ def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.r
     """Draw `shots` row numbers per class from pool, without replacement.
 
     Args:
-        labels: Of all rows.
+        labels: The labels of all rows.
     """
     of_class = [pool[labels[pool] == label] for label in np.unique(labels[pool])]
     return np.concatenate([random.choice(rows, shots, replace=False) for rows in of_class])

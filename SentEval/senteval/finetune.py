@@ -157,7 +157,7 @@ def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Ten
 
 
 def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray, settings: Settings) -> nn.Module:
-    """Train a probe and return it as it was at its best dev Spearman."""
+    """Train a probe and return its state with the best dev Spearman."""
     random = np.random.RandomState(settings.seed)
     from scipy import stats  # imported here because it is slow: see `senteval.tasks`
 

@@ -41,7 +41,7 @@ class CosineBin:
     """Cosines of the pairs with a score in [low, high); the last bin includes high.
 
     Args:
-        quantiles: Percent -> cosine.
+        quantiles: Percentage of the pairs -> cosine that they do not exceed.
     """
 
     low: float
@@ -59,8 +59,8 @@ class GeometryResult:
     Args:
         sentences: Number of sentences for the uniformity.
         sample, sample_size: Source and number of sentences for the anisotropy.
-        spearman: × 100.
-        tokens: Size of the token embedding matrix.
+        spearman: Spearman correlation × 100.
+        tokens: Number of rows of the token embedding matrix.
         without_frequent: Number of removed tokens -> Spearman × 100 of the split, for the numbers with which any text
             remains.
     """

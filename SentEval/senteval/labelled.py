@@ -49,10 +49,10 @@ class LabelledTexts:
     def without_blank_end(self, sizes: Mapping[Path, int]) -> "LabelledTexts":
         """Return the examples without empty texts at the end of a file.
 
-        A file without a size has none of them.
+        No lines are kept of a file without a size.
 
         Args:
-            sizes: File → lines that are kept in any case.
+            sizes: File → number of its first lines that are always kept.
         """
         filled = [any(texts) for texts in zip(*self.texts, strict=True)]
         last = {line.path: line.number for line, is_text in zip(self.lines, filled, strict=True) if is_text}
@@ -187,7 +187,7 @@ def rows_below_header(path: Path, column: int, labels: Container[str]) -> list[L
 
 
 def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
-    """Return the texts with runs of white space replaced by one blank. Raises DataError if a text is empty."""
+    """Return the texts with runs of white space replaced by one space. Raises DataError if a text is empty."""
     cleaned = tuple(map(single_blanks, texts))
     if not all(cleaned):
         raise line.error("an empty text found")

@@ -53,12 +53,12 @@ class LabelsResult:
 
 @dataclass(frozen=True, eq=False)
 class LabelsTask:
-    """A task with labelled texts of your own.
+    """A task with the user's labelled texts.
 
     Args:
         examples: Single texts; their labels are indices of classes.
         classes: The names of the classes.
-        source: The file, or the name of data that are not in a file.
+        source: The file of the texts, or their name in messages if they have no file.
         content: See `senteval.pairs.PairsTask`.
 
     Raises:

@@ -32,10 +32,10 @@ class Line(NamedTuple):
     """One line of a file without its line break, or one row of other data.
 
     Args:
-        path: The file, or the name of data that are not in a file.
-        number: Counted from 1.
+        path: The file, or the name of the data if they have no file.
+        number: The number of the line, from 1.
         remedy: The advice in error messages.
-        unit: What is counted if it is not lines, such as "row".
+        unit: What the number counts: "line", or for other data "row", for example.
     """
 
     path: Path
@@ -92,7 +92,8 @@ def record(path: Path, content: Content) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the contents of a file, unpacked if its name ends in .gz.
 
-    Raises OSError for a damaged .gz file, and for anything that is not a file: to open a pipe could wait forever.
+    Raises OSError for a damaged .gz file, and for anything that is not a file, since opening a pipe could wait
+    forever.
     """
     with open(path, "rb", opener=_open_regular) as file:
         raw = file.read()
@@ -105,7 +106,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # O_NONBLOCK has no effect on files
     if stat.S_ISREG(os.fstat(opened).st_mode):
         return opened
     os.close(opened)
@@ -120,7 +121,7 @@ def read_lines(
     Args:
         or_latin1: Read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks.
         remedy: The advice in error messages.
-        with_blank_end: Also return the blank lines at the end, if they have a meaning.
+        with_blank_end: Also return the blank lines at the end, for formats in which they have a meaning.
 
     Raises:
         DataError: If the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
@@ -138,7 +139,7 @@ def read_lines(
 
     def fault(start: int) -> DataError:
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)
-        return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected (iconv converts files)")
+        return line.error(f"expected UTF-8 text, found the byte 0x{raw[start]:02x} (iconv converts files)")
 
     # The file is UTF-16 or binary. Read as ISO-8859-1, it could happen to have the expected number of lines.
     if control := CONTROL_BYTES.search(raw):
@@ -168,9 +169,9 @@ def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[st
 
 
 def single_blanks(text: str) -> str:
-    """Replace every run of white space by one blank, and strip the ends.
+    """Replace every run of white space by one space, and strip the ends.
 
-    The published evaluation splits sentences at white space and joins them with single blanks before encoding. With a
+    The published evaluation splits sentences at white space and joins them with single spaces before encoding. With a
     tokeniser that preserves white space the embeddings, and thus the scores, would otherwise differ.
     """
     return " ".join(text.split())

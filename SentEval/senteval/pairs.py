@@ -22,7 +22,7 @@ class BinaryPairsResult:
         average_precision, roc_auc: Area under the precision-recall curve (as a step function) and under the ROC curve,
             as fractions.
         best_accuracy: The largest share of pairs, × 100, that are classified correctly if a pair counts as 1 when its
-            cosine is at least threshold; threshold is None if no threshold is better than to count no pair as 1.
+            cosine is at least threshold; threshold is None if no threshold is better than counting all pairs as 0.
         gold, cosines: Labels and cosines (N,) of all pairs.
     """
 
@@ -55,7 +55,7 @@ class BinaryPairsResult:
 
 @dataclass(frozen=True, eq=False)
 class PairsTask:
-    """A task with pairs of your own.
+    """A task with the user's sentence pairs.
 
     Pairs with the scores 0 and 1 are evaluated by average precision, all others by Spearman correlation on any scale.
 

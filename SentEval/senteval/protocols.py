@@ -234,7 +234,7 @@ def _choose(fits: Sequence[Sequence[Any]], grid: Sequence[float]) -> tuple[float
     """Return the penalty with the best mean dev accuracy over folds, and that mean.
 
     Args:
-        fits: By fold, then penalty.
+        fits: A list for each fold, with a fit for each penalty.
     """
     means = [100 * np.mean([fit.dev_accuracy for fit in of_penalty]) for of_penalty in zip(*fits, strict=True)]
     scores = [_round(mean) for mean in means]

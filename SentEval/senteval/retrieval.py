@@ -53,7 +53,7 @@ class RetrievalResult:
 
     @property
     def points(self) -> float:
-        """The mean of the recalls. The paper does not report it: "Avg." in its Table 4 is that of the STS tasks."""
+        """The mean of the recalls. The paper does not report it; "Avg." in its Table 4 is of the STS tasks."""
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:

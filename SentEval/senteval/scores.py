@@ -15,11 +15,11 @@ from senteval.errors import DataError, quote
 from senteval.lines import Line
 
 ROUNDING = 1e-12
-"""Cosines whose difference is not larger than this are considered equal."""
+"""Cosines that differ by at most this much are considered equal."""
 
 
 class Numbered(Protocol):
-    """Rows of data in messages: the name of the data, their file, the numbers of their lines, and what is counted."""
+    """How messages name rows of data: the name of the data, their file, their line numbers, and what these count."""
 
     name: str
     source: Path

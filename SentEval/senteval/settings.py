@@ -22,7 +22,7 @@ class Settings:
         classifier: Training of the torch classifier.
         seed: Seed of classifiers, folds, draws and K-means runs.
         use_torch: Use SentEval's own classifier instead of scikit-learn's logistic regression.
-        dtype, device: Of the torch classifiers.
+        dtype, device: Type and device of the torch classifiers.
         official: Require the official sizes of all files.
         shots, draws: Labelled examples per class and number of draws of the few-shot tasks.
         kmeans_runs: Number of K-means runs that are averaged.

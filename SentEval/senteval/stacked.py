@@ -35,7 +35,7 @@ class Classifier:
         optim: See `senteval.optimizers`.
         epoch_size: Epochs between two checks of the dev accuracy.
         tenacity: Total number of checks without a new best before training stops.
-        dropout: Rate for the hidden units.
+        dropout: Dropout rate of the hidden units.
 
     Raises:
         DataError: For values that are not allowed.
@@ -135,7 +135,7 @@ class _Stack:
         self.weights = [w.to(features).expand(*shape, *w.shape).clone().requires_grad_() for w in initial]
         self.optimizer = build_optimizer(settings.optim, self.weights)
         self.decay = torch.tensor([fold.penalties for fold in folds], dtype=features.dtype, device=features.device)
-        self.slots = torch.arange(len(folds), device=features.device)  # the folds that still train
+        self.slots = torch.arange(len(folds), device=features.device)  # the folds whose training has not stopped
         self.best = torch.full(shape, -1, device=features.device)  # correct dev predictions
         self.best_weights = [weight.detach().clone() for weight in self.weights]
         self.misses = torch.zeros(shape, dtype=torch.long, device=features.device)

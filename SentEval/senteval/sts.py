@@ -36,8 +36,8 @@ class StsTask:
     """A similarity task.
 
     Args:
-        folder: Inside downstream/.
-        read: Reads its format.
+        folder: Folder of the files in downstream/.
+        read: The reader of its file format.
         splits: Name of a split -> its sets.
     """
 

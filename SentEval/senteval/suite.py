@@ -64,7 +64,7 @@ class Suite:
 
         Args:
             finish: Maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored.
-            chunk: Sentences per call of `encode`.
+            chunk: Number of sentences per call of `encode`.
         """
         embed, seconds = self.embed(encode, inside=inside, progress=progress, chunk=chunk)
         return self.score(embed, seconds, finish=finish, progress=progress, on_result=on_result)
@@ -100,7 +100,7 @@ class Suite:
         See `measure` for the other arguments.
 
         Args:
-            seconds: Times so far.
+            seconds: Times measured so far.
         """
         seconds, results = dict(seconds), {}
         for done, (name, task) in enumerate(self.tasks.items()):
@@ -117,10 +117,10 @@ def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, e
     """Read and check the data of all tasks.
 
     Args:
-        extra: Tasks of your own.
+        extra: Tasks with the user's data.
 
     Raises:
-        DataError: At the first fault.
+        DataError: If a name is unknown or a file is faulty; the first fault is reported.
     """
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
     names = [task.name for task in chosen]
@@ -149,7 +149,7 @@ def evaluate(
         encode: Called with every distinct sentence of all tasks once, in chunks, longest first, after the files of all
             tasks are checked.
         data_dir: The folder that contains downstream/ (and clustering/).
-        settings: Used instead of those of the mode.
+        settings: Settings that replace the settings of the mode.
         inside: Access to the encoder's internals, for the tasks geometry and frequent.
         progress: Called during the evaluation.
         on_result: Called with each result as soon as it is computed.

@@ -63,7 +63,7 @@ class TransferResult:
         return self.dev_accuracy if self.split == "dev" else self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without values that are None or empty, and without those of examples."""
+        """Return a JSON-serialisable dict without empty values, None, and the values of single examples."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -85,7 +85,7 @@ class TransferTask:
     """A classification task.
 
     Args:
-        folder: Inside downstream/.
+        folder: Folder of the files in downstream/.
         classes: Number of classes.
         files: Split -> (file, size) of its files; a task without splits has one split "all" with a file for each
             class, in their order.

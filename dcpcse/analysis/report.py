@@ -1,4 +1,4 @@
-"""The HTML report of runs: what it measures of their models, and the values that `report.html.j2` arranges."""
+"""The HTML report of runs: it measures their models and collects the values that `report.html.j2` shows."""
 
 import argparse
 import base64

@@ -1,4 +1,4 @@
-"""Read and write a corrupted corpus, in which tokens were replaced before training. It is a folder of two files:
+"""Read and write a corrupted corpus, whose tokens were replaced before training. It is a folder with two files:
 
 corpus.json    origin of the corpus: fingerprints of data and vocabulary, name of the generator, settings
 corrupted.npy  padded token ids of every view of every example, (rows, views, L), which are memory-mapped
@@ -70,7 +70,7 @@ class Corpus:
 
     @staticmethod
     def finish(folder: Path, record: Mapping[str, Any]) -> None:
-        """Write the record, whose presence marks a folder as complete."""
+        """Write the record. A folder with a record is complete."""
         write_json_atomic(folder / CORPUS, dict(record))
 
     @classmethod
@@ -80,7 +80,7 @@ class Corpus:
         if not (folder / CORPUS).is_file():
             raise UserError(
                 f"{spell('corrupted_corpus', folder)} has no {CORPUS}, so it is not a complete corpus; write one with "
-                "dcpcse corrupt"
+                "dcpcse pretrain corrupt"
             )
         try:
             content = read_bytes(folder / CORPUS)
@@ -93,7 +93,7 @@ class Corpus:
             raise OptionError(
                 "corrupted_corpus", folder, f"{IDS} does not have the shape in {CORPUS}", "write it again"
             )
-        # The base of the array is the mapping of the complete file.
+        # The base of the array is the map of the complete file.
         digests = "".join(hashlib.sha256(read).hexdigest() for read in (content, ids.base))
         return cls(folder, record, ids, hashlib.sha256(digests.encode()).hexdigest())
 

@@ -19,7 +19,7 @@ class TextFile:
 
     Args:
         starts, digests: The byte offset and the sha256 of each chunk of `chunk_size` lines.
-        sha256: That of the complete file.
+        sha256: The sha256 of the complete file.
         state: The size and modification time of the file.
     """
 
@@ -76,10 +76,11 @@ class TextFile:
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
     def read_chunks(self, numbers: Iterable[int] | None = None) -> Iterator[list[str]]:
-        """Yield the lines of chunks without line ends; raise UserError if they are not those that were checked.
+        """Yield the lines of chunks without line ends; raise UserError if they differ from the checked lines.
 
         Args:
-            numbers: The chunks, in ascending order, in which a packed file is unpacked only once. Default: all.
+            numbers: The numbers of the chunks, in ascending order, so that a packed file is unpacked only once. None:
+                all.
         """
         try:
             with open_rows(self.path) as file:
@@ -114,7 +115,7 @@ class TextFile:
 
 
 def _require_text(path: Path, name: str, *, tabs: bool = False) -> None:
-    """Raise UserError unless the path is a file that is not a table, whose header would be read as a sentence."""
+    """Raise UserError unless the path is a file of plain text. The header of a table would be read as a sentence."""
     advice = "give a text file with one sentence per line"
     if not os.path.exists(path):
         raise UserError(f"{name} does not exist; {advice}")

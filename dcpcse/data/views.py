@@ -1,4 +1,4 @@
-"""Views, the texts of an example that a loss compares, and augmentations, which change a text at random."""
+"""Views (the texts of an example that a loss compares) and augmentations (random changes of a text)."""
 
 import hashlib
 import math
@@ -20,8 +20,8 @@ class Augmentation:
     The methods receive the tokens of a sentence, at least one, without special tokens, padding or template tokens.
 
     Args:
-        whole_text: Whether `edit` receives all tokens of a text instead of those that --max_seq_length leaves. If it
-            then returns more than these, as many adjacent ones are chosen at random.
+        whole_text: Whether `edit` receives all tokens of a text instead of the first --max_seq_length. If it then
+            returns more tokens than that, a random span of adjacent tokens is used.
     """
 
     whole_text: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class TokenShuffling(Augmentation):
 
 @dataclass(frozen=True)
 class Crop(Augmentation):
-    """Keep a random span of adjacent tokens; `share` is the share of the text's tokens in it, rounded up.
+    """Keep a random span of adjacent tokens; `share` is its share of the text's tokens, rounded up.
 
     Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022), which calls this
     independent cropping.
@@ -128,7 +128,7 @@ class View:
         templates: Indices of the templates. If there are none, the sentence is encoded without a template; if there
             are several, one of them is drawn for each text.
         augmentation: A random change of the sentence.
-        blank: Whether the blank that a template has before the sentence belongs to the sentence's first word, as in
+        blank: Whether the space that a template has before the sentence belongs to the sentence's first word, as in
             plain text; otherwise it is left out, as in the training of PromptBERT's public code.
     """
 
@@ -149,7 +149,7 @@ class View:
     def random(self, seed: int, epoch: int, row: int) -> Random:
         """Return the random generator for the augmentation of a row.
 
-        Its numbers are the same in every process and resumed run, and for every batch size.
+        The random numbers are the same in every process and resumed run, and for every batch size.
         """
         return Random(f"{seed} {epoch} {row} {self.name}")
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 POINTS = 400
 """Number of points of a density."""
 MARGIN = 4.0
-"""Bandwidths by which a density goes beyond the lowest and the highest cosine; all but 3e-5 of a kernel is within."""
+"""Bandwidths by which a density extends beyond the lowest and the highest cosine; a kernel has 3e-5 of its mass
+outside."""
 MARKS = 12
-"""Number of markers on a density, which tell the models apart without colours."""
+"""Number of markers on a density; they distinguish the models without colours."""
 
 
 @style.styled
@@ -88,7 +89,7 @@ def binned(scored: PairScores) -> dict[tuple[float, float], np.ndarray]:
 
 @style.styled
 def draw_densities(models: Mapping[str, PairScores]) -> "Figure":
-    """Draw a density per model in one panel, whose area is 1."""
+    """Draw the density of each model, with area 1, in one panel."""
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
     handles = []

@@ -34,7 +34,7 @@ def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
     Without a label, the name of the place is the label.
 
     Args:
-        called: What messages call a label.
+        called: The word for a label in messages.
 
     Raises:
         UserError: If two arguments have the same label.
@@ -164,7 +164,7 @@ def encode_by_each(
 
 
 def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
-    """Return those options of a command with which encoders are loaded."""
+    """Return the options of a command that define how encoders are loaded."""
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 

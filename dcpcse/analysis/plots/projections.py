@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 DISSIMILAR_UP_TO = 1.0
-"""Highest gold score of dissimilar pairs; those above senteval.geometry.POSITIVE_ABOVE are similar."""
+"""Highest gold score of dissimilar pairs; pairs above senteval.geometry.POSITIVE_ABOVE are similar."""
 
 LOOKS = (1, 0)
 """Styles of the first two groups; with them, 0, 3 and 5 are orange, blue and green, as in figure 6 of ConPVP."""
@@ -60,7 +60,7 @@ def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple
 
 
 def name_axes(axes: "Axes", names: tuple[str, str]) -> None:
-    """Name the two dimensions, and hide their values, which mean nothing by themselves."""
+    """Name the two dimensions, and hide their values, which have no meaning."""
     axes.set(xlabel=names[0], ylabel=names[1])
     axes.tick_params(labelbottom=False, labelleft=False, length=0)
 
@@ -158,7 +158,7 @@ def draw_embeddings(models: Mapping[str, np.ndarray], names: tuple[str, str]) ->
 
     Args:
         models: Coordinates (N, 2) of the same sentences under each model, in one plane.
-        names: Of the two dimensions.
+        names: Names of the two dimensions.
     """
     from matplotlib.lines import Line2D
 
@@ -285,7 +285,7 @@ def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
 
     figure, axes = style.panel_grid(len(panels), 2.2, rows_each=2)
     columns = min(len(panels), style.PANELS_PER_ROW)
-    # Powers of ten, since only few colours can be told apart among so many dots.
+    # Powers of ten, since only few colours can be distinguished among so many dots.
     most = max(tokens.rank.max(initial=1) for tokens in panels)
     ends = [10**power for power in range(len(str(most)) + 1)]
     norm = BoundaryNorm(ends, 256)
@@ -307,7 +307,7 @@ def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
 
 
 def members(tokens: Tokens, subword: bool, capital: bool) -> np.ndarray:
-    """Return which tokens (V,) have both of these properties."""
+    """Return a mask (V,) of the tokens with both of these properties."""
     return (tokens.subword == subword) & (tokens.capital == capital)
 
 

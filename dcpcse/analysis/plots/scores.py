@@ -33,8 +33,8 @@ Point = tuple[float, float | None, float | None]
 def draw_fewshot(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
     """Draw the accuracies × 100 of all draws, given by model and then by task.
 
-    Each model and task gets a violin, a mark per draw, and a line at the mean. If a model was not evaluated on a task,
-    its position stays empty.
+    Each model and task gets a violin, a mark per draw, and a line at the mean. The position of a model that was not
+    evaluated on a task stays empty.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -187,7 +187,7 @@ LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>[0-9]{1,9})")
 @strict
 @dataclass(kw_only=True)
 class _AnswerCell(schema.Open):
-    values: list  # of numbers, which `inputs.numbers` requires of the cell that is drawn
+    values: list  # lists of numbers; `inputs.numbers` checks the cell that is drawn
     published: int | float | None = schema.finite(default=None)
     comparable: bool = True
 
@@ -240,7 +240,7 @@ def draw_prompt_lengths(
     if published:
         known = [length for length in lengths if length in published]
         heights = [published[length] for length in known]
-        # Without a line: DCPCSE states two of the points of its figure 2, and nothing about those between.
+        # Without a line: DCPCSE states two of the points of its figure 2, and nothing about the points between them.
         look = {**style.series_style(1).line(), "linestyle": "none", "markerfacecolor": "white"}
         name = "published" if comparable else "published, not comparable"
         (handles[name],) = axes.plot([x[length] for length in known], heights, **look)
