@@ -1,4 +1,4 @@
-"""Tables of results as text and HTML, one or more per family of tasks, in the form that the papers' scripts print."""
+"""Tables of results as text and HTML, one or more per family of tasks, as the papers' scripts print them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from dcpcse.utils.run_files import mode_and_size
 from dcpcse.utils.tables import make_table
 
 SizedResults = Mapping[int | None, Mapping[str, Result]]
-"""Size of the embeddings (None: as they are) → task → result; the largest size comes first."""
+"""Size of the embeddings (None: complete) → task → result; the largest size comes first."""
 
 BOX_PLOT_WIDTH = 41
 
@@ -33,14 +33,14 @@ def tables(at_size: SizedResults, mode: str) -> str:
 
 def html_tables(at_size: SizedResults, mode: str) -> str:
     """Return the same tables in HTML for a notebook; names are escaped."""
-    # pandas' class, which notebooks style; box plots are drawn with blanks.
+    # The class of pandas' tables, which notebooks style; box plots consist of characters and spaces.
     attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
     shown = [part.get_html_string(attributes=attributes) for part in _tables_of(at_size, mode)]
     return "\n".join([f"<p>mode: {escape(_title(at_size, mode))}</p>", *shown])
 
 
 def _title(at_size: SizedResults, mode: str) -> str:
-    """Return the mode, with the size if there is only one; otherwise each row names its own."""
+    """Return the mode, with the size if there is only one; otherwise each row has its size."""
     return mode_and_size(mode, next(iter(at_size)) if len(at_size) == 1 else None)
 
 
@@ -129,7 +129,7 @@ def _own_data(
     facts: Mapping[str, Callable[[Result], Any]],
     after: Mapping[str, Callable[[Result], str]],
 ) -> list[PrettyTable]:
-    """Return a table of own data with the scores of `measures`.
+    """Return a table of user data with the scores of `measures`.
 
     Args:
         facts, after: Columns before and after the scores.
@@ -148,7 +148,7 @@ def _own_data(
 
 
 def _each(of_result: Callable[[Result], list[PrettyTable]]) -> Callable[[Sequence[Result], str], list[PrettyTable]]:
-    """Return a function that returns the tables of each result."""
+    """Return a function that makes a separate table for each result."""
     return lambda results, mode: [part for result in results for part in of_result(result)]
 
 
@@ -165,7 +165,7 @@ def _beir(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 
 def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    """Return a table of tasks ordered by type, and one of the means by type if there are several types."""
+    """Return a table of tasks ordered by type and, if there are several types, a table of the means by type."""
     title, types = results[0].benchmark or "MTEB", mteb_types(results)
     rows = [
         [result.task.partition("/")[2], result.task_type, result.split, result.metric, f"{result.points:.2f}"]

@@ -16,18 +16,18 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
 
     Args:
         vectors: The rows (n, H).
-        first: The number that the error message uses for the first row.
+        first: The number of the first row in error messages.
 
     Raises:
         UserError: If a row is zero or not finite, or if the vectors are not real numbers.
     """
     rows = matrix("vectors", vectors)
     if rows.ndim != 2:
-        raise UserError(f"vectors of shape {rows.shape}; give a matrix (n, H) with one row a vector")
+        raise UserError(f"vectors of shape {rows.shape}; give a matrix (n, H) with one row per vector")
     finite = np.isfinite(rows).all(axis=1)
     if len(bad := np.flatnonzero(~(finite & rows.any(axis=1)))):
         fault = "all zeros" if finite[bad[0]] else "not finite (NaN or infinite)"
-        raise UserError(f"vector {first + bad[0]} is {fault} and has no cosine; check the model that made it")
+        raise UserError(f"vector {first + bad[0]} is {fault} and has no cosine; check the model that computed it")
     return unit_rows(rows).astype(np.float32)
 
 
@@ -82,8 +82,8 @@ def similarity(
         model: Any object with `encode(sentences, batch_size=…)`.
         a: A sentence, or a list of N sentences.
         b: A sentence, or a list of M sentences.
-        options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines, such as
-            truncate_dim, to compare this number of first values only.
+        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. For example,
+            truncate_dim compares only this number of first values.
 
     Raises:
         UserError: If a vector is zero or not finite.

@@ -72,7 +72,7 @@ class WordRepetition(Augmentation):
         """Return the exclusive upper limit of the number of repeated tokens.
 
         Args:
-            tokens: Excludes special tokens.
+            tokens: Number of tokens without special tokens.
         """
         return max(1, min(10, int(self.rate * (tokens + 2))))
 

@@ -1,4 +1,4 @@
-"""RankCSE (Liu et al. 2023), which adds to SimCSE the consistency of two rankings, and the rankings of teachers."""
+"""RankCSE (Liu et al. 2023), which adds two losses to SimCSE: consistent rankings, and the rankings of teachers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class RankCSEOptions(Options):
     )
     teacher_weight: float | None = option(
         None,
-        "RankCSE: weight of the first of two teachers' cosines; the second has the rest to 1. Default: 1/3.",
+        "RankCSE: weight of the first of two teachers' cosines; the weights of both sum to 1. Default: 1/3.",
         needs=TWO_TEACHERS,
         **RATE,
     )

@@ -30,10 +30,10 @@ ANCHORS = 256
 """Number of anchors whose candidates are in memory at once."""
 
 SPARE = 16
-"""Number of texts that are searched beyond the candidates, as some are the anchor, its positives or duplicates."""
+"""Number of additional texts that are searched, since some are the anchor, its positives or duplicates."""
 
 SEED = 42
-"""The seed of random sampling, unless another one is given."""
+"""The default seed of random sampling."""
 
 
 def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> TrainingData | Path | None:
@@ -71,11 +71,11 @@ def mine_negatives(
     Args:
         args: Options of the mining.
         pairs: Anchors and positives.
-        corpus: Texts, the folder of an index, whose options of encoding then hold for all texts, or None for the
-            positives.
+        corpus: Texts, the folder of an index, or None for the positives. With an index, its options of encoding apply
+            to all texts.
         load_model: Function that returns an object with `encode(sentences, batch_size=...)`; it is called after all
             other input was checked.
-        load_guide: The same for the guide; None without one.
+        load_guide: The same for the guide; None without a guide.
 
     Raises:
         UserError: For pairs with other columns, for an index of another model, if the output exists, is also read or
@@ -125,7 +125,7 @@ def _open_index(
 
 
 class _Miner:
-    """What `mine_negatives` needs to choose the negatives of each anchor."""
+    """The data from which `mine_negatives` chooses the negatives of each anchor."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Miner:
         return Negatives(rows, similarities, of_pairs, candidates, candidates - remaining)
 
     def _limits(self, positives: np.ndarray) -> np.ndarray | None:
-        """Return the largest cosine that a negative of each anchor may have, if there are limits.
+        """Return the largest cosine that a negative of each anchor may have; None without limits.
 
         Args:
             positives: The cosine of each anchor to its least similar positive.
@@ -201,7 +201,7 @@ class _Miner:
         Ranks count different texts that are within the limits and not excluded.
 
         Args:
-            vectors: Those of the anchors (n, H).
+            vectors: The vectors (n, H) of the anchors.
         """
         candidates: list[list[Hit]] = [[]] * len(vectors)
         left, top_k = np.arange(len(vectors)), self.args.range_max + SPARE
@@ -236,7 +236,7 @@ class _Miner:
 
 
 def _distinct(hits: Sequence[Hit], excluded: set[str]) -> Iterator[Hit]:
-    """Yield the first hit of each text that is not excluded; texts that differ only in blanks are equal."""
+    """Yield the first hit of each text that is not excluded; texts that differ only in white space are equal."""
     seen = set(excluded)
     for hit in hits:
         text = single_blanks(hit.sentence)

@@ -36,7 +36,7 @@ _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
 @dataclass
 class EncoderPlace(Options):
-    """Where the encoder of a checkpoint is loaded from.
+    """The location from which the encoder of a checkpoint is loaded.
 
     Args:
         base: As in `import_checkpoint`.
@@ -60,7 +60,7 @@ def load_checkpoint(
 
     Args:
         checkpoint: The checkpoint.
-        origin: Where its encoder is loaded from.
+        origin: The location from which its encoder is loaded.
         layout: As in `import_checkpoint`.
         choices: As in `import_checkpoint`.
         published: As in `resolve_choices`.
@@ -71,8 +71,8 @@ def load_checkpoint(
     kind = LAYOUTS[name]
     if kind.ambiguous and layout is None and is_sentence_transformer(checkpoint.folder):
         raise UserError(
-            f"{checkpoint.folder} is a sentence-transformers folder, whose encoder dcpcse evaluate loads as it is; if "
-            f"it is a {kind.title} checkpoint nevertheless, give {spell('layout', name)}"
+            f"{checkpoint.folder} is a sentence-transformers folder, which dcpcse evaluate loads directly; if it is a "
+            f"{kind.title} checkpoint nevertheless, give {spell('layout', name)}"
         )
     try:
         used, left_out = kind.sort(checkpoint.tensors)
@@ -257,7 +257,8 @@ def _build(
 def _deep_prompt(
     checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
-    """Return deep prompts built from the checkpoint's tensors; dropout: None for the encoder's hidden dropout."""
+    """Return deep prompts built from the checkpoint's tensors; dropout: the rate, None for the encoder's hidden
+    dropout."""
     if not weights:
         return None
     config, file = backbone.model.config, checkpoint.file
