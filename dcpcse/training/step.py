@@ -30,7 +30,7 @@ def require_scalar(term: str, value: Any) -> Tensor:
         return value
     description = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
     raise UserError(
-        f"the term {term} of the loss is {description}; let its objective return a scalar tensor, such as a mean"
+        f"the term {term} of the loss is {description}; let the loss return a scalar tensor, such as a mean"
     )
 
 
@@ -136,14 +136,14 @@ class TrainingStep(nn.Module):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
     ) -> None:
-        """Recompute activations in the backward pass, including those of the prompts.
+        """Recompute activations in the backward pass, including the activations of the prompts.
 
         Args:
             activation_checkpointing_kwargs: As in transformers.
             others: As in transformers.
 
         Raises:
-            UserError: For reentrant checkpointing, which computes no gradients after frozen embeddings.
+            UserError: If checkpointing is reentrant, since it computes no gradients after frozen embeddings.
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):
