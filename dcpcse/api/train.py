@@ -177,7 +177,9 @@ def train(
         # both forms.
         settings |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         if isinstance(method, Method) and preset is not None:
-            raise UserError("preset has no effect on a built method; leave it out, and give the training options of the preset")
+            raise UserError(
+                "preset has no effect on a built method; leave it out, and give the training options of the preset"
+            )
         encoder = None if model is None and isinstance(method, Method) else encoder_name(model)
         settings |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
         settings["plugin"] = _plugins(plugin) or None
@@ -233,7 +235,9 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
         raise OptionError(without_effect, reason=f"needs {spell('output_dir')}", remedy="give the folder of the run")
     if launched() > 1:
         raise UserError(f"output_dir is missing; give one folder for all {launched()} processes of the run")
-    folder = Path(tempfile.mkdtemp(prefix="training-"))  # a folder named after a method would count as chosen by the user
+    folder = Path(
+        tempfile.mkdtemp(prefix="training-")
+    )  # a folder named after a method would count as chosen by the user
     _temporary[folder] = os.getpid()
     values["output_dir"] = str(folder)
     try:

@@ -21,7 +21,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import MOST_LINE_BYTES
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
-"""Cells that other readers take for missing values; dcpcse reads them as text."""
+"""Cells that other readers read as missing values; dcpcse reads them as text."""
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 10_000
@@ -113,7 +113,7 @@ def _bytes(path: Path) -> Findings:
     elif crlf:
         yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF and {lf - crlf:,} in LF; were files joined?")
     if lone - crlf:
-        yield warning("line ends", f"{lone - crlf:,} CR within lines are read as blanks")
+        yield warning("line ends", f"{lone - crlf:,} CR within lines are read as spaces")
     if last and last != b"\n" and format_of(path) != ".json":
         yield note("last line", "the last line has no line ending; is the file truncated?")
 
@@ -254,8 +254,8 @@ class _SentenceCounts:
                 yield ok(name, text + _COUNTED.get(name, ""))
 
 
-_COUNTED = {"words": " (separated by blanks)", "tokens": " (including special tokens)"}
-"""What is counted, as a remark on its lengths."""
+_COUNTED = {"words": " (separated by spaces)", "tokens": " (including special tokens)"}
+"""Unit of the lengths → remark on the unit."""
 
 
 def _percent(share: float) -> str:

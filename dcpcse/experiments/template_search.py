@@ -80,7 +80,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
     job = _job(folder, _made_of(model, suite))
 
     def score(templates: Iterable[str]) -> str:
-        """Evaluate the templates that have no score yet, and return the best of all given templates."""
+        """Evaluate the templates that have no score yet, and return the best of the given templates."""
         texts = list(dict.fromkeys(templates))
         for done, text in enumerate(texts, start=1):
             if text not in scores:

@@ -24,7 +24,8 @@ AVERAGE_COLUMN = "avg"
 
 @dataclass(frozen=True)
 class Start:
-    """The model from which the training of a row starts, if it is itself trained: a preset and its changed options."""
+    """The model from which the training of a row starts, if that model is trained too: a preset and its changed
+    options."""
 
     preset: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class PublishedRow:
         published, deviation, best, worst: Column → figure, × 100 as printed; empty if none is printed.
         deviation: Standard deviation over runs.
         best, worst: Maximum and minimum over runs.
-        reported: What `published` is of the runs: `mean` or `best`.
+        reported: Whether `published` is the `mean` or the `best` of the runs.
         shows: Title of the table.
         tasks: The task sets or tasks of the table, or multilingual alone.
         columns: The columns of the table.
@@ -52,14 +53,14 @@ class PublishedRow:
         sentences: The option of evaluation.py that takes the unlabelled training sentences.
         evaluation: Options of evaluation.py for a trained model, if the paper evaluates it differently.
         assumed: Settings that the paper does not give, and what is used instead.
-        needs: What the user has to provide besides the preset.
+        needs: What the user must provide besides the preset.
         tied: Whether the encoder that the user provides must have tied embeddings.
         answer: A query and its answer, whose rank is the column `rank`.
-        similarity: A sentence and others, whose cosines with it are the columns of that name.
+        similarity: A sentence, and other sentences whose cosines with it are columns with their names.
         predict: A sentence and, per column, the published tokens at its [MASK]; the figures are the numbers of these
             tokens that are predicted.
         picture: Options of the figure that is drawn from all rows of the table.
-        compared: Whether the rows of the table are compared with each other on each task, as by `dcpcse compare`.
+        compared: Whether the rows of the table are compared with each other on each task, as in `dcpcse compare`.
     """
 
     name: str
@@ -102,14 +103,14 @@ class PublishedRow:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of all tasks that the table contains, as in scores files."""
+        """Names of all tasks in the table, as in score files."""
         if self.is_multilingual:
             return tuple(f"{MTEB}/{name}" for name in MULTILINGUAL_TASKS)
         return tuple(task for task_set in self.tasks for task in TASK_SETS.get(task_set, (task_set,)))
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether the tasks are those of the task set multilingual, which are mteb's."""
+        """Whether the tasks are the task set multilingual of mteb."""
         return self.tasks == (MULTILINGUAL,)
 
     @property

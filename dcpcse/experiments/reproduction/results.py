@@ -36,10 +36,10 @@ class SimilarityLine(schema.Open):
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of one column over all seeds, × 100 as printed (measures of geometry, cosines, ranks are unscaled).
+    """The values of a column over all seeds, × 100 as printed (geometry, cosines and ranks are not scaled).
 
     Args:
-        published: The published figure, which is the `reported` one of several runs: their mean or their best.
+        published: The published figure: the mean or the best of the runs, according to `reported` of the row.
         published_best, published_worst: The published maximum and minimum over runs.
         comparable: Whether the published figures belong to the same encoder, steps and settings.
         digits: The number of decimals with which the figures are printed.
@@ -91,7 +91,7 @@ class RowResult:
 
     Args:
         notes: Lines that explain the figures.
-        obstacle: Why the row was not run, finished or compared.
+        obstacle: The reason why the row was not run, finished or compared.
     """
 
     row: PublishedRow
@@ -129,7 +129,7 @@ def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: b
 
 
 def read_figures(unit: RunUnit) -> dict[str, float]:
-    """Read the columns of a row from the files of one unit, without those that were not measured."""
+    """Read the columns of a row from the files of a unit, without columns that were not measured."""
     row = unit.row
     values: dict[str, float] = {}
     if "evaluate" in unit.steps:
@@ -171,7 +171,7 @@ def _is_tokens(value: Any) -> bool:
 
 
 def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
-    """Return the predicted tokens beside the published ones, a line per column."""
+    """Return the predicted tokens next to the published ones, a line per column."""
     return [
         f"{row.predict['sentence']} {column}: {', '.join(line[column])} (published: {', '.join(row.predict[column])})"
         for column in row.columns
@@ -179,7 +179,8 @@ def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Difference:
-    """Return the gain in mean STS score over a baseline, by paired bootstrap; it covers seeds from three a side.
+    """Return the gain in mean STS score over a baseline, by paired bootstrap; with three seeds per side, it covers
+    seeds.
 
     Raises ValueError with the reason if there are no or too few STS pairs.
     """
