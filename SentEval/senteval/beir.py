@@ -117,7 +117,7 @@ class BeirTask:
     """Retrieval among N documents for Q queries, each of which has a relevant document.
 
     Args:
-        relevant: For each query, row of a relevant document → its score in the judgements, above 0.
+        relevant: A dict for each query: row of a relevant document → its score in the judgements, above 0.
         split: The name of the judgements.
         queries_left_out: See `BeirResult`.
         contents: File, or name of data without a file → its content.

@@ -60,7 +60,7 @@ class PairsTask:
     Pairs with the scores 0 and 1 are evaluated by average precision, all others by Spearman correlation on any scale.
 
     Args:
-        content: What identifies the pairs in records: the digest and size of their file or, without a file, of their
+        content: The identity of the pairs in records: the digest and size of their file or, without a file, of their
             text.
     """
 

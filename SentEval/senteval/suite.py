@@ -146,13 +146,13 @@ def evaluate(
     """Evaluate an encoder on tasks.
 
     Args:
-        encode: Called with every distinct sentence of all tasks once, in chunks, longest first, after the files of all
-            tasks are checked.
+        encode: A function that is called with every distinct sentence of all tasks once, in chunks, longest first,
+            after the files of all tasks are checked.
         data_dir: The folder that contains downstream/ (and clustering/).
         settings: Settings that replace the settings of the mode.
         inside: Access to the encoder's internals, for the tasks geometry and frequent.
-        progress: Called during the evaluation.
-        on_result: Called with each result as soon as it is computed.
+        progress: A function that is called during the evaluation.
+        on_result: A function that is called with each result as soon as it is computed.
 
     Raises:
         DataError: If a task or mode is unknown, files are faulty or embeddings are unusable.

@@ -34,7 +34,7 @@ def adapt(
     before.
 
     Args:
-        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder, whose weights stay as they are.
+        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder, whose weights are not changed.
         data: Sentences, pairs that belong together, also with several positives or hard negatives, sentences with
             classes, or pairs with scores, in any form that `dcpcse.train` takes.
         output_dir: A new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the

@@ -203,7 +203,7 @@ def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunO
     """Return a run with the chosen tasks of senteval, and all tasks of mteb and of the user's data.
 
     Args:
-        name: Of the model, for messages.
+        name: Name of the model, for messages.
 
     Raises:
         UserError: If there are none.

@@ -60,8 +60,8 @@ def load(
 
     Args:
         name: Folder, file or hub id of the encoder.
-        base: Location of the frozen encoder, if that of an output folder has moved (the weights are checked), or if a
-            checkpoint of other code does not contain one.
+        base: Location of the frozen encoder, if the encoder of an output folder has moved (its weights are checked),
+            or if a checkpoint of other code does not contain one.
         pooler: The representation, a value of `--pooler` of evaluation.py, instead of the folder's. For a
             sentence-transformers folder it replaces all modules after the encoder.
         template: The template of sentences. None: the template of the folder, if it has one.

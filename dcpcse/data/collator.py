@@ -216,7 +216,7 @@ class ViewCollator:
     def _augment(self, view: View, ids: TokenIds, examples: Examples) -> tuple[TokenIds, list[Tensor | None]]:
         """Apply a view's augmentation; return the edited ids and the masks of the elements to set to zero.
 
-        The tokens of the text before each sentence stay as they are.
+        The tokens of the text before each sentence are not changed.
         """
         edited, cuts = [], []
         offset = len(self.prefix_ids)

@@ -84,7 +84,7 @@ class SentenceEncoder(nn.Module):
         head: Module that is applied in training, and also at inference if `head_at_inference` is set.
         head_at_inference: Whether the head is applied at inference.
         templates: The first template is used by `encode`; views in training use the others too. Without templates,
-            sentences are encoded as they are.
+            sentences are encoded unchanged.
         denoising: Whether and how to subtract the vector of the empty template from the pooled vector.
         final_period: Whether `encode` adds a period to sentences without final punctuation.
         normalize: Whether embeddings are scaled to unit length at inference.

@@ -62,7 +62,7 @@ def evaluate_suite(
         cache_dir: The folder in which embeddings are cached; None for no cache.
         fitting: A map that is fitted to the embeddings and applied before scoring. Scores that need the internals of
             the model are then left out, as for an encoder of other code.
-        on_result: Called with each result as soon as it is computed.
+        on_result: A function that is called with each result as soon as it is computed.
         options: The options of `SentenceEncoder.encode`.
 
     Raises:
@@ -94,7 +94,7 @@ def evaluate_sizes(
         options: Options of encoding, without a size.
         cache_dir: As in `evaluate_suite`.
         fitting: As in `evaluate_suite`.
-        on_result: Called with the size and each result as soon as it is computed.
+        on_result: A function that is called with the size and each result as soon as it is computed.
 
     Raises:
         UserError: If a size is larger than the embeddings.

@@ -305,7 +305,7 @@ def evaluate_mteb_tasks(
         prompts: As in `MTEBEncoder`.
         folder: As in `MTEBEncoder`.
         results_dir: A folder for the results in mteb's own format, as a `mteb.ResultCache` that contains them.
-        on_result: Called with the size and each result as soon as it is computed.
+        on_result: A function that is called with the size and each result as soon as it is computed.
         options: As in `MTEBEncoder`.
 
     Raises:

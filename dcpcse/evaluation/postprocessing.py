@@ -245,8 +245,8 @@ def fit_flow(
         batch_size: Number of embeddings per step.
         learning_rate: Learning rate of Adam.
         seed: Seed of the initial weights and of the order of the embeddings.
-        on_step: Called with the step, the number of steps, and the mean log-likelihood of the batch per dimension, in
-            nats.
+        on_step: A function that is called with the step, the number of steps, and the mean log-likelihood of the batch
+            per dimension, in nats.
 
     Raises:
         UserError: If there are fewer than two vectors, or if the likelihood is not finite.
@@ -318,7 +318,7 @@ class Fitting:
         """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
 
         Args:
-            encode: Returns the embeddings of `sentences`.
+            encode: A function that returns the embeddings of `sentences`.
             show_progress: Show a progress bar.
 
         Raises:

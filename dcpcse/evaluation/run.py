@@ -179,7 +179,8 @@ def evaluate_plan(
         model: The model.
         head: `plan.head(model)`.
         folder: The local folder of the model, for tasks of MTEB.
-        on_result: Called with the size of the embeddings (None: complete) and each result as soon as it is computed.
+        on_result: A function that is called with the size of the embeddings (None: complete) and each result as soon
+            as it is computed.
 
     Raises:
         UserError: If a size is larger than the embeddings.

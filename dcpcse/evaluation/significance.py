@@ -131,7 +131,7 @@ class Statistic:
             over n items is too small in resamples by a factor of (n - 1) / n, and has n - 1 degrees of freedom.
             Resampled correlations do not vary too little (with 50 pairs they vary too much).
         scale: Where intervals are computed: "correlation" after Fisher's transformation, "proportion" by Wilson's
-            method, "linear" as it is.
+            method, "linear" without a transformation.
         least: Minimum number of examples of a task.
     """
 

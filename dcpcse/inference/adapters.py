@@ -267,7 +267,7 @@ class MixedTexts:
     Args:
         models: The model of each adapter.
         rows: The tokenized sentences of each adapter.
-        places: For each sentence, the number of its adapter and the row of the sentence in `rows` of this adapter.
+        places: The number of each sentence's adapter, and the row of the sentence in `rows` of this adapter.
     """
 
     models: Sequence[SentenceEncoder]

@@ -1,7 +1,7 @@
 """A drop-in replacement for the class `SimCSE` of the SimCSE tool that also loads the encoders of this package.
 
-Signatures, defaults and results are those of the tool. Its known faults are fixed: `top_k` and `threshold` also apply
-to lists of queries, an index keeps its backend, and faiss cells are built and searched by inner product.
+Signatures, defaults and results are the same as in the tool. Its known faults are fixed: `top_k` and `threshold` also
+apply to lists of queries, an index keeps its backend, and faiss cells are built and searched by inner product.
 """
 
 from collections.abc import Sequence

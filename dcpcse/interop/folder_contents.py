@@ -47,7 +47,7 @@ def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFa
 
     Args:
         folder: The folder.
-        on_problem: Called with one line for each damaged record of a run.
+        on_problem: A function that is called with one line for each damaged record of a run.
 
     Raises:
         UserError: For an unknown kind of folder or a damaged model.

@@ -65,7 +65,7 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
 
 
 def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
-    """Return the targets (B, P) of the pairs of each example: scores as they are, and `TARGETS` of labels.
+    """Return the targets (B, P) of the pairs of each example: unchanged scores, or `TARGETS` of labels.
 
     Args:
         batch: The batch, with scores or labels in `extras` if a pair has no target.

@@ -220,8 +220,9 @@ class Masking:
     """Draws the masks of windows. Special tokens are never masked.
 
     Args:
-        share: Of the other tokens of a window that are masked. mask_share and random_share: of the masked tokens that
-            become the mask token or a random token; the others stay (BERT, section 3.1).
+        share: Share of the other tokens of a window that are masked.
+        mask_share: Share of the masked tokens that become the mask token.
+        random_share: Share of the masked tokens that become a random token; the rest stays (BERT, section 3.1).
     """
 
     def __init__(

@@ -137,7 +137,7 @@ BOUNDS_OF_TRANSFORMERS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass
 class TrainingArguments(OneGpuArguments):
-    """Options of a run: those of transformers' Trainer, and further options of train.py.
+    """Options of a run: the options of transformers' Trainer, and further options of train.py.
 
     Differences from transformers: unless they are given, `learning_rate` and `per_device_train_batch_size` depend on
     the method, the tuning and the encoder, and `bf16`, `optim` and `dataloader_num_workers` on the device. Losses that

@@ -260,7 +260,7 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
 
     Args:
         roots: The folders.
-        on_problem: Called with a message for each unreadable folder.
+        on_problem: A function that is called with a message for each unreadable folder.
 
     Raises:
         UserError: If a root is not a folder.
@@ -298,7 +298,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
     Args:
         folder: The folder of the run.
-        on_problem: Called with a message for each damaged file.
+        on_problem: A function that is called with a message for each damaged file.
     """
     reports = {}
     for path in sorted(folder.glob("*.json")):

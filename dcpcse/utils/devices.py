@@ -169,8 +169,8 @@ def run_jobs(jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callabl
 
     Args:
         jobs: The jobs.
-        work: Called for every job.
-        done: Called for each finished job, in order.
+        work: A function that is called for every job.
+        done: A function that is called for each finished job, in order.
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(jobs) < 2 * threads:
@@ -204,7 +204,7 @@ def run_pipeline(
         collate: A function that returns the CPU tensors of a job. A thread calls it for the next job while the device
             computes, and pins the tensors.
         compute: A function of these tensors on the device that returns a tensor on the device.
-        done: Called with the job and the tensor on the CPU, in order.
+        done: A function that is called with each job and its tensor on the CPU, in order.
         device: The device.
     """
     before: tuple[JobT, Returning] | None = None

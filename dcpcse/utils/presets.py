@@ -61,7 +61,7 @@ def drop_unused(
         preset: The options of the preset.
         overrides: The given options.
         metadata: Option → its metadata, which declare the options that it needs and replaces.
-        warn: Called with a line for each option that is left out.
+        warn: A function that is called with a line for each option that is left out.
     """
     result = dict(preset)
     options = SimpleNamespace(**{**dict.fromkeys(metadata), **overrides})

@@ -26,7 +26,7 @@ def predict_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for a user mistake."""
     args = predict_parser().parse_args(argv)
     if not all(sentence.strip() for sentence in args.sentences):
-        raise UserError("a sentence is blank; give a text")
+        raise UserError("a sentence is empty; give a text")
     template = Template.parse(args.template)
     if (
         template.masks > 1

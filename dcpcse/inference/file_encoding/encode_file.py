@@ -34,7 +34,7 @@ class EncodedFile:
         rows: Number of vectors.
         dimension: Size of a vector.
         truncated: Number of truncated texts.
-        encoded: Number of lines that this call encoded, without those of an earlier call.
+        encoded: Number of lines that this call encoded, without lines of an earlier call.
         seconds: Time in seconds that this call took to encode and write.
     """
 

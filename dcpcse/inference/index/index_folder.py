@@ -162,7 +162,7 @@ def write_index(
 
 @contextlib.contextmanager
 def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder for an index, which is moved to `folder`, or whose files replace those of its index.
+    """Yield a temporary folder for an index. It is moved to `folder`, or its files replace the index in `folder`.
 
     Other files in the folder are never moved. If the process is killed during the replacement, the folder has no
     record, and the next call completes the replacement.

@@ -157,7 +157,7 @@ class _Miner:
         """Choose the negatives of all anchors.
 
         Args:
-            advance: Called with the number of anchors that are finished.
+            advance: A function that is called with the number of finished anchors.
         """
         shape = (len(self.pairs.anchors), self.args.num_negatives)
         rows, similarities = np.full(shape, -1), np.full(shape, np.nan)

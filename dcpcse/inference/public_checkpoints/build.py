@@ -197,7 +197,7 @@ def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: 
 def _require_same_encoder(
     checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], where: str, backbone: Backbone
 ) -> None:
-    """Raise UserError unless the encoder weights in the checkpoint equal those of the given encoder."""
+    """Raise UserError unless the encoder weights in the checkpoint equal the weights of the given encoder."""
     expected = backbone.model.state_dict()
     require_same_tensors(f"{checkpoint.file}, compared with {where}: the encoder inside", expected, weights)
     for name, tensor in expected.items():

@@ -39,13 +39,13 @@ class Layout:
         title: The name of the format in messages.
         marks: Patterns; the format is recognised if each pattern matches the name of some tensor.
         rules: How its tensors are imported.
-        frozen: The encoder was not trained and is loaded from --base.
+        frozen: Whether the encoder was not trained and is loaded from --base.
         method: The method of its training.
         preset: The published run from which defaults are taken, with placeholders for supervision (`unsup` or `sup`)
             and encoder (`bert` or `roberta`).
-        templated: Sentences are put into a template.
-        adapter: The files are those of a PEFT adapter.
-        ambiguous: Other kinds of encoders have the same tensor names.
+        templated: Whether sentences are put into a template.
+        adapter: Whether the files belong to a PEFT adapter.
+        ambiguous: Whether other kinds of encoders have the same tensor names.
     """
 
     title: str
