@@ -286,8 +286,7 @@ def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> Non
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """A task or an average: the resampled scores or the main scores (R,) of each model, and the name of its
-    examples."""
+    """A task or an average: the resampled or main scores (R,) of each model, and the name of its examples."""
 
     task: str
     size: int | None

@@ -32,8 +32,10 @@ class PretrainingResult:
     record: dict[str, Any]
 
     def plot(self) -> "Figure":
-        """Draw the curve, with the figures of a unigram model for comparison. Raises UserError if matplotlib is not
-        installed."""
+        """Draw the curve, with the figures of a unigram model for comparison.
+
+        Raises UserError if matplotlib is not installed.
+        """
         return draw_pretraining(self.record)
 
 

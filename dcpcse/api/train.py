@@ -281,8 +281,7 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged_process() -> Iterator[None]:
-    """Restore, at the end, the random states, environment variables and settings of libraries that training
-    changes."""
+    """Restore at the end the random states, environment variables and library settings that training changes."""
     environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []

@@ -439,8 +439,7 @@ class LabelCounter:
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """Class → number of its rows; relations are in the order of `CLASSES`, other classes in the order of their
-        names."""
+        """Class → number of its rows; relations are in the order of `CLASSES`, other classes sorted by name."""
         names = CLASSES if self.kind == LABEL else sorted(self._classes)
         return {name: self._classes[name] for name in names if self._classes[name]}
 

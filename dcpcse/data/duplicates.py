@@ -160,8 +160,9 @@ class Duplicates:
         )
 
     def _parts(self, column: int, columns: slice) -> Iterator[np.ndarray]:
-        """Yield parts of the rows. A part contains all rows with some of the hashes in a column, in the order of the
-        rows.
+        """Yield parts of the rows.
+
+        A part contains all rows with some of the hashes in a column, in the order of the rows.
 
         Args:
             columns: The columns that the parts contain.

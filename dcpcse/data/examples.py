@@ -154,8 +154,10 @@ class IndexedDataset(Dataset):
 
 
 class TableExamples:
-    """Examples of a dataset, whose texts are read only if they are needed. `ids` needs the token ids of the
-    dataset."""
+    """Examples of a dataset, whose texts are read only if they are needed.
+
+    `ids` needs the token ids of the dataset.
+    """
 
     def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
         self._dataset, self._indices = dataset, np.array(indices)

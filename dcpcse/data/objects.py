@@ -193,8 +193,7 @@ def _cells(value: Any) -> Sequence[Any]:
 
 
 def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows with members of an Enum and numbers of class labels replaced by words, and with plain
-    booleans."""
+    """Yield the rows with words instead of Enum members and class numbers, and with plain booleans."""
     booleans = _types("numpy", "bool_")
     words = [table.class_names.get(column) for column in table.columns or ()]
 

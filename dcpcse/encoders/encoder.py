@@ -313,8 +313,9 @@ class Encoder(nn.Module):
         return prompt_support.peft_config(prompt.shape, base, revision), {PROMPT_KEY: prompt.table()}
 
     def merged(self) -> "Encoder":
-        """Return an encoder with the LoRA adapter added to its weights, which counts as trained. The weights are
-        copied, the trained input vectors are shared.
+        """Return an encoder with the LoRA adapter added to its weights, which counts as trained.
+
+        The weights are copied, the trained input vectors are shared.
         """
         return Encoder(merged(self.backbone), shallow=self.shallow, tuned=True)
 

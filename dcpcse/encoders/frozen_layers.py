@@ -37,8 +37,7 @@ _LOCK = thread_lock()
 
 
 class _Forward:
-    """Replacement for the forward method of a layer: the first product that takes the input, or the original
-    method."""
+    """Replacement for a layer's forward method: the first product that takes the input, or the original method."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.otherwise = layer.forward

@@ -205,8 +205,7 @@ class HalfLayer:
         parts: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
-        """Write the gradient of the prompts; return the gradient of the hidden states before the layer if it is
-        wanted.
+        """Write the gradient of the prompts; return the gradient of the states before the layer if it is wanted.
 
         Args:
             saved: The tensors that `forward` returned for the backward pass.

@@ -424,8 +424,7 @@ def _later_settings(model: Any) -> dict[str, Any]:
 
 
 def _configurations(model: nn.Module) -> Any:
-    """Return the configuration of the encoder and, if inference uses a masked-LM head, the configuration of the
-    head."""
+    """Return the configurations of the encoder and of a masked-LM head, if inference uses one."""
     modules = () if model.head is None else model.head.modules()
     heads = [
         configuration(module, head=True) for module in modules if isinstance(module, transformers.PreTrainedModel)

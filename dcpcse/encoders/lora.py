@@ -188,8 +188,7 @@ def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
 
 
 def lora_weights(backbone: nn.Module) -> dict[str, Tensor]:
-    """Return the matrices A and B of all layers of an adapter by their names in peft's files; {} without an
-    adapter."""
+    """Return the matrices A and B of an adapter's layers by their names in peft's files; {} without an adapter."""
     return {
         f"{_IN_FILES}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(backbone)

@@ -42,8 +42,7 @@ class Positions:
     rotary: bool = False
 
     def room(self, offset: int) -> int:
-        """Return the number of tokens, including special tokens, for which there are positions after a shift by
-        `offset`."""
+        """Return the number of tokens, including special ones, that have positions after a shift by `offset`."""
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
@@ -252,8 +251,10 @@ def adds_to_scores(backbone: PreTrainedModel) -> bool:
 
 
 def replace_attention(backbone: PreTrainedModel) -> bool:
-    """Let a backbone compute attention by `prefix_attention`. Return False if this module has no class for its
-    type."""
+    """Let a backbone compute attention by `prefix_attention`.
+
+    Return False if this module has no class for its type.
+    """
     if type(backbone) not in (*_REPLACEMENTS, *_REPLACEMENTS.values()):
         return False
     for module in backbone.modules():

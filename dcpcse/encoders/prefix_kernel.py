@@ -725,8 +725,7 @@ def _emulates(states: Tensor) -> bool:
 
 
 def _emulated(states: Tensor | None) -> Tensor | None:
-    """Return a tensor with which the interpreter computes correctly: float32 instead of bfloat16, with the same
-    strides."""
+    """Return a tensor that the interpreter handles correctly: float32 instead of bfloat16, with the same strides."""
     if states is None or not _emulates(states):
         return states
     copy = torch.empty_strided(states.shape, states.stride(), dtype=torch.float32)

@@ -427,8 +427,10 @@ def _of_modernbert(backbone: PreTrainedModel) -> list[Projection]:
 
 
 def _modernbert_keys_values(layer: nn.Module, hidden: Tensor) -> Sequence[Tensor]:
-    """Return keys and values. The layer normalises its input first; keys of prompts are not rotated, as prompts have
-    no positions."""
+    """Return keys and values.
+
+    The layer normalises its input first; keys of prompts are not rotated, as prompts have no positions.
+    """
     linear = layer.attn.Wqkv
     return linear(layer.attn_norm(hidden.to(linear.weight.dtype))).chunk(3, dim=-1)[1:]
 

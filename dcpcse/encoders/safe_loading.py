@@ -111,8 +111,7 @@ def find_weights(folder: Path) -> WeightFiles | None:
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the files that an index names; raise UserError if one has a different format or is in a different
-    folder."""
+    """Return the files that an index names; raise UserError if one has another format or is in another folder."""
     pickled = WEIGHT_FILES[index.name]
     names = sorted(set(read_object(index, WeightIndex)["weight_map"].values()))
     for name in names:

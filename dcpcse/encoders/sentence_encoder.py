@@ -427,8 +427,7 @@ class SentenceEncoder(nn.Module):
         return {"template": template, "denoising": self.denoising.record()}
 
     def save(self, folder: str | Path) -> None:
-        """Write the trained weights, the record and the tokenizer to a folder (see `storage.model_folder`); a frozen
-        backbone is not written.
+        """Write trained weights, record and tokenizer to a folder, without a frozen backbone (`storage.model_folder`).
 
         Raises UserError if the encoder has no trained weights.
         """
@@ -652,8 +651,7 @@ class SentenceEncoder(nn.Module):
         return TunedBackbone(backbone, fingerprint(backbone), self.sentence_modules())
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Return the settings with which sentence-transformers computes the same vectors, or None if there are
-        none."""
+        """Return the settings with which sentence-transformers computes the same vectors, or None."""
         if self.plain_obstacles():
             return None
         return SentenceModules(

@@ -288,8 +288,7 @@ def _instruction(metadata: Any, prompt_type: Any) -> str:
 
 
 def _known_names() -> set[str]:
-    """Return the known names of prompts: tasks and types of tasks, also with -query or -document, and query and
-    document."""
+    """Return the known names of prompts: tasks and their types, also with -query or -document; query and document."""
     from mteb.abstasks import AbsTask
     from mteb.abstasks.task_metadata import TaskType
     from mteb.types import PromptType

@@ -56,8 +56,7 @@ class ExampleOutcomes:
 
     @property
     def scored_gold(self) -> np.ndarray | None:
-        """The gold scores if the statistic depends on them, as in `dcpcse.evaluation.significance.Outcomes`; otherwise
-        None."""
+        """The gold scores if the statistic depends on them, otherwise None; see `significance.Outcomes`."""
         return self.gold if self.statistic in ("spearman", "average_precision") else None
 
 

@@ -139,8 +139,7 @@ def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
 
 
 def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
-    """Return the task of a folder with text files as in BEIR or, if `corpus` is a folder, Parquet files as in
-    NanoBEIR."""
+    """Return the task of a folder of text files (BEIR) or, if `corpus` is a folder, Parquet files (NanoBEIR)."""
     name = _task_name(folder, split, is_chosen)
     if (folder / "corpus").is_dir():
         return _read_parquet(folder, name, split, is_chosen)
@@ -261,8 +260,10 @@ def _rows(source: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[LocatedRo
 
 
 def _table_judgements(rows: Iterable[LocatedRow]) -> Iterator[Judgement]:
-    """Yield the judgements of a table, with the score 1 if it has no scores. Raises DataError if a score is not a
-    number."""
+    """Yield the judgements of a table, with the score 1 if it has no scores.
+
+    Raises DataError if a score is not a number.
+    """
     for line, row in rows:
         score = row.get("score", 1)
         if not is_number(str(score)):

@@ -68,7 +68,7 @@ class Outcomes:
         return self.values[0].shape[1]
 
     def scores(self, counts: np.ndarray) -> list[np.ndarray]:
-        """Return the scores (R, S) of each model in S resamples; counts (n, S) says how often a resample has an
+        """Return the scores (R, S) of each model in S resamples; counts (n, S): how often a resample has an
         example."""
         return STATISTICS[self.statistic].scores(counts, self.gold, self.values)
 

@@ -47,7 +47,7 @@ def learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
 
 
 def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """Return rates in steps of 0.001 between the two best learning rates of the first step (D2CSE, appendix, second
+    """Return learning rates between the two best of the first step, in steps of 0.001 (D2CSE, appendix, second
     step)."""
     if "learning_rate" not in best[0]:
         raise UserError(

@@ -106,8 +106,7 @@ class SampleReport:
         return str(make_table(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], rows, "lr"))
 
     def gain(self, row: str, over: str) -> Difference:
-        """Return the test score of a row minus the test score of another row, with the interval of the paired
-        bootstrap."""
+        """Return the difference of the test scores, row minus `over`, with the interval of the paired bootstrap."""
         names = list(self.rows)
         return difference(self._resampled, names.index(over), names.index(row))
 
@@ -117,8 +116,7 @@ class SampleReport:
         return f"{row} minus {over}: {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     def conclusion(self) -> str:
-        """Return a sentence that compares the best trained row with other rows, by the intervals of the
-        differences."""
+        """Return a sentence that compares the best trained row with other rows, by intervals of differences."""
         verdicts: dict[str, list[str]] = {}
         for row in self.rows:
             if row != self.best_trained:

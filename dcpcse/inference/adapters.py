@@ -139,8 +139,9 @@ class Adapters:
         self._models[name] = self.build(name, self.read(name, folder))
 
     def read(self, name: str, folder: str | Path) -> "AdapterFiles":
-        """Read the files of a folder for `build`. The encoder is not used, so another thread may encode at the same
-        time.
+        """Read the files of a folder for `build`.
+
+        The encoder is not used, so another thread may encode at the same time.
 
         Args:
             name: Name of the adapter, for messages.

@@ -293,8 +293,7 @@ def _refuse_untrained_options(name: str, args: EncoderArguments, kind: str) -> N
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
-    """Raise UserError if an option prepares sentences differently than in training, which would be a different
-    model."""
+    """Raise UserError if an option prepares sentences differently than in training: that is another model."""
     template = model.template
     settings = {
         "template": template and Template.parse(str(template.template)),

@@ -33,8 +33,7 @@ MasksOfRows = Callable[[slice], Masks]
 
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Return the data by which false negatives are found: the classes (B,), and the guide's embeddings of the
-    views."""
+    """Return the data by which false negatives are found: classes (B,), and the guide's embeddings of the views."""
     tensors = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
     if guide := batch.guides.get(FALSE_NEGATIVES):
         tensors |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}

@@ -151,8 +151,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
 
 
 def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
-    """Return the settings of template denoising: whether and how the [MASK] vector of the empty template is
-    subtracted.
+    """Return the settings of template denoising: whether and how the empty template's [MASK] vector is subtracted.
 
     Args:
         backbone: The loaded encoder.

@@ -244,8 +244,9 @@ class Masking:
     def __call__(
         self, input_ids: Tensor, words: Tensor | None = None, *, generator: torch.Generator | None = None
     ) -> MaskedBatch:
-        """Mask windows (N, L). The number of positions K depends only on L, so the CPU need not wait for a GPU to know
-        it.
+        """Mask windows (N, L).
+
+        The number of positions K depends only on L, so the CPU need not wait for a GPU to know it.
 
         Args:
             words (N, L): Which tokens start a word, to mask all tokens of a word or none.

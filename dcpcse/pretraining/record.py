@@ -168,8 +168,7 @@ def write_encoder(
 
 
 def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]) -> None:
-    """Save the weights in the data type of the options, with a config.json that makes transformers compute in
-    float32."""
+    """Save the weights in the data type of the options; with config.json, transformers computes in float32."""
     config = copy.deepcopy(model.config)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = DROPOUT
     stored = copy.deepcopy(model).to("cpu", getattr(torch, options["export_dtype"]))

@@ -84,8 +84,7 @@ class Progress(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": {"seconds": self.seconds, "causal_steps": self.causal_steps}}
 
     def done(self, steps: float) -> float:
-        """Return the finished share of the training after a number of steps or, for a training in minutes, at this
-        time."""
+        """Return the finished share of the training: after these steps or, for a training in minutes, now."""
         return steps / self.args.max_steps if self.args.minutes is None else self.seconds / (60 * self.args.minutes)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -169,7 +168,7 @@ class MaskedLMTrainer(HookedTrainer):
         return F.cross_entropy(logits.float(), labels, reduction="sum") / (labels != IGNORED).sum().clamp(min=1)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:
-        """Return and log loss (nats per token), accuracy and bits per character at the masked tokens of the held-out
+        """Return and log loss (nats per token), accuracy and bits per character at masked tokens of the held-out
         text."""
         started = time.perf_counter()
         with self.accelerator.autocast():
@@ -182,8 +181,7 @@ class MaskedLMTrainer(HookedTrainer):
         return figures
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint of the current step, which gets its final name when it is complete, and remove old
-        ones."""
+        """Save a checkpoint of this step, which gets its final name when it is complete, and remove old ones."""
         output, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
         with staging_folder(output / name) as part:
             self.args.output_dir = str(part)

@@ -34,8 +34,7 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
 
 
 def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer, for a model with this number of positions, that neither truncates nor pads the packed
-    lines."""
+    """Return a tokenizer for a model with this number of positions that neither truncates nor pads lines."""
     tokenizer.model_max_length = positions
     tokenizer.backend_tokenizer.no_truncation()  # a loaded tokenizer may have been saved with these settings
     tokenizer.backend_tokenizer.no_padding()

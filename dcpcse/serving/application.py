@@ -219,8 +219,7 @@ MOST_READ = 256 * 2**20
 
 
 class Gate:
-    """An ASGI application that wraps another one: it checks the key, the size of the body and the time, and logs
-    requests.
+    """An ASGI application that wraps another one: it checks the key, the body size and the time, and logs requests.
 
     Every request is answered: errors that the inner application raises become answers in the form of OpenAI's API.
     """

@@ -31,8 +31,7 @@ def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def log_failure(event: str, error: BaseException, **fields: Any) -> None:
-    """Log an unexpected error with the functions in which it occurred, but without its message, which may contain a
-    text.
+    """Log an unexpected error with the functions in which it occurred; its message may contain a text and is left out.
 
     The functions are given as file name, line and name.
     """

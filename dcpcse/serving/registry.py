@@ -124,8 +124,10 @@ class ModelRegistry:
         return self.find(name).model or await self.model(name, in_thread)
 
     async def load(self, name: str, folder: Path, in_thread: InThread) -> None:
-        """Load an adapter, or replace the adapter of this name. Raises UserError if it is not valid; the old one
-        remains."""
+        """Load an adapter, or replace the adapter of this name.
+
+        Raises UserError if it is not valid; the old one remains.
+        """
         self._put(name, folder, await self._read(name, folder, in_thread))
         log_event("adapter_loaded", adapter=name)
 
@@ -296,8 +298,9 @@ class ServedIndex:
 
 
 def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[str, Any]]) -> dict[str, ServedIndex]:
-    """Return the indexes by name. Raises UserError if a folder has no index, or if no served model computed its
-    vectors.
+    """Return the indexes by name.
+
+    Raises UserError if a folder has no index, or if no served model computed its vectors.
 
     Args:
         folders: Name → folder.

@@ -141,8 +141,7 @@ class SearchBody(Body):
 
 
 class AdapterBody(Body):
-    """POST /adapters: a folder inside --adapter_root, which becomes an adapter or replaces the adapter of this
-    name."""
+    """POST /adapters: a folder inside --adapter_root that becomes an adapter, or replaces one with the same name."""
 
     name: str = Field(description=NAME)
     folder: str = Field(description="the path of a folder inside --adapter_root")

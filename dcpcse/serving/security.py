@@ -66,8 +66,7 @@ def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
 
 
 def token_of(authorization: bytes | None) -> bytes | None:
-    """Return the token of a header `Authorization`: the token of the scheme Bearer or the password of the scheme
-    Basic.
+    """Return the token in a header `Authorization`: after Bearer, or the password of the scheme Basic.
 
     A browser can send only the latter, for the page /demo.
     """

@@ -1,5 +1,4 @@
-"""Load everything that a server needs, and run its application with uvicorn (one or several processes) or Ray
-Serve."""
+"""Load everything that a server needs, and run its application with uvicorn or Ray Serve."""
 
 import asyncio
 import contextlib
@@ -179,8 +178,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection without a further request; if the client does not read the answer either, drop the
-        answer."""
+        """Close a connection without a further request; if the client does not read the answer, drop the answer."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(READ_SECONDS, self.transport.abort)
 

@@ -184,8 +184,7 @@ def replace_progress(trainer: transformers.Trainer, *, prints_log: bool) -> None
 
 
 def close_bars(callbacks: list[TrainerCallback]) -> None:
-    """Close the progress bars of a training that ended by an error or interruption, since later bars would be drawn
-    below."""
+    """Close the bars of a training that ended by an error or interruption, since later bars would be drawn below."""
     for callback in callbacks:
         if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
             callback.training_bar.close()

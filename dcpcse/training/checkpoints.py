@@ -102,8 +102,7 @@ class Checkpoint:
     best: int | None = None
 
     def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
-        """Raise UserError unless options, inputs, model and losses are the same as in the run that wrote the
-        checkpoint.
+        """Raise UserError unless options, inputs, model and losses equal the run that wrote the checkpoint.
 
         Args:
             options: All options of the run, as checkpoints record them.

@@ -63,8 +63,7 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
 
 
 def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[str]) -> None:
-    """Choose the metric of the user's evaluation data for the best checkpoint, if there are such data and no metric is
-    given.
+    """Select the best checkpoint by the user's evaluation data, if there are any and no metric is given.
 
     Args:
         run: Options of the run, which are changed.

@@ -118,8 +118,7 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
 
 
 def _representation(model: SentenceEncoder) -> dict[str, Any]:
-    """Return the options of evaluation.py for the representation of a model without its trained parts, prompts and
-    head."""
+    """Return the options of evaluation.py for the representation of a model without its trained parts."""
     pooler = "cls_before_pooler" if model.pooling == "cls" else model.pooling
     if model.template is None:
         return {"pooler_type": pooler}

@@ -149,8 +149,7 @@ def _preset(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are implied by user data for evaluation: only these are measured, before training and at
-    every epoch.
+    """Return the options that user data for evaluation imply: only these are measured, at the start and every epoch.
 
     The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.eval_datasets`).
     """

@@ -259,8 +259,7 @@ def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | 
 def _explain_removal(
     checkpoint: checkpoints.Checkpoint | None, run: TrainingArguments, is_read: Callable[[], bool] = lambda: True
 ) -> contextlib.AbstractContextManager[None]:
-    """Explain errors of this block if a training in another folder has removed the checkpoint from which it
-    resumes."""
+    """Explain errors of this block if a training in another folder has removed the checkpoint to resume from."""
     foreign = checkpoint.folder if checkpoint and not checkpoints.is_in(checkpoint.folder, run) else None
     return explain_removal(foreign, is_read)
 

@@ -164,8 +164,7 @@ class Run:
 
     @property
     def dev_score(self) -> DevScore | None:
-        """The metric that selects the best checkpoint, or otherwise the first of `DEV_METRICS`, any other metric, or
-        None."""
+        """The metric that selects the best checkpoint, or otherwise the first of `DEV_METRICS`, any other, or None."""
         chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
         order = (chosen, *DEV_METRICS, *self.dev_scores)
         return next((self.dev_scores[name] for name in order if name in self.dev_scores), None)

@@ -356,8 +356,7 @@ class Trainer(HookedTrainer):
         return loader
 
     def _tokenize_ahead(self) -> None:
-        """Tokenise all sentences of the training data, or open the file with their stored token ids, if this saves
-        time.
+        """Tokenise all sentences of the training data, or open the file with their token ids, if this saves time.
 
         It saves time if the run reads at least as many examples as the data have. A data collator of the user gets the
         texts.
@@ -549,8 +548,7 @@ class Trainer(HookedTrainer):
         return metrics
 
     def _require_best_metric(self, scores: Mapping[str, float]) -> None:
-        """Use the first score as `metric_for_best_model` if none is given; raise UserError if the given metric is not
-        computed."""
+        """Use the first score as `metric_for_best_model` if none is given; raise UserError if it is not computed."""
         asked = self.args.metric_for_best_model
         if asked == "loss" and "loss" not in scores:  # transformers' default, which no evaluation computes here
             self.args.metric_for_best_model, self.args.greater_is_better = next(iter(scores)), True
@@ -598,14 +596,18 @@ class Trainer(HookedTrainer):
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
 
     def _set_loss_sum(self, value: float, unknown_until: int = 0) -> None:
-        """Set the sum of the losses of all steps after step `unknown_until`. The sum is on the device and rarely
-        read."""
+        """Set the sum of the losses of all steps after step `unknown_until`.
+
+        The sum is on the device and rarely read.
+        """
         dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
         self._loss_sum, self._unknown_until = torch.tensor(value, dtype=dtype, device=self.args.device), unknown_until
 
     def _add_loss(self, loss: Tensor) -> None:
-        """Add the loss of a pass to the sum. With `--logging_nan_inf_filter`, the mean so far replaces a loss that is
-        not finite."""
+        """Add the loss of a pass to the sum.
+
+        With `--logging_nan_inf_filter`, the mean so far replaces a loss that is not finite.
+        """
         if self.args.logging_nan_inf_filter:
             so_far = self._loss_sum / max(self.state.global_step - self._unknown_until, 1)
             loss = torch.where(loss.isfinite(), loss, so_far)
@@ -616,7 +618,7 @@ class Trainer(HookedTrainer):
         return self.accelerator.reduce(self._loss_sum, reduction="mean").item()
 
     def _mean_loss(self) -> float:
-        """Return the mean loss over all steps of the run, or over the steps after a resume if earlier losses are
+        """Return the mean loss over all steps of the run, or over steps after a resume if earlier losses are
         unknown."""
         if self._unknown_until:
             logger.warning(
@@ -737,8 +739,7 @@ class Trainer(HookedTrainer):
             self._stop_if_signalled()
 
     def _stop_if_signalled(self) -> None:
-        """If any process has received a signal, save a checkpoint (unless this step has one) and stop all
-        processes."""
+        """If a process has received a signal, save a checkpoint (unless this step has one) and stop all processes."""
         number = all_reduce_max(self.stop.number)
         if not number:
             return

@@ -57,7 +57,7 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeErro
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return an integer of any integer type, such as numpy's; raise UserError for truth values and outside the limits.
+    """Return an integer of any type, such as numpy's, within limits; raise UserError for anything else.
 
     Args:
         name: Name of the argument, for messages.
@@ -99,8 +99,7 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
-    """Return a finite real number of any type, such as numpy's; raise UserError for truth values and outside the
-    limits.
+    """Return a finite real number of any type, such as numpy's, within limits; raise UserError for anything else.
 
     Args:
         name: Name of the argument, for messages.
@@ -190,7 +189,7 @@ def path(name: str, value: Any) -> str | Path:
 
 
 def encoder(value: Any) -> Any:
-    """Return an object with a method `encode`, such as a `SentenceEncoder`; raise UserError for others and for
+    """Return an object with a method `encode`, such as a `SentenceEncoder`; raise UserError for others, also
     strings."""
     if isinstance(value, str | type) or not callable(getattr(value, "encode", None)):
         raise _invalid("model", value, "an object with encode(sentences, batch_size=...), such as dcpcse.load(folder)")

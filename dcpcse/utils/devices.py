@@ -36,8 +36,10 @@ MovableT = TypeVar("MovableT", bound=Movable)
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """Return the given device; by default cuda if available, otherwise cpu. Raises UserError if it is not
-    available."""
+    """Return the given device; by default cuda if available, otherwise cpu.
+
+    Raises UserError if it is not available.
+    """
     try:
         if isinstance(device, bool) or not isinstance(device, str | int | torch.device | None):
             raise TypeError  # torch would read True as the number of a GPU
@@ -85,8 +87,10 @@ def _queue_copy(movable: MovableT, device: torch.device) -> MovableT:
 
 
 class Returning:
-    """A tensor that is being copied to the CPU. Only reading it waits for a GPU; from other devices it is copied at
-    once."""
+    """A tensor that is being copied to the CPU.
+
+    Only reading it waits for a GPU; from other devices it is copied at once.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         # torch copies from a GPU to new pinned memory if it need not wait.

@@ -183,8 +183,10 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def all_gather_int(number: int) -> list[int]:
-    """Gather one number per process, in the order of ranks. The exchange is between CPUs, so no process waits for a
-    GPU."""
+    """Gather one number per process, in the order of ranks.
+
+    The exchange is between CPUs, so no process waits for a GPU.
+    """
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
     dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
     return [int(number) for number in numbers]

@@ -136,8 +136,7 @@ def _literal(value: Any) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return whether a value is a whole floating-point number such as 64.0, which the user may have written as
-    `64`."""
+    """Return whether a value is a whole float such as 64.0, which the user may have written as `64`."""
     return isinstance(value, float) and value.is_integer() and abs(value) < 2**63
 
 
@@ -243,8 +242,7 @@ def printable(text: str) -> str:
 
 
 def shortened(message: str) -> str:
-    """Return an error message as one line; long words in a long message, and very long messages, are cut in the
-    middle."""
+    """Return an error message as one line; long words in long messages, and very long messages, are cut inside."""
     line = " ".join(message.splitlines())
     if len(line) > _LONG:
         line = re.sub(r"""\S{81,}|'[^']{80,}'|"[^"]{80,}\"""", lambda word: f"{word[0][:60]}…{word[0][-15:]}", line)

@@ -125,8 +125,10 @@ def _described(content: bytes) -> str | None:
 
 
 def thread_lock() -> threading.RLock:
-    """Return a lock for the threads of this process. In a forked process, the lock is free, even if it was held
-    before."""
+    """Return a lock for the threads of this process.
+
+    In a forked process, the lock is free, even if it was held before.
+    """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)

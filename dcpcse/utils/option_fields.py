@@ -91,8 +91,7 @@ def needs_given(option: str) -> Need:
 
 
 def needs_above_zero(option: str) -> Need:
-    """Return the condition that an option, such as the weight of a term, is above zero; it voids options of a
-    preset."""
+    """Return the condition that an option, such as a weight, is above zero; it voids options of a preset."""
     return Need(lambda: f"{spell(option)} above 0", lambda options: getattr(options, option) != 0, option)
 
 
@@ -330,8 +329,7 @@ def refuse_removed(names: Iterable[str]) -> None:
 
 
 def without_removed_defaults(options: Mapping[str, Any], existing: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options of a file without removed options that are False or None, which is the behaviour of all runs
-    now.
+    """Return the options of a file without removed options that are False or None, as all runs behave now.
 
     Args:
         options: Option name to value.

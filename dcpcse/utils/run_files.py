@@ -45,8 +45,10 @@ def is_checkpoint_name(name: str) -> bool:
 @strict
 @dataclass(kw_only=True)
 class RunOptions(schema.Open):
-    """The options in `run.yaml`. They can have any type, since the file may be edited and older versions had other
-    options."""
+    """The options in `run.yaml`.
+
+    They can have any type, since the file may be edited and older versions had other options.
+    """
 
     nan = True  # --max_grad_norm inf, for instance
 
@@ -223,8 +225,7 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_gains(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of a run's `gain.json`, one for each set of the user's data (`GainEntry`); [] without the
-    file."""
+    """Return the entries of a run's `gain.json` (`GainEntry`), one per set of user data; [] without the file."""
     path = Path(folder) / GAIN
     return schema.read(list[GainEntry], path) if path.is_file() else []
 

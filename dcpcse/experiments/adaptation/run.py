@@ -1,5 +1,4 @@
-"""Adapt an encoder: try settings within the time limit, choose the best on the dev part, and test it on the test
-part."""
+"""Adapt an encoder: try settings within the time limit, choose the best on the dev part, and test it."""
 
 import contextlib
 import json
@@ -178,8 +177,7 @@ class _Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trials:
-    """The common parts of all trials: options of train.py, the data, the output folder, and the callback after each
-    step."""
+    """The common parts of all trials: options of train.py, data, output folder, and the callback after each step."""
 
     shared: Options
     parts: Parts

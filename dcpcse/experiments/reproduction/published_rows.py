@@ -24,8 +24,7 @@ AVERAGE_COLUMN = "avg"
 
 @dataclass(frozen=True)
 class Start:
-    """The model from which the training of a row starts, if that model is trained too: a preset and its changed
-    options."""
+    """The model from which the training of a row starts, if it is trained too: a preset and its changed options."""
 
     preset: str
     options: Mapping[str, Any] = field(default_factory=dict)

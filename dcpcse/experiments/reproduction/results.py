@@ -179,8 +179,7 @@ def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Difference:
-    """Return the gain in mean STS score over a baseline, by paired bootstrap; with three seeds per side, it covers
-    seeds.
+    """Return the gain in mean STS score over a baseline (paired bootstrap); it covers seeds from three per side.
 
     Raises ValueError with the reason if there are no or too few STS pairs.
     """

@@ -83,8 +83,10 @@ class RunUnit:
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The arguments by name, which determine the results. The folder is written as a dot, since it may be
-        moved."""
+        """The arguments by name, which determine the results.
+
+        The folder is written as a dot, since it may be moved.
+        """
         return {name: [word.replace(str(self.folder), ".") for word in words] for name, words in self.steps.items()}
 
 

@@ -414,8 +414,7 @@ def _identity(model: Any) -> Mapping[str, Any] | None:
 
 
 def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: str) -> None:
-    """Raise UserError unless the current identity of the model is the identity of the model that computed the
-    vectors."""
+    """Raise UserError unless the model has the identity of the model that computed the vectors."""
     if identity is None:
         raise UserError(f"{name} does not record which model made its vectors; search it with search_vectors")
     if others := differences(identity, _identity(model) or {}):

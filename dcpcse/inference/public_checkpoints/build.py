@@ -257,7 +257,7 @@ def _build(
 def _deep_prompt(
     checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
-    """Return deep prompts built from the checkpoint's tensors; dropout: the rate, None for the encoder's hidden
+    """Return deep prompts from the checkpoint's tensors; dropout: the rate, or None for the encoder's hidden
     dropout."""
     if not weights:
         return None

@@ -53,8 +53,10 @@ class ExportFormat:
     options: tuple[str, ...] = ()
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
-        """Return the model to export, merged if the format merges. Half-precision weights are not merged, since they
-        would round."""
+        """Return the model to export, merged if the format merges.
+
+        Half-precision weights are not merged, since they would round.
+        """
         mergeable = self.merges and model.encoder.lora is not None and model.encoder.dtype_name == "float32"
         return model.merged() if mergeable else model
 

@@ -189,8 +189,7 @@ def _of_embeddings(backbone: Backbone, args: ModelArguments, columns: Columns) -
 
 
 def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[ParameterGroup, ...]:
-    """Return the parameter group of a trained discriminator if an option sets its learning rate or warm-up; otherwise
-    ()."""
+    """Return the group of a trained discriminator if an option sets its learning rate or warm-up; otherwise ()."""
     rate, warmup = args.discriminator_learning_rate, args.discriminator_warmup_steps
     if rate is None and warmup is None:
         return ()

@@ -30,8 +30,7 @@ require_names(HfArgumentParser, "_parse_dataclass_field")
 
 
 class DataclassParser(HfArgumentParser):
-    """A parser of transformers that ignores this package's metadata of fields, for which argparse would raise an
-    error."""
+    """A parser of transformers that ignores this package's metadata of fields, which argparse does not know."""
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
