@@ -175,7 +175,7 @@ def evaluate(
     )
     _require_possible(args, encoder)
     listed = (
-        tuple(dict.fromkeys(strings(fit_on, "fit_on takes a list of sentences", "fit_on: sentence")))
+        tuple(dict.fromkeys(strings(fit_on, "fit_on must be a list of sentences", "fit_on: sentence")))
         if is_listed
         else None
     )

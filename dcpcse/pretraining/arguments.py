@@ -188,7 +188,7 @@ class PretrainingArguments(Options):
             self.max_steps = self.max_steps or MAX_STEPS
         for name in ("causal_steps", "warmup_steps"):
             if (value := getattr(self, name)) >= (self.max_steps or 1):
-                limit = f"{spell('minutes')}, of which it is a share below 1" if self.minutes else self.max_steps
+                limit = f"1, since it is a share of {spell('minutes')}" if self.minutes else self.max_steps
                 raise OptionError(name, value, f"must be below {limit}")
 
     def _settle_model(self) -> None:
