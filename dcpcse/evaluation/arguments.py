@@ -63,7 +63,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         "of --tasks. In dev mode, the tasks that have a dev set.",
         choices=[*TASK_SETS, MULTILINGUAL, "na"],
     )
-    tasks: list[str] | None = option(None, f"Tasks in place of a set: {', '.join(FAMILY_OF)}.")
+    tasks: list[str] | None = option(None, f"Tasks instead of a set: {', '.join(FAMILY_OF)}.")
     pairs: str | None = option(
         None,
         "File of your own with two sentences and a score per row: csv, json, jsonl, or tab-separated under any other "

@@ -71,8 +71,8 @@ class EncoderOptions(Options):
     )
     method: str = option("dcpcse", "Training method: one of the methods of this package, or of --plugin.")
     plugin: list[str] = option([], "Python modules or .py files that register additional methods. Their code is run.")
-    config_name: str | None = option(None, "Folder or hub id of the configuration. Default: that of the encoder.")
-    tokenizer_name: str | None = option(None, "Folder or hub id of the tokenizer. Default: that of the encoder.")
+    config_name: str | None = option(None, "Folder or hub id of the configuration. Default: the encoder's.")
+    tokenizer_name: str | None = option(None, "Folder or hub id of the tokenizer. Default: the encoder's.")
     cache_dir: str | None = option(None, "Folder for downloaded models and for the parsed training data.")
     use_fast_tokenizer: bool = option(
         True, "Accepted for old scripts. False is an error, because transformers 5 has fast tokenizers only."
@@ -93,7 +93,7 @@ class EncoderOptions(Options):
     )
     encoder_dropout: float | None = option(
         None,
-        "Dropout rate of hidden states and attention in training. Default: that of the encoder's configuration.",
+        "Dropout rate of hidden states and attention in training. Default: the rates in the encoder's configuration.",
         **SHARE,
     )
     init_from: str | None = option(
@@ -248,7 +248,7 @@ class TemplateOptions(Options):
         needs=(DENOISING, BY_TEMPLATE),
     )
     denoise_from_zero: bool | None = flag(
-        "Count the positions of the template alone from 0 even if those of the encoder begin at 2, as the public "
+        "Count the positions of the template alone from 0, even in encoders whose positions begin at 2, as the public "
         "PromptBERT code does with RoBERTa. Default: off.",
         needs=(DENOISING, BY_TEMPLATE),
     )

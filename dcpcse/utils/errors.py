@@ -26,7 +26,7 @@ class OptionError(UserError):
         option: Name of the option, such as `temp`.
         value: The given value; None if the message is not about it.
         reason: Why the value is an error, such as `must be above 0` or `has no effect without ...`.
-        remedy: What the user should do, unless the reason already says so.
+        remedy: What the user should do, unless the reason includes it.
     """
 
     def __init__(self, option: str, value: Any = None, reason: str = "", remedy: str = "") -> None:

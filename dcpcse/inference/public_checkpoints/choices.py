@@ -49,7 +49,7 @@ class Choices(Options):
         "the public code.",
     )
     final_period: bool | None = flag("Add a full stop to sentences that do not end in . ? \" '.")
-    denoise_at_inference: bool | None = flag("Subtract the template's own [MASK] vector.")
+    denoise_at_inference: bool | None = flag("Subtract the [MASK] vector of the empty template.")
     denoise_from_zero: bool | None = flag(
         "Count the positions of the template alone from 0, as the public code does with RoBERTa."
     )
