@@ -40,8 +40,7 @@ def require_callbacks(callbacks: Any) -> None:
             isinstance(callback, type) and issubclass(callback, TrainerCallback)
         ):
             raise UserError(
-                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from "
-                "transformers.TrainerCallback"
+                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from that"
             )
 
 
