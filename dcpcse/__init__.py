@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dcpcse.training.arguments import TrainingArguments
     from dcpcse.training.trainer import Trainer
 
-# By this, tqdm says in a notebook without ipywidgets that it draws bars as text.
+# With this, tqdm draws bars as text in a notebook without ipywidgets.
 warnings.filterwarnings("ignore", "IProgress not found")
 
 __version__ = "0.2.0.dev0"
@@ -104,5 +104,5 @@ if not TYPE_CHECKING:  # a type checker would allow every name
 
 
 def __dir__() -> list[str]:
-    """Return all public names, also those not imported yet, which notebooks complete."""
+    """Return all public names, including names that are not imported yet, for completion in notebooks."""
     return sorted({*globals(), *__all__})

@@ -1,11 +1,11 @@
 """Retrieval of documents: which documents rank first for a query, in the layout and with the scores of BEIR.
 
 Source: Thakur et al., *BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information Retrieval Models*
-(2021). Documents are ranked by the cosine of their embedding and that of the query. The scores are those of trec_eval,
-which BEIR and mteb use:
+(2021). Documents are ranked by the cosine of their embedding and the query's embedding. The scores are computed as by
+trec_eval, which BEIR and mteb use:
 
 nDCG@10     the gain of a document is its score in the judgements, discounted by log2(rank + 1); the sum is divided by
-            that of the best possible ranking
+            the same sum for the best possible ranking
 MRR@10      1 / rank of the first relevant document; 0 if none of the first 10 documents is relevant
 recall@k    the share of the relevant documents that are among the first k
 MAP@100     the precision at the rank of each relevant document among the first 100, summed and divided by the number
@@ -29,10 +29,10 @@ from senteval.scores import check_rows, unit_rows
 from senteval.settings import Settings
 
 CUTOFF = 10
-"""Rank to which nDCG, MRR and the first recall look."""
+"""Number of first ranks that nDCG, MRR and the first recall count."""
 
 DEPTH = 100
-"""Rank to which the second recall and MAP look; documents after it are not ranked."""
+"""Number of first ranks that the second recall and MAP count; documents after them are not ranked."""
 
 DOCUMENTS, QUERIES = 8192, 512
 """Numbers of documents and queries whose cosines are computed at once."""
@@ -42,7 +42,10 @@ DOCUMENTS, QUERIES = 8192, 512
 class IdentifiedTexts:
     """N documents or N queries with their ids.
 
-    name: what they are. ids: N different strings. source, lines, unit: see `senteval.data.ScoredPairs`.
+    Args:
+        name: What the texts are, for messages.
+        ids: N different strings.
+        source, lines, unit: See `senteval.data.ScoredPairs`.
     """
 
     name: str
@@ -73,8 +76,11 @@ class IdentifiedTexts:
 class BeirResult:
     """The scores of a ranking, as means over queries and as fractions; see the module docstring.
 
-    queries, documents: their numbers. queries_left_out: number of the queries without a relevant document, which are
-    not scored. query_ndcg: nDCG@10 of each query (Q,). gold: number of relevant documents of each query (Q,).
+    Args:
+        queries, documents: Number of queries and of documents.
+        queries_left_out: Number of the queries without a relevant document, which are not scored.
+        query_ndcg: nDCG@10 of each query (Q,).
+        gold: Number of relevant documents of each query (Q,).
     """
 
     task: str
@@ -110,8 +116,11 @@ class BeirResult:
 class BeirTask:
     """Retrieval among N documents for Q queries, each of which has a relevant document.
 
-    relevant: for each query, row of a relevant document → its score in the judgements, above 0. split: the name of the
-    judgements. queries_left_out: see `BeirResult`. contents: file, or name of data without a file → its content.
+    Args:
+        relevant: A dict for each query: row of a relevant document → its score in the judgements, above 0.
+        split: The name of the judgements.
+        queries_left_out: See `BeirResult`.
+        contents: File, or name of data without a file → its content.
     """
 
     name: str
@@ -190,19 +199,24 @@ def top_documents(
     ignored: np.ndarray,
     device: str = "cpu",
 ) -> np.ndarray:
-    """Return the rows (Q, K) of the documents with the largest cosines, best first; K is `DEPTH` or N if it is less.
+    """Return the rows (Q, K) of the documents with the largest cosines, best first; K is `DEPTH`, or N if N is less.
 
-    queries: unit vectors (Q, H) in float64. documents: called with slices of rows, returns unit vectors of documents.
-    ids: the N different ids of the documents; of documents whose cosines are equal when rounded to 2⁻³⁰, that with the
-    largest id is first. ignored: row of the document that each query (Q,) ignores, or -1. -1 fills the places of
-    missing rows. device: where cosines are computed; a CPU in place of a device that has no float64.
+    Args:
+        queries: Unit vectors (Q, H) in float64.
+        documents: A function of a slice of rows that returns the unit vectors of these documents. A row of the result
+            with fewer than K documents ends with -1.
+        ids: The N different ids of the documents; of documents whose cosines are equal when rounded to 2⁻³⁰, the one
+            with the largest id is first.
+        ignored: Row of the document that each query (Q,) ignores, or -1.
+        device: Where cosines are computed; a CPU in place of a device that has no float64.
     """
     device = "cpu" if device.startswith("mps") else device
     by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__))
     place = torch.from_numpy(np.argsort(by_id)).to(device)
     vectors, ignored_rows = torch.from_numpy(queries).to(device), torch.from_numpy(ignored).to(device)
-    # Cosine and place of a document make one whole number, so that no two documents are equal to topk, which would
-    # choose any of them. Without rounding, equal vectors could differ in the last bit of their cosines.
+    # The cosine and the position of a document are joined in one integer. No two integers are equal, and topk, which
+    # would choose any of several equal values, is deterministic. Without rounding, equal vectors could differ in the
+    # last bit of their cosines.
     best = torch.full((len(queries), min(DEPTH, len(ids))), _NONE, device=device)
     for start in range(0, len(ids), DOCUMENTS):
         block = torch.from_numpy(documents(slice(start, start + DOCUMENTS))).to(device)
@@ -220,7 +234,9 @@ def top_documents(
 def ranking_scores(ranking: np.ndarray, relevant: Sequence[Mapping[int, float]]) -> dict[str, np.ndarray]:
     """Return the scores (Q,) of each query by the names of `BeirResult`; see the module docstring for their meaning.
 
-    ranking: rows (Q, K) of documents, best first, -1 for none. relevant: see `BeirTask`.
+    Args:
+        ranking: Rows (Q, K) of documents, best first, -1 for none.
+        relevant: See `BeirTask`.
     """
     gains = np.zeros((len(relevant), max(DEPTH, ranking.shape[1])))
     best = np.zeros((len(relevant), CUTOFF))

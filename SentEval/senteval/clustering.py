@@ -59,7 +59,12 @@ class ClusteringResult:
 
 @dataclass(frozen=True)
 class ClusteringTask:
-    """A set of labelled short texts. file: in clustering/. texts, clusters: official numbers of texts and labels."""
+    """A clustering task: a set of labelled short texts.
+
+    Args:
+        file: Name of the file in clustering/.
+        texts, clusters: Official numbers of texts and labels.
+    """
 
     name: str
     file: str

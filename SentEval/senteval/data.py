@@ -22,9 +22,12 @@ SICK_SCALE = (1.0, 5.0)
 class ScoredPairs:
     """One set of N sentence pairs with human similarity scores.
 
-    first, second: the N sentences of each side. gold: the scores (N,) in float64, on the scale of the set. lines: the
-    numbers of the N pairs in source, counted from 1. files: all files that the set was read from. unit: what the
-    numbers count if it is not lines (`senteval.lines.Line`).
+    Args:
+        first, second: The N sentences of each side.
+        gold: The scores (N,) in float64, on the scale of the set.
+        lines: The numbers of the N pairs in source, counted from 1.
+        files: All files that the set was read from.
+        unit: What the numbers count if they do not count lines (`senteval.lines.Line`).
     """
 
     name: str
@@ -123,7 +126,7 @@ def read_table(
 
 
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
-    """Return the pair of a line, its words separated by single blanks. Raises DataError if a sentence is empty."""
+    """Return the pair of a line, with single spaces between words. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
         raise line.error("an empty sentence found in a pair with a score, text expected")

@@ -36,8 +36,9 @@ class Inside(Protocol):
 class Embeddings:
     """A mapping from sentences to embeddings: called with n sentences, it returns their embeddings (n, H).
 
-    sentences, vectors: the N distinct sentences and their embeddings (N, H). inside: access to the encoder's
-    internals, or None.
+    Args:
+        sentences, vectors: The N distinct sentences and their embeddings (N, H).
+        inside: Access to the encoder's internals, or None.
     """
 
     def __init__(self, sentences: Sequence[str], vectors: np.ndarray, inside: Inside | None = None) -> None:
@@ -67,9 +68,14 @@ def encode_all(
 ) -> Embeddings:
     """Encode every distinct sentence once, longest first, so that a lack of memory is noticed at once.
 
-    located: sentences with their lines. chunk: sentences per call of encode. source: the name of the function in
-    messages. Raises DataError, with the sentence and its first line, if a vector does not consist of finite real
-    numbers of the common dimension; also if all vectors are equal.
+    Args:
+        located: Sentences with their lines.
+        chunk: Number of sentences per call of encode.
+        source: The name of `encode` in messages.
+
+    Raises:
+        DataError: If a vector does not consist of finite real numbers, if vectors differ in dimension, or if all
+            vectors are equal. The message names the sentence and its first line.
     """
     lines: dict[str, Line] = {}
     for sentence, line in located:
@@ -105,7 +111,11 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, sou
 
 
 def check_different(parts: Sequence[np.ndarray], source: str = "encode") -> None:
-    """Raise DataError if all vectors are equal up to rounding. parts: arrays (n, H) of vectors."""
+    """Raise DataError if all vectors are equal up to rounding.
+
+    Args:
+        parts: Arrays (n, H) of vectors.
+    """
     first, count = parts[0][:1], sum(map(len, parts))
     same = 1e-7 * np.abs(first).max()
     if count > 1 and all(np.abs(part - first).max() <= same for part in parts):

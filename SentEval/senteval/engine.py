@@ -77,8 +77,13 @@ class Params(dict):
 class SE:
     """Evaluates the encoder of a script. `results` is the last return value of `eval`.
 
-    params, batcher, prepare: see the module docstring. batcher and prepare get the same `Params` object in every call,
-    with the name of the task as `current_task`. Raises DataError if params are unusable.
+    batcher and prepare get the same `Params` object in every call, with the name of the task as `current_task`.
+
+    Args:
+        params, batcher, prepare: See the module docstring.
+
+    Raises:
+        DataError: If params are unusable.
     """
 
     def __init__(self, params: Mapping[str, Any], batcher: Batcher, prepare: Prepare | None = None) -> None:
@@ -111,7 +116,8 @@ class SE:
     def _evaluate(self, name: str, loaded: Loaded) -> dict[str, Any]:
         self.params.current_task = name
         self.prepare(self.params, [sentence.split() for sentence, _ in loaded.located()])
-        # `prepare` may change params and encoder, so sentences are encoded after it, and again for every task.
+        # `prepare` may change params and encoder, so sentences are encoded after the call of `prepare`, and again for
+        # every task.
         settings = settings_of(self.params)
         embed = encode_by(self.batcher, self.params, loaded.located())
         return TASKS[name].score(loaded, embed, settings, self.params)

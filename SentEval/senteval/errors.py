@@ -11,12 +11,12 @@ _quoter.maxstring = 60
 class DataError(ValueError):
     """Raised for faults in the evaluation data, the embeddings or the settings.
 
-    The message is one line: the file and line (for data), what was found, what is expected and what to do.
+    The message is one line: the file and line (for data), what is expected, what was found and what to do.
 
     Args:
         message: The message.
-        remedy: The setting at the end of the message that changes this, such as `data_dir` or `official=False`, for
-            programs that call it otherwise.
+        remedy: The setting that the end of the message names, such as `data_dir` or `official=False`. A program in
+            which this setting has another name can replace it.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:

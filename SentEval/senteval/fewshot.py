@@ -59,7 +59,7 @@ class FewShotTask:
     family = "fewshot"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
-        """Read and check all examples except those of a dev set.
+        """Read and check all examples except the dev set.
 
         Raises DataError if a class has too few examples, or in dev mode.
         """
@@ -101,7 +101,11 @@ class LoadedFewShot:
 
 
 def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.random.Generator) -> np.ndarray:
-    """Draw `shots` row numbers per class from pool, without replacement. labels: of all rows."""
+    """Draw `shots` row numbers per class from pool, without replacement.
+
+    Args:
+        labels: The labels of all rows.
+    """
     of_class = [pool[labels[pool] == label] for label in np.unique(labels[pool])]
     return np.concatenate([random.choice(rows, shots, replace=False) for rows in of_class])
 

@@ -16,7 +16,11 @@ KNOWN = Path(__file__).parent / "known_files.txt"
 
 
 class MissingFilesError(DataError):
-    """Raised if one or more files of a task are missing. all_of_them: whether all files of the task are missing."""
+    """Raised if one or more files of a task are missing.
+
+    Args:
+        all_of_them: Whether all files of the task are missing.
+    """
 
     def __init__(self, message: str, all_of_them: bool) -> None:
         super().__init__(message, "data_dir")
@@ -56,7 +60,8 @@ def identify(
 ) -> dict[str, dict[str, Any]]:
     """Return path in data_dir -> `sha256`, size in `bytes`, and whether it is `known` (see `known_files`).
 
-    read: the contents of files that `senteval.lines.recorded` has seen; these files are not read again.
+    Args:
+        read: The contents of files that `senteval.lines.recorded` has seen; these files are not read again.
     """
     found, read = {}, read or {}
     for path in dict.fromkeys(paths):

@@ -35,8 +35,10 @@ TENACITY = 3
 class RelatednessResult:
     """Correlations (as fractions) and mean squared error of the predicted grades.
 
-    predictions: grades (n_test,) from 1 to 5, in the order of the file. In dev mode everything except dev_spearman is
-    None.
+    In dev mode everything except dev_spearman is None.
+
+    Args:
+        predictions: Grades (n_test,) from 1 to 5, in the order of the file.
     """
 
     task: str
@@ -155,7 +157,7 @@ def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Ten
 
 
 def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray, settings: Settings) -> nn.Module:
-    """Train a probe and return it as it was at its best dev Spearman."""
+    """Train a probe and return its state with the best dev Spearman."""
     random = np.random.RandomState(settings.seed)
     from scipy import stats  # imported here because it is slow: see `senteval.tasks`
 

@@ -32,8 +32,11 @@ def spearman_without_frequent(
 ) -> dict[str, dict[int, float]]:
     """Return task -> number of removed tokens -> Spearman × 100 over the pairs of all sets of the task.
 
-    counted: the sentences in which tokens are counted. Every distinct sentence is encoded once per number. The result
-    ends before the first number with which no text of a task remains.
+    Every distinct sentence is encoded once per number. The result ends before the first number with which no text of a
+    task remains.
+
+    Args:
+        counted: The sentences in which tokens are counted.
     """
     distinct = list(dict.fromkeys(text for sets in tasks.values() for one in sets for text in _texts(one)))
     scores: dict[str, dict[int, float]] = {task: {} for task in tasks}

@@ -38,7 +38,11 @@ QUANTILES = (5, 25, 50, 75, 95)
 
 @dataclass(frozen=True)
 class CosineBin:
-    """Cosines of the pairs with a score in [low, high); the last bin includes high. quantiles: percent -> cosine."""
+    """Cosines of the pairs with a score in [low, high); the last bin includes high.
+
+    Args:
+        quantiles: Percentage of the pairs -> cosine that they do not exceed.
+    """
 
     low: float
     high: float
@@ -52,9 +56,13 @@ class CosineBin:
 class GeometryResult:
     """The measures described in the module docstring. Measures of tokens are None without access to the encoder.
 
-    sentences: number of sentences for the uniformity. sample, sample_size: source and number of sentences for the
-    anisotropy. spearman: × 100. tokens: size of the token embedding matrix. without_frequent: number of removed tokens
-    -> Spearman × 100 of the split, for the numbers with which any text remains.
+    Args:
+        sentences: Number of sentences for the uniformity.
+        sample, sample_size: Source and number of sentences for the anisotropy.
+        spearman: Spearman correlation × 100.
+        tokens: Number of rows of the token embedding matrix.
+        without_frequent: Number of removed tokens -> Spearman × 100 of the split, for the numbers with which any text
+            remains.
     """
 
     task: str
@@ -83,7 +91,8 @@ class GeometryResult:
 class PairGeometry:
     """Measures of scored pairs: gold scores and cosines (N,), Spearman × 100, alignment and uniformity.
 
-    alignment: None if there are no positive pairs.
+    Args:
+        alignment: None if there are no positive pairs.
     """
 
     gold: np.ndarray

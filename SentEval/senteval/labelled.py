@@ -23,8 +23,10 @@ Row = tuple[Line, tuple[str, ...], int]
 class LabelledTexts:
     """N examples of a split: single texts or pairs of texts, with classes.
 
-    texts: one list of N texts for single texts, two lists for pairs. labels: class indices (N,), int64, from 0. lines:
-    the file lines of the N examples.
+    Args:
+        texts: One list of N texts for single texts, two lists for pairs.
+        labels: Class indices (N,), int64, from 0.
+        lines: The file lines of the N examples.
     """
 
     texts: tuple[list[str], ...]
@@ -45,9 +47,12 @@ class LabelledTexts:
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
     def without_blank_end(self, sizes: Mapping[Path, int]) -> "LabelledTexts":
-        """Return the examples without empty texts at the end of a file. sizes: file → lines that are kept in any case.
+        """Return the examples without empty texts at the end of a file.
 
-        A file without a size has none of them.
+        No lines are kept of a file without a size.
+
+        Args:
+            sizes: File → number of its first lines that are always kept.
         """
         filled = [any(texts) for texts in zip(*self.texts, strict=True)]
         last = {line.path: line.number for line, is_text in zip(self.lines, filled, strict=True) if is_text}
@@ -182,7 +187,7 @@ def rows_below_header(path: Path, column: int, labels: Container[str]) -> list[L
 
 
 def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
-    """Return the texts with runs of white space replaced by one blank. Raises DataError if a text is empty."""
+    """Return the texts with runs of white space replaced by one space. Raises DataError if a text is empty."""
     cleaned = tuple(map(single_blanks, texts))
     if not all(cleaned):
         raise line.error("an empty text found")

@@ -21,9 +21,14 @@ FOLDS = 5
 class LabelsResult:
     """The scores of a classifier on labelled texts in cross-validation.
 
-    accuracy: share of texts whose class is predicted correctly, × 100. macro_f1: mean over classes of F1, × 100. Both
-    are computed from the predictions of all folds together. classes: names of the classes. folds: number of folds.
-    correct: whether the class of each text is predicted correctly (N,).
+    Both are computed from the predictions of all folds together.
+
+    Args:
+        accuracy: Share of texts whose class is predicted correctly, × 100.
+        macro_f1: Mean over classes of F1, × 100.
+        classes: Names of the classes.
+        folds: Number of folds.
+        correct: Whether the class of each text is predicted correctly (N,).
     """
 
     task: str
@@ -48,11 +53,16 @@ class LabelsResult:
 
 @dataclass(frozen=True, eq=False)
 class LabelsTask:
-    """A task with labelled texts of your own.
+    """A task with the user's labelled texts.
 
-    examples: single texts; their labels are indices of classes. classes: the names of the classes. source: the file,
-    or the name of data that are not in a file. content: see `senteval.pairs.PairsTask`. Raises DataError if there are
-    fewer than 2 classes, or if a class has fewer texts than there are folds.
+    Args:
+        examples: Single texts; their labels are indices of classes.
+        classes: The names of the classes.
+        source: The file of the texts, or their name in messages if they have no file.
+        content: See `senteval.pairs.PairsTask`.
+
+    Raises:
+        DataError: If there are fewer than 2 classes, or if a class has fewer texts than there are folds.
     """
 
     name: str

@@ -31,8 +31,11 @@ CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 class Line(NamedTuple):
     """One line of a file without its line break, or one row of other data.
 
-    path: the file, or the name of data that are not in a file. number: counted from 1. remedy: the advice in error
-    messages. unit: what is counted if it is not lines, such as "row".
+    Args:
+        path: The file, or the name of the data if they have no file.
+        number: The number of the line, from 1.
+        remedy: The advice in error messages.
+        unit: What the number counts: "line", or for other data "row", for example.
     """
 
     path: Path
@@ -89,7 +92,8 @@ def record(path: Path, content: Content) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the contents of a file, unpacked if its name ends in .gz.
 
-    Raises OSError for a damaged .gz file, and for anything that is not a file: to open a pipe could wait forever.
+    Raises OSError for a damaged .gz file, and for anything that is not a file, since opening a pipe could wait
+    forever.
     """
     with open(path, "rb", opener=_open_regular) as file:
         raw = file.read()
@@ -102,7 +106,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # O_NONBLOCK has no effect on files
     if stat.S_ISREG(os.fstat(opened).st_mode):
         return opened
     os.close(opened)
@@ -114,9 +118,13 @@ def read_lines(
 ) -> list[Line]:
     """Return the lines of a UTF-8 file, without a byte-order mark, the final line break and blank lines at the end.
 
-    or_latin1: read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks. remedy: the
-    advice in error messages. with_blank_end: also return the blank lines at the end, if they have a meaning. Raises
-    DataError if the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
+    Args:
+        or_latin1: Read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks.
+        remedy: The advice in error messages.
+        with_blank_end: Also return the blank lines at the end, for formats in which they have a meaning.
+
+    Raises:
+        DataError: If the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
     """
     try:
         raw = read_bytes(path)
@@ -161,9 +169,9 @@ def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[st
 
 
 def single_blanks(text: str) -> str:
-    """Replace every run of white space by one blank, and strip the ends.
+    """Replace every run of white space by one space, and strip the ends.
 
-    The published evaluation splits sentences at white space and joins them with single blanks before encoding. With a
+    The published evaluation splits sentences at white space and joins them with single spaces before encoding. With a
     tokeniser that preserves white space the embeddings, and thus the scores, would otherwise differ.
     """
     return " ".join(text.split())

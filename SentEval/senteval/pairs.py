@@ -18,10 +18,12 @@ from senteval.sts import LoadedSts
 class BinaryPairsResult:
     """The scores of pairs that are labelled 1 (the same, similar) or 0, with the cosine as the score of a pair.
 
-    average_precision, roc_auc: area under the precision-recall curve (as a step function) and under the ROC curve, as
-    fractions. best_accuracy: the largest share of pairs, × 100, that are classified correctly if a pair counts as 1
-    when its cosine is at least threshold; threshold is None if no threshold is better than to count no pair as 1.
-    gold, cosines: labels and cosines (N,) of all pairs.
+    Args:
+        average_precision, roc_auc: Area under the precision-recall curve (as a step function) and under the ROC curve,
+            as fractions.
+        best_accuracy: The largest share of pairs, × 100, that are classified correctly if a pair counts as 1 when its
+            cosine is at least threshold; threshold is None if no threshold is better than counting all pairs as 0.
+        gold, cosines: Labels and cosines (N,) of all pairs.
     """
 
     task: str
@@ -53,10 +55,13 @@ class BinaryPairsResult:
 
 @dataclass(frozen=True, eq=False)
 class PairsTask:
-    """A task with pairs of your own.
+    """A task with the user's sentence pairs.
 
     Pairs with the scores 0 and 1 are evaluated by average precision, all others by Spearman correlation on any scale.
-    content: what identifies the pairs in records: the digest and size of their file or, without a file, of their text.
+
+    Args:
+        content: The identity of the pairs in records: the digest and size of their file or, without a file, of their
+            text.
     """
 
     name: str

@@ -43,9 +43,11 @@ Rows = np.ndarray
 class Outcome:
     """Dev and test accuracy × 100 of a task.
 
-    penalties: the chosen penalties. folds: the test accuracy of each outer fold, for nested cross-validation.
-    predictions: classes (n,) of the test rows, or of all rows for nested cross-validation, where each is predicted by
-    the classifier of the fold that holds it out; None without a test set.
+    Args:
+        penalties: The chosen penalties.
+        folds: The test accuracy of each outer fold, for nested cross-validation.
+        predictions: Classes (n,) of the test rows, or of all rows for nested cross-validation, where each is predicted
+            by the classifier of the fold that holds it out; None without a test set.
     """
 
     dev_accuracy: float
@@ -214,7 +216,11 @@ def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: 
 
 
 def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why: str) -> None:
-    """Raise DataError unless every class has `least` examples. why: the reason for this minimum, for the message."""
+    """Raise DataError unless every class has `least` examples.
+
+    Args:
+        why: The reason for this minimum, for the message.
+    """
     counts = np.bincount(labels, minlength=classes)
     rarest = int(np.argmin(counts))
     if counts[rarest] < least:
@@ -225,7 +231,11 @@ def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why:
 
 
 def _choose(fits: Sequence[Sequence[Any]], grid: Sequence[float]) -> tuple[float, float]:
-    """Return the penalty with the best mean dev accuracy over folds, and that mean. fits: by fold, then penalty."""
+    """Return the penalty with the best mean dev accuracy over folds, and that mean.
+
+    Args:
+        fits: A list for each fold, with a fit for each penalty.
+    """
     means = [100 * np.mean([fit.dev_accuracy for fit in of_penalty]) for of_penalty in zip(*fits, strict=True)]
     scores = [_round(mean) for mean in means]
     return grid[int(np.argmax(scores))], max(scores)

@@ -35,8 +35,10 @@ CUTOFFS = (1, 3, 5)
 class RetrievalResult:
     """Recall × 100 by cutoff, and the rank of every answer.
 
-    identical_pairs: the number of top-scored pairs whose sentences are identical. ranks: query, answer and rank of the
-    answer, from 1, for each query; D2CSE's Table 3 is about one of them ("yes you got it .").
+    Args:
+        identical_pairs: The number of top-scored pairs whose sentences are identical.
+        ranks: Query, answer and rank of the answer, from 1, for each query; D2CSE's Table 3 is about one of them ("yes
+            you got it .").
     """
 
     task: str
@@ -51,7 +53,7 @@ class RetrievalResult:
 
     @property
     def points(self) -> float:
-        """The mean of the recalls. The paper does not report it: "Avg." in its Table 4 is that of the STS tasks."""
+        """The mean of the recalls. The paper does not report it; "Avg." in its Table 4 is of the STS tasks."""
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,9 +129,12 @@ class LoadedRetrieval:
 def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return the rank, from 1, of each query's answer among all texts except the query itself, by cosine.
 
-    vectors: the embeddings (N, H) of texts. queries: pairs (row of the query, row of its answer). Copies of the
-    answer's text are not counted. Other texts with the same cosine rank before the answer; otherwise an encoder with
-    one vector for all sentences would be perfect.
+    Copies of the answer's text are not counted. Other texts with the same cosine rank before the answer; otherwise an
+    encoder with one vector for all sentences would be perfect.
+
+    Args:
+        vectors: The embeddings (N, H) of texts.
+        queries: Pairs (row of the query, row of its answer).
     """
     unit = unit_rows(vectors)
     names = np.array(texts, dtype=object)

@@ -15,11 +15,11 @@ from senteval.errors import DataError, quote
 from senteval.lines import Line
 
 ROUNDING = 1e-12
-"""Cosines whose difference is not larger than this are considered equal."""
+"""Cosines that differ by at most this much are considered equal."""
 
 
 class Numbered(Protocol):
-    """Rows of data in messages: the name of the data, their file, the numbers of their lines, and what is counted."""
+    """How messages name rows of data: the name of the data, their file, their line numbers, and what these count."""
 
     name: str
     source: Path
@@ -40,9 +40,13 @@ class Correlation:
 class TaskResult:
     """The scores of one split of a task.
 
-    subsets: correlations within each set. all: correlations over the pairs of all sets together. gold, cosines: gold
-    scores and cosines (N,) of all pairs, set by set. Papers of the SimCSE family report Spearman of `all`; older ones
-    report `mean` or `wmean`. The three are not comparable.
+    Papers of the SimCSE family report Spearman of `all`; older ones report `mean` or `wmean`. The three are not
+    comparable.
+
+    Args:
+        subsets: Correlations within each set.
+        all: Correlations over the pairs of all sets together.
+        gold, cosines: Gold scores and cosines (N,) of all pairs, set by set.
     """
 
     task: str
@@ -101,8 +105,12 @@ class TaskResult:
 def similarities(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the cosines (N,) of pairs of embeddings, in float64.
 
-    first, second: the embeddings (N, H) of pairs.first and pairs.second. Raises DataError if an embedding is zero or
-    not finite. The published evaluation counts the similarity of such a pair as 0, which hides a broken model.
+    Args:
+        first, second: The embeddings (N, H) of pairs.first and pairs.second.
+
+    Raises:
+        DataError: If an embedding is zero or not finite. The published evaluation counts the similarity of such a pair
+            as 0, which hides a broken model.
     """
     for sentences, rows in ((pairs.first, first), (pairs.second, second)):
         check_rows(task, pairs, sentences, rows)
@@ -112,7 +120,8 @@ def similarities(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.nd
 def check_rows(task: str, data: Numbered, sentences: Sequence[str], rows: np.ndarray) -> None:
     """Raise DataError for the first sentence whose embedding, a row of (N, H), is zero or not finite.
 
-    data: the rows of data that contain the sentences, such as `ScoredPairs`.
+    Args:
+        data: The rows of data that contain the sentences, such as `ScoredPairs`.
     """
     finite = np.isfinite(rows).all(axis=1)
     usable = finite & rows.any(axis=1)
@@ -168,8 +177,13 @@ def correlate(owner: str, similarity: np.ndarray, gold: np.ndarray) -> Correlati
 def correlations(owner: str, similarity: np.ndarray, gold: np.ndarray) -> tuple[Any, Any]:
     """Return scipy's Pearson and Spearman results of similarities and gold scores, both (N,).
 
-    Tied values get their average rank. owner: the name of the data in messages. Raises DataError if all similarities
-    are equal, since no correlation is defined then.
+    Tied values get their average rank.
+
+    Args:
+        owner: The name of the data in messages.
+
+    Raises:
+        DataError: If all similarities are equal, since no correlation is defined then.
     """
     require_different(owner, similarity)
     from scipy import stats  # imported here because it is slow: see `senteval.tasks`
@@ -178,7 +192,11 @@ def correlations(owner: str, similarity: np.ndarray, gold: np.ndarray) -> tuple[
 
 
 def require_different(owner: str, similarity: np.ndarray) -> None:
-    """Raise DataError if all similarities (N,) are equal up to rounding. owner: see `correlations`."""
+    """Raise DataError if all similarities (N,) are equal up to rounding.
+
+    Args:
+        owner: See `correlations`.
+    """
     if np.ptp(similarity) <= ROUNDING:
         raise DataError(
             f"{owner}: all {len(similarity)} pairs have the same similarity, {similarity[0]:.6g}, so no "
@@ -189,7 +207,11 @@ def require_different(owner: str, similarity: np.ndarray) -> None:
 def score_task(
     task: str, split: str, subsets: Sequence[ScoredPairs], similarity_of: Sequence[np.ndarray]
 ) -> TaskResult:
-    """Return the scores of each set and of all sets together. similarity_of: one array (N,) for each set."""
+    """Return the scores of each set and of all sets together.
+
+    Args:
+        similarity_of: One array (N,) for each set.
+    """
     results = {
         pairs.name: correlate(f"{task} {pairs.name}", similarity, pairs.gold)
         for pairs, similarity in zip(subsets, similarity_of, strict=True)

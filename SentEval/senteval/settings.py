@@ -16,15 +16,23 @@ IDENTICAL = ("merge", "keep")
 class Settings:
     """All settings that a score depends on, apart from the embeddings and data.
 
-    split: the evaluated split, "test" or "dev". kfold: folds of the cross-validated tasks. classifier: training of the
-    torch classifier. seed: seed of classifiers, folds, draws and K-means runs. use_torch: use SentEval's own
-    classifier instead of scikit-learn's logistic regression. dtype, device: of the torch classifiers. official:
-    require the official sizes of all files. shots, draws: labelled examples per class and number of draws of the
-    few-shot tasks. kmeans_runs: number of K-means runs that are averaged. kmeans_starts: number of starts of which
-    each run keeps the best. identical: treatment of identical sentences in retrieval, "merge" or "keep"
-    (`senteval.retrieval`). sample_file, sample_size: file of sentences, one per line, and number of them for the
-    anisotropy of the geometry task (default: the sentences of the split). Raises DataError for values that are not
-    allowed.
+    Args:
+        split: The evaluated split, "test" or "dev".
+        kfold: Folds of the cross-validated tasks.
+        classifier: Training of the torch classifier.
+        seed: Seed of classifiers, folds, draws and K-means runs.
+        use_torch: Use SentEval's own classifier instead of scikit-learn's logistic regression.
+        dtype, device: Type and device of the torch classifiers.
+        official: Require the official sizes of all files.
+        shots, draws: Labelled examples per class and number of draws of the few-shot tasks.
+        kmeans_runs: Number of K-means runs that are averaged.
+        kmeans_starts: Number of starts of which each run keeps the best.
+        identical: Treatment of identical sentences in retrieval, "merge" or "keep" (`senteval.retrieval`).
+        sample_file, sample_size: File of sentences, one per line, and number of them for the anisotropy of the
+            geometry task (default: the sentences of the split).
+
+    Raises:
+        DataError: For values that are not allowed.
     """
 
     split: str = "test"
@@ -54,7 +62,11 @@ class Settings:
             raise DataError(f"identical is {quote(self.identical)}; choose one of {', '.join(IDENTICAL)}")
 
     def require_test(self, task: str) -> None:
-        """Raise DataError in dev mode. task: the name of a task that has no dev split."""
+        """Raise DataError in dev mode.
+
+        Args:
+            task: The name of a task that has no dev split.
+        """
         if self.split == "dev":
             raise DataError(f"{task} has no dev split; use the mode test or fasttest")
 

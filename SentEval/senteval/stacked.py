@@ -30,9 +30,15 @@ BATCH_BYTES_ACCELERATOR = 1 << 30
 class Classifier:
     """Training settings of a classifier; the defaults are SentEval's own.
 
-    nhid: hidden units; 0 for logistic regression. optim: see `senteval.optimizers`. epoch_size: epochs between two
-    checks of the dev accuracy. tenacity: total number of checks without a new best before training stops. dropout:
-    rate for the hidden units. Raises DataError for values that are not allowed.
+    Args:
+        nhid: Hidden units; 0 for logistic regression.
+        optim: See `senteval.optimizers`.
+        epoch_size: Epochs between two checks of the dev accuracy.
+        tenacity: Total number of checks without a new best before training stops.
+        dropout: Dropout rate of the hidden units.
+
+    Raises:
+        DataError: For values that are not allowed.
     """
 
     nhid: int = 0
@@ -58,7 +64,8 @@ class Classifier:
 class Fold:
     """The rows (n,) to train on, the rows (m,) for early stopping, and the penalties to try.
 
-    drawn: length of a permutation that was drawn from the fold's random numbers before training, or None.
+    Args:
+        drawn: Length of a permutation that was drawn from the fold's random numbers before training, or None.
     """
 
     train: np.ndarray
@@ -87,8 +94,11 @@ def fit_folds(
 ) -> list[list[Fit]]:
     """Fit every fold with each of its penalties; return a list of fits for each fold, in the order of its penalties.
 
-    features: (N, H), on the device and in the dtype to train with. labels: (N,), on the same device. All folds must
-    have the same number of penalties.
+    All folds must have the same number of penalties.
+
+    Args:
+        features: (N, H), on the device and in the dtype to train with.
+        labels: (N,), on the same device.
     """
     alike = defaultdict(list)
     for index, fold in enumerate(folds):
@@ -125,7 +135,7 @@ class _Stack:
         self.weights = [w.to(features).expand(*shape, *w.shape).clone().requires_grad_() for w in initial]
         self.optimizer = build_optimizer(settings.optim, self.weights)
         self.decay = torch.tensor([fold.penalties for fold in folds], dtype=features.dtype, device=features.device)
-        self.slots = torch.arange(len(folds), device=features.device)  # the folds that still train
+        self.slots = torch.arange(len(folds), device=features.device)  # the folds whose training has not stopped
         self.best = torch.full(shape, -1, device=features.device)  # correct dev predictions
         self.best_weights = [weight.detach().clone() for weight in self.weights]
         self.misses = torch.zeros(shape, dtype=torch.long, device=features.device)
@@ -163,7 +173,11 @@ class _Stack:
             self._step(rows[:, start:stop], labels[:, start:stop])
 
     def _step(self, rows: Tensor, labels: Tensor) -> None:
-        """Do one optimiser step of every fit on its own batch. rows, labels: (P, B)."""
+        """Do one optimiser step of every fit on its own batch.
+
+        Args:
+            rows, labels: (P, B).
+        """
         logits = _logits(self.weights, self._gather(rows), self._drop)
         losses = F.cross_entropy(
             logits.flatten(0, 1),  # (P·L, C, B)

@@ -33,7 +33,13 @@ class PairSet:
 
 @dataclass(frozen=True)
 class StsTask:
-    """A similarity task. folder: inside downstream/. read: reads its format. splits: name of a split -> its sets."""
+    """A similarity task.
+
+    Args:
+        folder: Folder of the files in downstream/.
+        read: The reader of its file format.
+        splits: Name of a split -> its sets.
+    """
 
     name: str
     folder: str
@@ -147,9 +153,13 @@ STS: dict[str, StsTask] = {task.name: task for task in _DESCRIPTIONS}
 def load_pairs(name: str, data_dir: str | Path, split: str, official: bool = True) -> tuple[ScoredPairs, ...]:
     """Read and check the sets of one split of a similarity task.
 
-    data_dir: the folder that contains downstream/. official: require the official numbers of pairs; False for your own
-    files in the same format and with the same names. Raises DataError if the task or split is unknown, or a file is
-    missing or faulty.
+    Args:
+        data_dir: The folder that contains downstream/.
+        official: Require the official numbers of pairs; False for your own files in the same format and with the same
+            names.
+
+    Raises:
+        DataError: If the task or split is unknown, or a file is missing or faulty.
     """
     task = find_by_name(name, STS)
     return task.read_split(Path(data_dir), split, official)

@@ -20,8 +20,10 @@ from senteval.tasks import Loaded, Result, Task, find_tasks
 class Evaluation:
     """The results by task, with the settings, times and files of the evaluation.
 
-    sentences: number of distinct sentences. seconds: times of "encode" and of scoring each task. files: see
-    `senteval.files.identify`.
+    Args:
+        sentences: Number of distinct sentences.
+        seconds: Times of "encode" and of scoring each task.
+        files: See `senteval.files.identify`.
     """
 
     results: dict[str, Result]
@@ -40,7 +42,8 @@ class Evaluation:
 class Suite:
     """Tasks with their checked data, on which any number of encoders can be evaluated.
 
-    files: see `senteval.files.identify`; they are not read again.
+    Args:
+        files: See `senteval.files.identify`; they are not read again.
     """
 
     tasks: Mapping[str, Loaded]
@@ -59,8 +62,9 @@ class Suite:
     ) -> Evaluation:
         """Encode every distinct sentence of all tasks once and score each task. See `evaluate` for the arguments.
 
-        finish: maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored. chunk:
-        sentences per call of `encode`.
+        Args:
+            finish: Maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored.
+            chunk: Number of sentences per call of `encode`.
         """
         embed, seconds = self.embed(encode, inside=inside, progress=progress, chunk=chunk)
         return self.score(embed, seconds, finish=finish, progress=progress, on_result=on_result)
@@ -91,7 +95,13 @@ class Suite:
         progress: Progress = lambda *_: None,
         on_result: Callable[[Result], None] = lambda result: None,
     ) -> Evaluation:
-        """Score each task on the result of `embed`. seconds: times so far. See `measure` for the other arguments."""
+        """Score each task on the result of `embed`.
+
+        See `measure` for the other arguments.
+
+        Args:
+            seconds: Times measured so far.
+        """
         seconds, results = dict(seconds), {}
         for done, (name, task) in enumerate(self.tasks.items()):
             progress("score", done, len(self.tasks))
@@ -104,7 +114,14 @@ class Suite:
 
 
 def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, extra: Sequence[Task] = ()) -> Suite:
-    """Read and check the data of all tasks. extra: tasks of your own. Raises DataError at the first fault."""
+    """Read and check the data of all tasks.
+
+    Args:
+        extra: Tasks with the user's data.
+
+    Raises:
+        DataError: If a name is unknown or a file is faulty; the first fault is reported.
+    """
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
     names = [task.name for task in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -128,11 +145,17 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate an encoder on tasks.
 
-    encode: called with every distinct sentence of all tasks once, in chunks, longest first, after the files of all
-    tasks are checked. data_dir: the folder that contains downstream/ (and clustering/). settings: used instead of
-    those of the mode. inside: access to the encoder's internals, for the tasks geometry and frequent. progress: called
-    during the evaluation. on_result: called with each result as soon as it is computed. Raises DataError if a task or
-    mode is unknown, files are faulty or embeddings are unusable.
+    Args:
+        encode: A function that is called with every distinct sentence of all tasks once, in chunks, longest first,
+            after the files of all tasks are checked.
+        data_dir: The folder that contains downstream/ (and clustering/).
+        settings: Settings that replace the settings of the mode.
+        inside: Access to the encoder's internals, for the tasks geometry and frequent.
+        progress: A function that is called during the evaluation.
+        on_result: A function that is called with each result as soon as it is computed.
+
+    Raises:
+        DataError: If a task or mode is unknown, files are faulty or embeddings are unusable.
     """
     suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
     return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)

@@ -34,10 +34,14 @@ from senteval.settings import Settings
 class TransferResult:
     """The accuracies × 100 and the numbers of examples of a task.
 
-    accuracy, f1: None in dev mode; f1 exists for MRPC only. folds: test accuracy of each outer fold of a nested
-    cross-validation. penalties: the penalties chosen by dev accuracy. gold, correct: class (n,) of each test example,
-    and whether it was predicted, in the order of the file (several files in alphabetical order); None in dev mode.
     Under nested cross-validation every example is a test example once.
+
+    Args:
+        accuracy, f1: None in dev mode; f1 exists for MRPC only.
+        folds: Test accuracy of each outer fold of a nested cross-validation.
+        penalties: The penalties chosen by dev accuracy.
+        gold, correct: Class (n,) of each test example, and whether it was predicted, in the order of the file (several
+            files in alphabetical order); None in dev mode.
     """
 
     task: str
@@ -59,7 +63,7 @@ class TransferResult:
         return self.dev_accuracy if self.split == "dev" else self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without values that are None or empty, and without those of examples."""
+        """Return a JSON-serialisable dict without empty values, None, and the values of single examples."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -80,9 +84,14 @@ Examples = Mapping[str, LabelledTexts]
 class TransferTask:
     """A classification task.
 
-    folder: inside downstream/. classes: number of classes. files: split -> (file, size) of its files; a task without
-    splits has one split "all" with a file for each class, in their order. protocol: see `PROTOCOLS`. read: the reader,
-    called with the paths of a split's files. f1: whether F1 is computed as well.
+    Args:
+        folder: Folder of the files in downstream/.
+        classes: Number of classes.
+        files: Split -> (file, size) of its files; a task without splits has one split "all" with a file for each
+            class, in their order.
+        protocol: See `PROTOCOLS`.
+        read: The reader, called with the paths of a split's files.
+        f1: Whether F1 is computed as well.
     """
 
     name: str
@@ -167,7 +176,12 @@ def files_of(examples: Examples) -> list[Path]:
 
 @dataclass(frozen=True)
 class TaskProtocol:
-    """A protocol. check: checks the data before sentences are encoded. run: computes the result."""
+    """A protocol.
+
+    Args:
+        check: Checks the data before sentences are encoded.
+        run: Computes the result.
+    """
 
     check: Callable[[TransferTask, Examples, Settings], None]
     run: Callable[[LoadedTransfer, Embeddings, Settings], TransferResult]
@@ -212,7 +226,11 @@ def _run_split(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) ->
 def _result(
     loaded: LoadedTransfer, settings: Settings, outcome: Outcome, n_dev: int, tested: str, f1: float | None = None
 ) -> TransferResult:
-    """Return the result of a protocol. tested: the split whose examples are predicted; it is missing in dev mode."""
+    """Return the result of a protocol.
+
+    Args:
+        tested: The split whose examples are predicted; it is missing in dev mode.
+    """
     gold = correct = None
     if outcome.predictions is not None and settings.split == "test":
         examples = loaded.examples[tested]

@@ -1,4 +1,4 @@
-"""Compare models by the outcomes of their runs: scores with intervals, and paired tests of their differences."""
+"""Compare models by the outcomes of their runs: scores with intervals, and paired tests of differences."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,23 +21,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL_PAIRS = 3
-"""Number of models up to which each one is compared with each other one; more models are compared with the first."""
+"""Maximum number of models of which all pairs are compared; more models are compared with the first one."""
 
 FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels", "mean": "beir"}
-"""Statistic → family of tasks that are in none of senteval's, as in results."""
+"""Statistic → family, as in results, of tasks that belong to no family of senteval."""
 
 UNDECIDED = "cannot be told apart"
 
 TASKS, LANGUAGES = "tasks", "languages"
-"""What is resampled for an average of main scores."""
+"""The units that are resampled for an average of main scores."""
 
 
 @dataclass(frozen=True)
 class ModelScore:
     """A model's score × 100 on a task, the mean over its runs, with its confidence interval.
 
-    low, high: None if the task has only main scores. size: number of test pairs, examples or, for an average of main
-    scores, tasks; None for other averages and for main scores. covers: what the interval covers.
+    Args:
+        low, high: None if the task has only main scores.
+        size: Number of test pairs, examples or, for an average of main scores, tasks; None for other averages and for
+            main scores.
+        covers: What the interval covers.
     """
 
     task: str
@@ -52,10 +55,12 @@ class ModelScore:
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """The score × 100 of the model `second` less that of `first`, with its interval and two-sided p-value.
+    """The difference second - first of the scores × 100 of two models, with its interval and two-sided p-value.
 
-    low, high, p: None if the task has only main scores. p_holm: p adjusted for the number of tasks; None for averages,
-    which are one test each. verdict: which model is better, by p_holm or, for averages, by p.
+    Args:
+        low, high, p: None if the task has only main scores.
+        p_holm: p adjusted for the number of tasks; None for averages, which are one test each.
+        verdict: Which model is better, by p_holm or, for averages, by p.
     """
 
     task: str
@@ -77,7 +82,7 @@ class ModelDifference:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Scores and differences of models. Its text is two kinds of tables, which a notebook shows as HTML.
+    """Scores and differences of models, which print as tables; a notebook shows them as HTML.
 
     Args:
         mode: test, fasttest or dev; None if the results files do not say it.
@@ -85,8 +90,8 @@ class Comparison:
         samples: Number of resamples.
         seed: Seed of the resamples.
         runs: Model → number of its runs.
-        scores: Of each task and model.
-        differences: Of each task and pair of models.
+        scores: The score of each task and model.
+        differences: The difference of each task and pair of models.
         notes: What the intervals cover, and what was left out.
     """
 
@@ -172,8 +177,12 @@ def compare_runs(
 ) -> Comparison:
     """Compare models by the outcomes of their runs on the tasks that all runs have.
 
-    models: name → runs with different seeds. Raises UserError if there is one model only, if runs differ in mode or
-    data, if a run is given twice as two seeds, or if a task has too few examples.
+    Args:
+        models: Name → runs with different seeds.
+
+    Raises:
+        UserError: If there is one model only, if runs differ in mode or data, if a run is given twice as two seeds, or
+            if a task has too few examples.
     """
     if len(models) < 2:
         raise UserError(f"{plural(len(models), 'model')} given; give at least two models to compare")
@@ -207,7 +216,7 @@ def _common_mode(runs: Sequence[tuple[str, RunOutcomes]]) -> str | None:
 
 
 def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the tasks that all runs have, with outcomes of `examples` or as `main_scores` only, and notes.
+    """Return the tasks that all runs have, as tasks with outcomes of `examples` or only with `main_scores`, and notes.
 
     Tasks are in the order of the published tables, others after them. Raises UserError if there is no common task.
     """
@@ -260,7 +269,7 @@ def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> No
 
 
 def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> None:
-    """Raise UserError if two runs of a model have the same outcomes: they are one run."""
+    """Raise UserError if two runs of a model have the same outcomes, since they are then the same run."""
     for name, runs in models.items():
         for first, second in combinations(range(len(runs)), 2):
             shared = set(runs[first].tasks) & set(runs[second].tasks)
@@ -277,7 +286,7 @@ def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> Non
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """A task or an average: its resampled scores, or main scores (R,) of each model; what its examples are called."""
+    """A task or an average: the resampled or main scores (R,) of each model, and the name of its examples."""
 
     task: str
     size: int | None
@@ -288,7 +297,7 @@ class _Row:
 
     @property
     def has_examples(self) -> bool:
-        """Whether examples, and not tasks, are resampled."""
+        """Whether examples are resampled, and not tasks."""
         return self.resampled is not None and self.examples not in (TASKS, LANGUAGES)
 
     @property
@@ -318,8 +327,8 @@ def _resample(
 ) -> list[_Row]:
     """Return a row for each task, and an average for each family of at least two tasks.
 
-    The examples of an average are resampled if all of its tasks have outcomes, else the tasks themselves, of which
-    three are needed.
+    For an average, the examples are resampled if all of its tasks have outcomes; otherwise its tasks are resampled,
+    which must be at least three.
     """
     rows: dict[str, _Row] = {}
     for number, task in enumerate(tasks["examples"]):
@@ -355,7 +364,7 @@ def _resample(
 
 
 def _families_of_all(tasks: Iterable[str], models: Mapping[str, Sequence[RunOutcomes]]) -> dict[str, tuple[str, ...]]:
-    """Return the families of tasks and of families, from the runs that know most of them."""
+    """Return the families of each task and each family, from the runs with the most families."""
     runs = [run for of_model in models.values() for run in of_model]
     known = {name for run in runs for name in run.families}
     families = {name: max((run.families.get(name, ()) for run in runs), key=len) for name in known}
@@ -363,13 +372,13 @@ def _families_of_all(tasks: Iterable[str], models: Mapping[str, Sequence[RunOutc
 
 
 def _shown_name(task: str, members: Mapping[str, Mapping[str, None]]) -> str:
-    """Return the name of a row: a part of an MTEB task without its split, if there is only one."""
+    """Return the name of a row; the name of a part of an MTEB task is without its split if there is only one split."""
     subset = task.rpartition("/")[0]
     return subset if task.startswith(f"{MTEB}/") and len(members[subset]) == 1 else task
 
 
 def _add_to_families(name: str, families: Mapping[str, tuple[str, ...]], members: dict[str, dict[str, None]]) -> None:
-    """Add a task to the members of its families, and these families to those of which they are members."""
+    """Add a task to the members of its families, and its families to the families above them."""
     for family in families[name]:
         members.setdefault(family, {})[name] = None
         if family.startswith(f"{MTEB}/"):
@@ -377,7 +386,11 @@ def _add_to_families(name: str, families: Mapping[str, tuple[str, ...]], members
 
 
 def _average(name: str, of_family: Sequence[_Row], unit: str, samples: int, seed: Sequence[int]) -> _Row:
-    """Return the average of rows. unit: what they are, if they are resampled."""
+    """Return the average of rows.
+
+    Args:
+        unit: The name of the rows if they are resampled.
+    """
     if len(of_family) == 1:
         return of_family[0]
     if all(one.has_examples for one in of_family):
@@ -434,7 +447,7 @@ def _notes(
     scores: Sequence[ModelScore],
     differences: Sequence[ModelDifference],
 ) -> list[str]:
-    """Return lines on what the intervals cover, on unequal numbers of runs, and on tasks without examples."""
+    """Return notes on what the intervals cover, on unequal numbers of runs, and on tasks without examples."""
     owners: dict[str, dict[str, None]] = {}
     lines_of_tasks = {(result.task, result.covers) for result in (*differences, *scores) if result.covers}
     if len(lines_of_tasks) == len({task for task, _ in lines_of_tasks}):  # in each task, all intervals cover the same

@@ -1,4 +1,4 @@
-"""The HTML report of runs: what it measures of their models, and the values that `report.html.j2` arranges."""
+"""The HTML report of runs: it measures their models and collects the values that `report.html.j2` shows."""
 
 import argparse
 import base64
@@ -126,7 +126,8 @@ def measure_models(
 ) -> tuple[dict[str, ModelMeasurements], dict[str, str]]:
     """Evaluate one model after another; return label → results, and label → error message for models that failed.
 
-    count: number of neighbours of each query.
+    Args:
+        count: Number of neighbours of each query.
     """
     from senteval import DataError
 
@@ -248,8 +249,9 @@ def render_page(
 ) -> str:
     """Return the HTML of a report.
 
-    problems: notes about score files that could not be read. failed: label → reason why the model could not be
-    evaluated.
+    Args:
+        problems: Notes about score files that could not be read.
+        failed: Label → reason why the model could not be evaluated.
     """
     from dcpcse.analysis.plots.alignment_uniformity import Point
     from dcpcse.analysis.plots.alignment_uniformity import draw as draw_plane

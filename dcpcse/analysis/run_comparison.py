@@ -37,7 +37,7 @@ def compare_settings(runs: Sequence[Run]) -> list[RunRow]:
 
 
 def compare_last_values(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare the last logged values of everything except dev scores."""
+    """Compare the last logged values, without dev scores."""
     columns = []
     for run in runs:
         logged = [(name, value) for line in run.metrics for name, value in line.items() if is_number(value)]
@@ -70,7 +70,7 @@ def compare_test_scores(reports: Sequence[Mapping[Path, Mapping[str, Any]]]) -> 
 
 
 def compare_environments(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare versions, hardware, commit and platform; all values that a resumed run has had are listed."""
+    """Compare versions, hardware, commit and platform; for a resumed run, all its values are listed."""
     columns = []
     for run in runs:
         rows = [row for row in align_rows([_flatten(call) for call in run.environment]) if row.name != "from_step"]

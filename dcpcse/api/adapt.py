@@ -1,4 +1,4 @@
-"""`dcpcse.adapt`: adapt an encoder to data of your own, and say whether that helped."""
+"""`dcpcse.adapt`: adapt an encoder to your data, and test whether it is better."""
 
 from inspect import signature
 from pathlib import Path
@@ -34,16 +34,16 @@ def adapt(
     before.
 
     Args:
-        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder, whose weights stay as they are.
+        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder, whose weights are not changed.
         data: Sentences, pairs that belong together, also with several positives or hard negatives, sentences with
             classes, or pairs with scores, in any form that `dcpcse.train` takes.
         output_dir: A new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
             folder of an interrupted call, which is resumed.
-        dev: Data on which the setting is chosen. None: a part of `data`; sentences without labels need `dev`.
-        test: Data on which the encoders are compared. None: half of `dev` if that is given, or else a part of `data`.
-        minutes: Time in minutes that the call may take.
+        dev: Data on which the setting is chosen. None: a part of `data`. Sentences without labels need `dev`.
+        test: Data on which the encoders are compared. None: half of `dev` if it is given, otherwise a part of `data`.
+        minutes: Maximum duration of the call, in minutes.
         seed: Seed of the parts, the trainings and the resamples.
-        keep: Keep the adapted encoder also if it is not a gain.
+        keep: Keep the adapted encoder even if it is not better.
         ray: Address of a Ray cluster (`auto`, `local` or `host:port`), on which several settings are tried at a time.
         show_progress: Show a progress bar.
         options: Options of `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.

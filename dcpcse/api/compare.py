@@ -44,17 +44,18 @@ def compare(
     samples: int = 2000,
     seed: int = 0,
 ) -> "Comparison":
-    """Compare two or more models by a paired bootstrap over test examples and, from three seeds a side, over seeds.
+    """Compare models by a paired bootstrap over test examples and, with at least three seeds per model, over seeds.
 
     See docs/compare.md for the method.
 
     Args:
         models: A list of models, or a dict of name → model. A model is anything that `dcpcse.evaluate` takes, a result
-            of it, or a results file: one of `dcpcse evaluate --output_file` or `--similarities_file`, or mteb's
-            results (the file of a task, or the folder of all). A list in place of a model contains its runs (seeds).
+            of `dcpcse.evaluate`, or a results file: a file of `dcpcse evaluate --output_file` or
+            `--similarities_file`, or results of mteb (a file of a task, or their folder). The runs (seeds) of a model
+            are given as a list.
         tasks: As in `dcpcse.evaluate`; by default, the tasks of the given results if there are any. Only tasks that
             all runs have are compared.
-        names: Names of the models, in place of those of their folders; a name that is None stays that of the folder.
+        names: Names of the models. None, for all or for one of them: the name of the folder.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
@@ -65,14 +66,14 @@ def compare(
         cache_dir: As in `dcpcse.evaluate`.
         show_progress: As in `dcpcse.evaluate`.
         level: Coverage of the intervals, from 0.5 to 0.999.
-        samples: Number of resamples, at least 100. Of results with main scores only, such as mteb's, the tasks of the
+        samples: Number of resamples, at least 100. If results have only main scores, as mteb's do, the tasks of an
             average are resampled.
         seed: Seed of the resamples.
 
     Returns:
-        A `Comparison`. Printed, it shows the scores of each model with its interval, and for each difference its
-        interval, p-value, the p-value adjusted for the number of tasks (Holm), and whether one model is better or the
-        two cannot be told apart. Up to three models, all pairs are compared, otherwise each model with the first one.
+        A `Comparison`, which prints as tables: the scores of the models with intervals, and for each difference its
+        interval, its p-value, the p-value adjusted for the number of tasks (Holm), and whether one model is better. Up
+        to three models, all pairs are compared; more models are compared with the first one.
 
     Raises:
         UserError: If there is one model only, the data or modes of results differ, or a task has too few examples.
@@ -167,7 +168,7 @@ def _unused(name: str, used: Collection[str | None]) -> str:
 
 
 def _name(runs: Sequence[Any]) -> str:
-    """Return a name of a model: the last part of its path, without what its runs do not share."""
+    """Return a name for a model: the part of its runs' paths that all of them share."""
     if all(isinstance(run, str | os.PathLike) for run in runs):
         paths = [os.path.normpath(location("model", run)) for run in runs]
         # Characters, not parts of paths: result/sup-0 and result/sup-1 are "sup".
@@ -199,9 +200,13 @@ def _outcomes(evaluation: "EvaluationResult", source: str) -> "RunOutcomes":
 
 
 def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunOutcomes":
-    """Return a run with the chosen tasks of senteval, and all tasks of own data and of mteb.
+    """Return a run with the chosen tasks of senteval, and all tasks of mteb and of the user's data.
 
-    name: of the model, for messages. Raises UserError if there are none.
+    Args:
+        name: Name of the model, for messages.
+
+    Raises:
+        UserError: If there are none.
     """
 
     def kept(task: str) -> bool:

@@ -1,4 +1,4 @@
-"""`dcpcse.evaluate`: the scores of any encoder on the tasks of SentEval and MTEB, and on data of your own."""
+"""`dcpcse.evaluate`: the scores of any encoder on the tasks of SentEval and MTEB, and on your data."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -77,16 +77,16 @@ def evaluate(
     Args:
         model: A model of `dcpcse.load`; a name or path, which `dcpcse.load` loads; a SentenceTransformer; any object
             with `encode(sentences, batch_size=...)`; or a function from a list of strings to an array, tensor or list
-            of rows (n, H). The tasks geometry and frequent need the inside of the encoder: of encoders of other code,
-            geometry measures only the embeddings, and frequent is refused.
+            of rows (n, H). The tasks geometry and frequent need access to the encoder: for an encoder of other code,
+            geometry measures only the embeddings, and frequent raises an error.
         tasks: A task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such
-            as "STSBenchmark", or a list of these; or the task set multilingual alone. The default is sts, or only your
-            own data and mteb if these are given. Scored pairs of your own may be given here too, as for `pairs`.
+            as "STSBenchmark", or a list of these; or the task set multilingual alone. The default is sts; if your data
+            or mteb tasks are given, only these are evaluated. Scored pairs can be given here too, as for `pairs`.
         mode: "test", the published protocol; "fasttest", with faster classifiers; "dev", on the dev sets.
         data_dir: Folder that contains downstream/ (and clustering/).
         pairs: Two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or a
             file: Spearman correlation, or average precision if all scores are 0 and 1.
-        labels: A text and its class per row, in these forms: accuracy of logistic regression, cross-validated.
+        labels: A text and its class per row, in the same forms: cross-validated accuracy of logistic regression.
         retrieval: Folders with documents, queries and judgements in the layout of BEIR, and NanoBEIR or its sets by
             name: nDCG@10.
         mteb: MTEB tasks by name, or FILE.py[:CLASS].
@@ -97,10 +97,10 @@ def evaluate(
         mteb_prompts: YAML or JSON file of the texts before each text of a task. None: the prompts in the
             sentence-transformers settings of the folder.
         mteb_results: Folder for the results of MTEB tasks in mteb's format.
-        official: Require the official sizes of the files in `data_dir`; False for data of your own in this format.
-        cache_dir: Folder for embeddings (and downloads), from which a later evaluation of the same model reads them;
-            not for encoders of other code, which nothing identifies.
-        truncate_dim: Score only this number of first values of the embeddings. With a list, sentences are encoded
+        official: Require the official sizes of the files in `data_dir`; False for your data in the same format.
+        cache_dir: Folder for downloads and embeddings; a later evaluation of the same model reads its embeddings from
+            there. Embeddings of encoders of other code cannot be cached, since nothing identifies the encoder.
+        truncate_dim: Number of first values of the embeddings that are scored. With a list, sentences are encoded
             once, the tables have a row for each size, and `at_size` contains all results.
         postprocess: "whitening" or "flow", which transforms the embeddings before they are scored.
         fit_on: List or file of sentences to fit `postprocess` to. None: the sentences of each task.
@@ -114,14 +114,14 @@ def evaluate(
         shots: Number of labelled examples per class in few-shot tasks.
         draws: Number of times that the examples of few-shot tasks are drawn.
         kmeans_runs: Number of K-means runs that clustering averages.
-        retrieval_identical: "merge" sentences of a retrieval task that occur more than once, or "keep" them; then a
+        retrieval_identical: "merge" or "keep" sentences of a retrieval task that occur more than once. With "keep", a
             copy of the query ranks first.
         geometry_sentences: Text file, one sentence per line, for the anisotropy. None: the sentences of STS-B.
         geometry_sample: Number of sentences drawn from `geometry_sentences`.
         options: The other options of `SentenceEncoder.encode`; show_progress is True by default.
 
     Returns:
-        The scores by task; printed, they are the tables of the papers.
+        The scores by task, which print as the tables of the papers.
 
     Raises:
         UserError: If an argument, the data or the embeddings are unusable.
@@ -187,7 +187,7 @@ def evaluate(
 
 
 def _listed(retrieval: Any) -> list[str]:
-    """Return one folder or name, or several of them, as a list."""
+    """Return one or several folders or names as a list."""
     names = list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
     if not names:
         raise UserError("retrieval is empty; give a folder, the name of a set, or a list of them")
@@ -195,9 +195,9 @@ def _listed(retrieval: Any) -> list[str]:
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
-    """Return the names of tasks and None, or no names and the pairs that the second argument contains instead.
+    """Return (names of tasks, None), or ((), pairs) if the second argument contains pairs.
 
-    The task set multilingual, whose tasks are mteb's, is returned by its own name.
+    The task set multilingual, whose tasks belong to mteb, is returned by its name.
 
     Args:
         tasks: The second argument of `evaluate`.
@@ -230,7 +230,7 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | ForeignEncoder | None") -> None:
-    """Raise UserError if an encoder of other code is to be cached, or evaluated on a task that needs its inside."""
+    """Raise UserError if an encoder of other code should be cached, or evaluated on a task that needs access to it."""
     from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 
     if not isinstance(encoder, ForeignEncoder):
@@ -246,9 +246,9 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
 
 @contextmanager
 def _processes(plan: "Plan") -> Iterator[None]:
-    """Join the processes that a launcher started; a process group that did not exist before is left at the end.
+    """Join the processes that a launcher started; at the end, leave the process group unless it existed before.
 
-    Raises UserError if another process has failed, which has then left the group.
+    Raises UserError if another process has failed and therefore left the group.
     """
     from dcpcse.evaluation.run import join_processes
     from dcpcse.utils.distributed import destroy_process_group, is_lost_process, world_size

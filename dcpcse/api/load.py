@@ -52,30 +52,30 @@ def load(
     - an output folder of training or one of its checkpoints: everything comes from the folder;
     - a checkpoint of other code that `dcpcse.import_checkpoint` knows: it is converted in memory;
     - a sentence-transformers folder: pooling, dense layers, normalisation, maximum length, lower case and default
-      prompt are those of its `modules.json`;
-    - any other encoder: a Hugging Face folder or id, with `pooler` ("cls", after its own pooler, by default).
+      prompt come from its `modules.json`;
+    - any other encoder: a Hugging Face folder or id, with `pooler` (by default "cls", after the encoder's pooler).
 
-    A log line (logger `dcpcse`, level INFO) names the representation. Weights in pickles (`.bin`) are read without
+    A log line (logger `dcpcse`, level INFO) describes the representation. Weights in pickles (`.bin`) are read without
     running code.
 
     Args:
         name: Folder, file or hub id of the encoder.
-        base: Location of the frozen encoder of an output folder, if it has moved (its weights are checked), or of a
-            checkpoint of other code that has none.
-        pooler: Another representation, a name of `--pooler` of evaluation.py; for a sentence-transformers folder it
-            replaces its modules after the encoder.
-        template: The sentence's template. None: that of the folder, if it has one.
+        base: Location of the frozen encoder, if the encoder of an output folder has moved (its weights are checked),
+            or if a checkpoint of other code does not contain one.
+        pooler: The representation, a value of `--pooler` of evaluation.py, instead of the folder's. For a
+            sentence-transformers folder it replaces all modules after the encoder.
+        template: The template of sentences. None: the template of the folder, if it has one.
         prompt: Text before each sentence, "" for none. None: as recorded in the folder.
         final_period: Whether a full stop is added. None: as recorded in the folder.
-        denoise: Whether the template's own vector is subtracted. None: as recorded in the folder.
+        denoise: Whether the vector of the empty template is subtracted. None: as recorded in the folder.
         normalize: Whether vectors are scaled to unit length. None: as recorded in the folder.
         max_length: Number of tokens to which texts are truncated. None: the maximum of the folder or the encoder.
         bf16: Compute matrix products in bfloat16, which is meant for GPUs.
         device: Device of the model. None: CUDA if available.
-        revision: Branch, tag or commit on the Hub; for an output folder on disk, that of its base.
+        revision: Branch, tag or commit on the Hub; for an output folder on disk, the revision of its base.
         cache_dir: As in transformers.
         token: As in transformers.
-        mlp_only_train: Use the vector before the head.
+        mlp_only_train: Use the vector before the MLP head.
         top_k: Number of tokens that the pooler "top_k" averages.
         remove: Kinds of tokens that the static poolers leave out.
         lm_head: Masked-LM head of the poolers "top_k" and "static_lm_head": "checkpoint", or a folder or hub id.
@@ -86,9 +86,9 @@ def load(
             the public code.
 
     Raises:
-        UserError: With a message of one line, if `name` is none of these, if files are damaged or contain code, if the
-            base is a different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an
-            argument has no effect on this encoder.
+        UserError: If `name` is none of these, if files are damaged or contain code, if the base is a different
+            encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument has no
+            effect on this encoder. The message has one line.
     """
     name = _name(name)
     flags = {"denoise": denoise, "final_period": final_period, "mlp_only_train": mlp_only_train}

@@ -42,39 +42,41 @@ def mine(
     """Mine hard negatives for pairs from a corpus, and write them to a training file, as `dcpcse mine` does.
 
     A candidate is a text of the corpus that differs from the anchor and from all positives of equal anchors. Texts
-    that differ only in blanks are equal. Candidates that are too similar to the anchor by a limit are skipped; the
-    others are ranked by their similarity (cosine) to the anchor, and the negatives are chosen from a range of ranks.
-    Equal anchors get the same negatives.
+    that differ only in white space are equal. Candidates that are too similar to the anchor by a limit are skipped;
+    the others are ranked by their similarity (cosine) to the anchor, and the negatives are chosen from a range of
+    ranks. Equal anchors get the same negatives.
 
     Args:
         model: A model of `dcpcse.load`, a name that it loads, or anything else that `dcpcse.evaluate` takes.
         pairs: A training file or an object with its rows, with the columns anchor and positive.
         output: A .csv or .tsv file; it is written at the end, atomically.
-        corpus: A file, a list or another object of texts (of several columns all texts count), or the folder of an
-            index of the same model. None: the positives.
+        corpus: A file, a list or another object of texts (the texts of all columns count), or the folder of an index
+            of the same model. None: the positives.
         num_negatives: Number of negatives per pair.
         output_format: "n-tuple" writes a row for each pair with enough negatives, in the columns anchor, positive and
             negative, or negative_1, negative_2, ...; "triplet" writes a row for each negative.
         range_min: First rank of the range; ranks are counted from 0.
-        range_max: Rank at which the range ends, which does not belong to it.
+        range_max: Last rank of the range plus 1.
         absolute_margin: The cosine of a negative is at most p - absolute_margin, where p is the cosine of the anchor's
             least similar positive.
         relative_margin: The cosine of a negative is at most p - relative_margin * abs(p), with the same p.
         max_similarity: Largest cosine of a negative to the anchor.
         guide: A second encoder, given as `model` is; candidates are left out if it finds them more similar to the
-            anchor than the least similar positive, less `guide_margin`. Its name may be that of an encoder without a
-            pooling of its own, which is averaged; as `model`, give `dcpcse.load(name, pooler="avg")`.
-        guide_margin: Least difference between the cosines of the positive and of a negative, by the guide.
+            anchor than the least similar positive, less `guide_margin`. The name of an encoder without recorded
+            pooling stands for the mean over its tokens; as `model`, such an encoder is given as `dcpcse.load(name,
+            pooler="avg")`.
+        guide_margin: Minimum difference between the guide's cosines of the positive and of a negative.
         sampling: "top", the first candidates in range, or "random", any of them.
         seed: Seed of random sampling. None: 42.
         backend: As in `SentenceIndex`; all but "ivf" are exact.
         cache_dir: Folder for downloads and for the rows that were read.
         overwrite: Replace `output` if it exists.
-        options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines; show_progress is
-            True by default. With an index as corpus, the options that it records hold. The guide has only batch_size.
+        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines;
+            show_progress is True by default. With an index as corpus, the recorded options of the index are used. Of
+            the options, only batch_size applies to the guide.
 
     Returns:
-        The number of rows, what was left out, and statistics of the similarities.
+        The number of rows, the numbers of what was left out, and statistics of the similarities.
 
     Raises:
         UserError: If an argument or the data are not valid, or if no pair has enough negatives.

@@ -22,7 +22,7 @@ class PretrainingResult:
         folder: The Hugging Face folder of the encoder.
         figures: Loss (nats per token), masked accuracy (in percent) and bits per character on the held-out text at the
             end.
-        curve: These figures over the steps, one dict per measurement, with its `step` and `tokens_seen` until then.
+        curve: These figures over the steps, one dict per measurement, with its `step` and the `tokens_seen` so far.
         record: The content of pretraining.json.
     """
 
@@ -32,20 +32,24 @@ class PretrainingResult:
     record: dict[str, Any]
 
     def plot(self) -> "Figure":
-        """Draw the curve beside the figures of a unigram model. Raises UserError if matplotlib is not installed."""
+        """Draw the curve, with the figures of a unigram model for comparison.
+
+        Raises UserError if matplotlib is not installed.
+        """
         return draw_pretraining(self.record)
 
 
 def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> PretrainingResult:
     """Pretrain a BERT or RoBERTa masked language model on a text file, as `dcpcse pretrain` does.
 
-    The weights are the same bit for bit as those of the command with the same tokenizer. After the call, random states
+    With the same tokenizer, the weights are the same bit for bit as with the command. After the call, random states
     and signal handlers are as before. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
     `KeyboardInterrupt`.
 
     Args:
         text: A UTF-8 file with a sentence or paragraph per line.
-        output_dir: A new or empty folder for the encoder, or with `resume=True` that of an interrupted pretraining.
+        output_dir: A new or empty folder for the encoder, or with `resume=True` the folder of an interrupted
+            pretraining.
         options: The options of `dcpcse pretrain` by their names, with the same defaults, such as `size="mini"`,
             `vocab_size=8000` or `max_steps=10_000`.
 

@@ -55,7 +55,7 @@ class TrainingResult:
         folder: The output folder of the run, as train.py leaves it; `dcpcse.load(folder)` loads the model.
 
     Attributes:
-        history: The logged values, one dict per log entry with its `step`, as in metrics.jsonl; a value that is not
+        history: The logged values, one dict per log entry with its `step`, as in metrics.jsonl. A value that is not
             finite is None.
         gains: For `eval_pairs` and for `eval_labels`, the scores × 100 of the untouched encoder and of the trained
             model, and the 95 % interval of their difference (`dcpcse.training.run_history.Gain`).
@@ -77,9 +77,9 @@ class TrainingResult:
     def metrics(self) -> dict[str, float]:
         """The figures of the run by name.
 
-        `train_loss` and `train_runtime` (in seconds), among others; for each dev score, its last value as `eval_NAME`
-        and its best one, which may be that before training, as `best_eval_NAME`. Spearman correlations are fractions,
-        accuracies are × 100.
+        They include `train_loss` and `train_runtime` (in seconds), and for each dev score the last value as
+        `eval_NAME` and the best value, including the one before training, as `best_eval_NAME`. Spearman correlations
+        are fractions, accuracies are × 100.
         """
         logged = {name: value for line in self.history for name, value in line.items()}
         metrics = {name: value for name, value in logged.items() if name.startswith("train_")}
@@ -91,7 +91,7 @@ class TrainingResult:
         """Draw all logged values over the steps. Raises UserError if matplotlib is not installed."""
         from dcpcse.analysis.plots.training_curves import draw
 
-        # The name of a temporary folder is random and says nothing.
+        # The name of a temporary folder is random and has no meaning.
         label = self.model.method if self.folder in _temporary else self.folder.name
         return draw({label or "run": self.history})
 
@@ -99,7 +99,7 @@ class TrainingResult:
         """Copy the output folder, with its records and checkpoints, to a new folder, which becomes `self.folder`.
 
         Args:
-            folder: The new folder; it must not exist, or be empty.
+            folder: The new folder, which must be empty if it exists.
         """
         target = Path(path("folder", folder))
         require_new_folder(target, "folder")
@@ -138,8 +138,8 @@ def train(
     """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
 
     After the call, random states, environment variables and signal handlers are as before. An interruption (Ctrl-C, or
-    that of a notebook's kernel) saves a checkpoint after the running step and raises `KeyboardInterrupt`; the message
-    names the checkpoint.
+    of a notebook's kernel) saves a checkpoint after the running step and raises `KeyboardInterrupt`; the message names
+    the checkpoint.
 
     Args:
         model: A Hugging Face folder or hub id of the encoder; None if the method is a built `Method`, which is trained
@@ -147,12 +147,12 @@ def train(
         train_data: Sentences, pairs, triples or sentences with classes, as a list, a dict of columns, a pandas or
             polars DataFrame, a `datasets.Dataset`, or the path of a training file.
         method: The name of a method, or a function (backbone, args, columns) → `Method`, or a built `Method`. None:
-            that of the preset, or dcpcse.
+            the method of the preset, or dcpcse.
         preset: A published setting, such as `dcpcse/unsup-bert-base`.
         output_dir: Folder of the run, which must be new or empty, unless `resume=True` or `overwrite_output_dir=True`
             is given. None: a temporary folder that is removed when this Python process ends.
         eval_pairs: Pairs with scores or with 0 and 1, in any form of `train_data`, which are measured during training
-            beside `eval_tasks`.
+            in addition to `eval_tasks`.
         eval_labels: Texts with classes, in the same forms, which are measured in the same way.
         callbacks: As in `transformers.Trainer`.
         trainer_class: A subclass of `dcpcse.Trainer`.
@@ -173,7 +173,8 @@ def train(
         paths = {name: value for name, value in inputs.items() if isinstance(value, str | os.PathLike)}
         objects = {name: value for name, value in inputs.items() if value is not None and name not in paths}
         settings = {_OPTIONS.get(name, name): value for name, value in paths.items()}
-        # The options hold what records say of objects; own evaluation data imply other options in either form.
+        # The options contain the recorded descriptions of objects; evaluation data of the user imply other options in
+        # both forms.
         settings |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         if isinstance(method, Method) and preset is not None:
             raise UserError("preset has no effect on a built method; leave it out, and give its options of training")
@@ -232,7 +233,9 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
         raise OptionError(without_effect, reason=f"needs {spell('output_dir')}", remedy="give the folder of the run")
     if launched() > 1:
         raise UserError(f"output_dir is missing; give one folder for all {launched()} processes of the run")
-    folder = Path(tempfile.mkdtemp(prefix="training-"))  # the name of a method would count as chosen by the user
+    folder = Path(
+        tempfile.mkdtemp(prefix="training-")
+    )  # a folder named after a method would count as chosen by the user
     _temporary[folder] = os.getpid()
     values["output_dir"] = str(folder)
     try:
@@ -256,7 +259,7 @@ class _SayTemporary(TrainerCallback):
 
 @contextlib.contextmanager
 def _explained_interruption(folder: Path) -> Iterator[None]:
-    """Say in an interruption which checkpoint there is and what can be done with it, and keep a temporary folder."""
+    """Add to an interruption which checkpoint was saved and how to use it, and keep a temporary folder."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -276,7 +279,7 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged_process() -> Iterator[None]:
-    """Restore the random states, the environment variables and the settings of libraries that training changes."""
+    """Restore at the end the random states, environment variables and library settings that training changes."""
     environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []

@@ -10,8 +10,11 @@ from dcpcse.encoders.pooling import BIAS_NAMES
 class LegacyNames:
     """The old option names of one tool.
 
-    renamed: old name → new name; the value is kept. meaning: old switch → arguments that replace it. gone: option that
-    is left out with its values → reason. overruled: old switch → options that are left out beside it, as `gone`.
+    Args:
+        renamed: Old name → new name; the value is kept.
+        meaning: Old switch → arguments that replace it.
+        gone: Option that is left out with its values → reason.
+        overruled: Old switch → options that have no effect with it and are left out, as in `gone`.
     """
 
     renamed: Mapping[str, str]
@@ -69,7 +72,7 @@ EVALUATION_NAMES = LegacyNames(
         "mask_embedding_sentence_autoprompt": _IN_FOLDER,
         "mask_embedding_sentence_org_mlp": _IN_FOLDER,
     },
-    # The published command lines give --pooler avg, which the public code ignores beside the switch.
+    # The published command lines give --pooler avg, which the public code ignores together with the switch.
     overruled={"mask_embedding_sentence": dict.fromkeys(("pooler", "pooler_type"), _MEASURES_MASK)},
 )
 """Options of evaluation.py in the public PromptBERT code."""
@@ -108,9 +111,9 @@ def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyN
 
 
 def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[str]:
-    """Return the options implied by the switches that a command line of the public PromptBERT code leaves out.
+    """Return the options that are implied when a command line of the public PromptBERT code lacks some switches.
 
-    Without these options, the method's own defaults would apply.
+    Without these options, the defaults of the method would be used.
     """
     if "mask_embedding_sentence" not in seen:
         return []

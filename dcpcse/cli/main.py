@@ -16,7 +16,8 @@ from dcpcse.utils.signals import resumable
 class Command(NamedTuple):
     """A command: its heading in the help, its module in `commands`, what it does, and its name in earlier versions.
 
-    resumes: whether the same command continues after an interruption with what it has finished.
+    Args:
+        resumes: Whether the same command resumes after an interruption.
     """
 
     group: str
@@ -31,7 +32,7 @@ MEASURE, PAPERS, SHARE = "Measure and compare", "Reproduce papers", "Convert and
 
 COMMANDS = {
     "quickstart": Command(BEGIN, "quickstart", "train and evaluate on the sample in a few minutes"),
-    "adapt": Command(BEGIN, "adapt", "adapt an encoder to your data, and say whether that helped", resumes=True),
+    "adapt": Command(BEGIN, "adapt", "adapt an encoder to your data, and test whether it is better", resumes=True),
     "doctor": Command(BEGIN, "doctor", "check data, models, runs and the environment for problems"),
     "train": Command(TRAIN, "train", "train a method (as train.py)"),
     "pretrain": Command(TRAIN, "pretrain", "pretrain a small BERT or RoBERTa on a text file"),
@@ -63,7 +64,7 @@ COMMANDS = {
     "hub pull": Command(SHARE, "hub", "download a model folder from the hub", "pull"),
     "hub card": Command(SHARE, "hub", "write the model card of a folder", "card"),
 }
-"""Name → command. Its function in the module is FORMER_command, or NAME_command if it always had this name."""
+"""Name → command. Its function in the module is NAME_command, or FORMER_command if it had another name before."""
 
 HELP = ("-h", "--help")
 FORMER = {command.former: name for name, command in COMMANDS.items() if command.former}

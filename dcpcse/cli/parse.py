@@ -1,6 +1,6 @@
 """Parse the options of train.py and evaluation.py.
 
-The command line overrides the options file, which overrides the preset, which overrides the defaults.
+The command line takes precedence over the options file, the file over the preset, and the preset over the defaults.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
 
 
 def _early_options(argv: Sequence[str]) -> argparse.Namespace:
-    """Return `plugin` and `method`, which are read first because they decide which options there are and are shown."""
+    """Return `plugin` and `method`, which are read first because they decide which options exist and are shown."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin", nargs="*")
     parser.add_argument("--method", nargs="?")
@@ -90,13 +90,17 @@ def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, Publishe
 
 
 def _named_model(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with a first one that is a model as the value of --model_name_or_path."""
+    """Return the arguments; if the first one is a model, it becomes the value of --model_name_or_path."""
     is_model = argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in _READERS
     return ["--model_name_or_path", *argv] if is_model and not any(map(names_model, argv)) else list(argv)
 
 
 def training_parser(method: str | None = None) -> Parser:
-    """Return the parser of train.py. method: the method whose own options `--help` shows."""
+    """Return the parser of train.py.
+
+    Args:
+        method: The method whose own options `--help` shows.
+    """
     from dcpcse.methods import METHODS
     from dcpcse.training.options import training_option_parser
 
@@ -106,8 +110,9 @@ def training_parser(method: str | None = None) -> Parser:
         usage=f"{program} ENCODER --train_file FILE --output_dir FOLDER [--OPTION VALUE ...]",
         description="Train sentence embeddings on a frozen encoder. The first argument is the encoder "
         "(--model_name_or_path), or a file of options (.json, .yaml), which the command line overrides.",
-        epilog="--help all shows all options, including those of transformers.TrainingArguments, and --method NAME "
-        f"--help also those of that method alone. {DEBUG_HELP} With a value, --debug is the option of transformers.",
+        epilog="--help all shows all options, including the options of transformers.TrainingArguments, and "
+        "--method NAME --help also the options of that method. "
+        f"{DEBUG_HELP} With a value, --debug is the option of transformers.",
         main_options=MAIN_TRAINING_OPTIONS | method_options,
     )
     for action in parser._actions:
@@ -141,7 +146,9 @@ def _program(command: str, script: str) -> str:
 def _given(parser: Parser, argv: Sequence[str], names: LegacyNames) -> dict[str, Any]:
     """Return the options given on a command line, without defaults.
 
-    argv: optionally a .json or .yaml file of options, then options, which override the file. names: old option names.
+    Args:
+        argv: Options, which take precedence over a .json or .yaml file of options that may come first.
+        names: Old option names.
     """
     argv = list(argv)
     from_file: dict[str, Any] = {}

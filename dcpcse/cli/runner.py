@@ -19,8 +19,8 @@ from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """Run a tool and return its exit code; an error that a user can cause prints one line and returns 2.
 
-    `--debug` shows its traceback. Bugs always keep theirs, and end with Python's exit code 1. Of several processes,
-    the first that fails prints the error (`_wait_for_the_end`).
+    `--debug` shows the traceback. Bugs always keep their traceback, and end with Python's exit code 1. Of several
+    processes, the first one that fails prints the error (`_wait_for_the_end`).
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
@@ -37,7 +37,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         except BrokenPipeError:
             # The reader of the pipe (`| head`) has closed it. Python would report this when it flushes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + 13  # the exit code with which shells report SIGPIPE
+            return 128 + 13  # the exit code of shells for SIGPIPE
         except KeyboardInterrupt as error:
             if debug:
                 raise
@@ -47,14 +47,14 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         except Exception as error:
             described = None if debug else _describe_error(error)
             if described is None:
-                sys.excepthook = _print_traceback  # Python calls it after the streams that escape are gone
+                sys.excepthook = _print_traceback  # Python calls it when the escaping streams no longer exist
                 raise
             line, code = described
             if not first or code == 1:
                 _wait_for_the_end()
             print_message(f"error: {shortened(line)}")
             if code == 2 and _is_one_of_several():
-                # Without Python's clean-up, in which the threads of a process group may abort and hide the exit code.
+                # Without Python's clean-up, during which threads of a process group may abort and hide the exit code.
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
@@ -86,7 +86,7 @@ def _set_up_logging(first: bool) -> None:
 
 
 def _require_current_folder() -> None:
-    """Raise UserError unless the current folder exists; Python's own message names no folder."""
+    """Raise UserError unless the current folder exists; Python's message does not name the folder."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
@@ -117,9 +117,9 @@ class _Printable(logging.Formatter):
 def _wait_for_the_end() -> None:
     """Wait for the launcher to end this process silently, because a different process failed and printed the error.
 
-    Otherwise, each process would print the same error, or report that another process has ended. The launcher may not
-    end this process, because no other process failed or because it runs on a different machine; it then prints its
-    error.
+    Otherwise, each process would print the same error, or report that another process has ended. If the launcher does
+    not end this process, because no other process failed or because it runs on a different machine, this process
+    prints its error.
     """
     end_silently()
     time.sleep(_GRACE)

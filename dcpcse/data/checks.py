@@ -1,4 +1,4 @@
-"""Find data that are not what they are taken for: by the format of a file, its header, its columns, its language."""
+"""Find data that are probably misread, by the format of a file, its header, its columns or its language."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ROWS_PER_VALUE = 5
 MOST_WORDS, MOST_CHARACTERS = 3, 40
 """A column may contain labels if it has at least `LEAST_ROWS` rows and at most `MOST_VALUES` different values (in the
 first column, where a name may be repeated for each of its positives, `MOST_VALUES_OF_ANCHORS`), each in
-`ROWS_PER_VALUE` rows on average, and if no value is longer than names of classes are, or ends as a sentence. Few
-sentences are repeated so often; those that are, such as the questions of an FAQ, have more words."""
+`ROWS_PER_VALUE` rows on average, and if no value is longer than a class name usually is, or ends like a sentence. Few
+sentences are repeated so often; repeated sentences, such as the questions of an FAQ, have more words."""
 
 LEAST_SHARE = 0.95
 """Share of the cells of a column that must have a form of `_FORMS`."""
@@ -55,21 +55,23 @@ _FORMS = {
     "addresses": re.compile(r"\w+://\S+|www\.\S+|[\w.+-]+@[\w-]+(\.[\w-]+)+"),
     "no letters": re.compile(r"[\W\d_]*"),
 }
-"""What the cells of a column may be in place of text → a pattern of the whole cell; the first match counts."""
+"""What cells may contain instead of text → pattern of the whole cell; the first match counts."""
 
 MOST_IN_WORD = 12
-"""Number of letters without a blank between them above which a text has more words than a name. Only letters of
-scripts without capitals count, such as Chinese and Thai, in which most languages have no blanks between words."""
+"""Maximum number of adjacent letters, without a space, in a name; a longer text has more words than a name. Only
+letters of scripts without capitals count, such as Chinese and Thai, in which most languages have no spaces between
+words."""
 
 LeaveOut = Callable[[Sequence[str]], str]
-"""A function that says how to leave out all columns but those with the given names."""
+"""A function that says how to leave out all columns except the given ones."""
 
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """What is probably wrong with a column: its name (`header`), its text (`column`) or its scores (`scores`).
+    """A probable fault of a column: of its name (`header`), its text (`column`) or its scores (`scores`).
 
-    is_fatal: whether training on it would be useless.
+    Args:
+        is_fatal: Whether training on the column would be useless.
     """
 
     what: str
@@ -78,7 +80,7 @@ class ColumnProblem:
 
 
 class ColumnContents:
-    """What the columns of sentences contain, filled while rows are read; of columns of text, little is kept."""
+    """Collects what the columns of sentences contain while rows are read. It keeps little of columns with text."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -109,7 +111,11 @@ class ColumnContents:
 
 
 class _Contents:
-    """What one column contains. first: its first three different values. most_values: of a column of labels."""
+    """Collects what one column contains. `first` has its first three different values.
+
+    Args:
+        most_values: Maximum number of different values in a column of labels.
+    """
 
     def __init__(self, most_values: int) -> None:
         self.first: list[str] = []
@@ -140,7 +146,7 @@ class _Contents:
         return self._forms is not None and self._forms["numbers"] == self._rows
 
     def found(self) -> str | None:
-        """Return what the column has in place of text; None if it probably has text."""
+        """Return what the column contains instead of text; None if it probably contains text."""
         number = len(self._values or ())
         is_repeated = self._rows >= max(LEAST_ROWS, ROWS_PER_VALUE * number) or are_labels(self._values or ())
         if number == 1 and self._rows > 1 and is_repeated:
@@ -151,7 +157,7 @@ class _Contents:
 
 
 def score_problems(header: Header) -> list[ColumnProblem]:
-    """Return the problem of a third column whose labels do not say which pairs are similar, if they do not."""
+    """Return the problem of a third column if its labels do not say which pairs are similar."""
     name = header.names[-1]
     if header.words is None or name.lower() == SCORE or header.words not in (BINARY, ("true", "false"), ("yes", "no")):
         return []
@@ -165,7 +171,7 @@ def _form(cell: str) -> str | None:
 
 
 def header_problems(path: Path | None, names: Sequence[str]) -> list[ColumnProblem]:
-    """Return the problem of a csv or tsv file in which the name of a column is probably a sentence; else []."""
+    """Return the problem of a csv or tsv file if a column name is probably a sentence; otherwise []."""
     said = next(filter(_is_said, names), None)
     if path is None or format_of(path) not in (".csv", ".tsv") or said is None:
         return []
@@ -174,9 +180,9 @@ def header_problems(path: Path | None, names: Sequence[str]) -> list[ColumnProbl
 
 
 def _is_said(name: str) -> bool:
-    """Return whether a name ends as a sentence, or is longer than names of columns are."""
+    """Return whether a column name ends like a sentence, or is longer than column names usually are."""
     last = unicodedata.normalize("NFKC", name)[-1:]  # full-width marks become ASCII
-    # Every script has its own marks, which are in Unicode's category "other punctuation", with some commas.
+    # The final marks of all scripts are in Unicode's category "other punctuation", which also contains some commas.
     is_mark = not last.isascii() and unicodedata.category(last) == "Po" and last not in "、،؛"
     return last in tuple(".!?") or is_mark or not _has_few_words(name)
 
@@ -197,10 +203,11 @@ def _letters_without_case(word: str) -> int:
 
 
 MOST_LINES, MOST_LINE_CHARACTERS = 200, 100_000
-"""Maximum number of lines that are looked at, and of characters of each."""
+"""Maximum number of lines that are examined, and of characters of each line."""
 
 LEAST_LINES = 5
-"""Minimum number of lines whose commas, semicolons or quotation marks count; a few sentences may have as many."""
+"""Minimum number of lines for commas, semicolons or quotation marks to count; a few sentences can have equal
+numbers."""
 
 LEAST_LINE_SHARE = 0.9
 """Share of the lines that must have a format."""
@@ -210,9 +217,9 @@ _QUOTED = re.compile("'.+'|`.+`|“.+”|„.+[“”]|«.+»|\".+\"")
 
 
 def format_problem(path: Path) -> list[str]:
-    """Return the problem of a file that is probably not what its name says, and what its first line is read as.
+    """Return the problem of a file whose content probably differs from its extension, and how its first line is read.
 
-    Returns [] if there is no such problem, or if the file cannot be read, which its reader reports.
+    Returns [] if there is no such problem, or if the file cannot be read; its reader reports the latter.
     """
     suffix = format_of(path)
     lines = [] if suffix in (".json", ".jsonl", ".parquet") else _first_lines(path)
@@ -289,7 +296,7 @@ def _is_json_line(line: str) -> bool:
 
 def _delimiter(lines: Sequence[str]) -> str | None:
     """Return the delimiter of the columns of a table; None if the lines are sentences."""
-    for delimiter in "\t|":  # which sentences hardly contain
+    for delimiter in "\t|":  # sentences rarely contain tabs
         if _share(lines, lambda line, delimiter=delimiter: delimiter in line.strip()) >= LEAST_LINE_SHARE:
             return delimiter
     return next((delimiter for delimiter in ",;" if _is_table(lines, delimiter)), None)
@@ -317,7 +324,7 @@ def _listed(cells: Sequence[str]) -> str:
 
 
 MOST_UNKNOWN = 0.02
-"""Share of unknown tokens above which the encoder is probably one for another language."""
+"""Share of unknown tokens above which the encoder is probably made for another language."""
 
 ROWS = 1_000
 """Maximum number of rows, spread evenly over the data, whose tokens are counted before training."""
@@ -337,7 +344,11 @@ def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTraine
 
 
 def describe_unknown(share: float, token: str) -> str:
-    """Return the problem of a text with this share of unknown tokens. token: what the tokenizer reads them as."""
+    """Return the problem of a text with this share of unknown tokens.
+
+    Args:
+        token: The token as which the tokenizer reads them.
+    """
     percent = f"{100 * share:.1f}" if share >= 0.001 else "less than 0.1"
     return f"{percent} % of the tokens are unknown to the tokenizer, which reads all of them as {token}"
 

@@ -1,4 +1,4 @@
-"""Collate examples into one padded batch of all views, and send it to the process and the device that train on it."""
+"""Collate examples into a padded batch of all views, and send it to the process and the device of the training."""
 
 import io
 import pickle
@@ -30,10 +30,10 @@ ON_HOST = "on_host"
 
 @dataclass(frozen=True)
 class OnHost:
-    """Some tensors of a batch by their names, as they were before the batch was moved to a device.
+    """The CPU copies of some tensors of a batch, by their names.
 
-    What moves a batch to a device moves tensors, containers and objects with a method `to`; this object stays where it
-    is. A step can therefore read token ids and lengths without waiting for a GPU.
+    Functions that move a batch to a device move tensors, containers and objects with a method `to`; this object stays
+    on the CPU. A step can therefore read token ids and lengths without waiting for a GPU.
     """
 
     tensors: Mapping[str, Tensor]
@@ -63,10 +63,10 @@ GUIDE_PREFIX = "guide_"
 """Name prefix of the tensors in a batch that contain the tokens of the sentences for a guide, before its name."""
 
 WHOLE_TEXT = 10**6
-"""Maximum number of tokens of a text that an augmentation receives whole."""
+"""Maximum number of tokens of a text for augmentations that receive whole texts."""
 
 READ_ON_HOST = ("input_ids", "attention_mask", SLOTS_PREFIX)
-"""Beginnings of the names of tensors that a step reads on the CPU (see `dcpcse.data.collator`)."""
+"""Prefixes of the names of tensors that a step reads on the CPU."""
 
 EDITS_PREFIX = "altered_"
 """Name prefix of the tensors in a batch that contain the fields of `EmbeddingEdits`."""
@@ -95,11 +95,15 @@ class ViewCollator:
     ) -> None:
         """Create the collator.
 
-        max_length: the maximum number of tokens of a text, including special tokens; with templates, the maximum
-        number of tokens of the sentence alone. templates: the templates that the views refer to by index. prefix: the
-        text before each sentence that is in no template. width: the size of the embedding layer's output, which
-        augmentations need. seed: the seed of augmentations, and of the choice of a template in views with several
-        templates. guides: name → encoder whose tokens of the sentences are also in the batch (see `guide_inputs`).
+        Args:
+            max_length: The maximum number of tokens of a text, including special tokens; with templates, the maximum
+                number of tokens of the sentence alone.
+            templates: The templates that the views refer to by index.
+            prefix: The text before each sentence without a template.
+            width: The size of the embedding layer's output, which augmentations need.
+            seed: The seed of augmentations, and of the choice among several templates of a view.
+            guides: Name → encoder that guides; the batch also contains the sentences in its tokens (see
+                `guide_inputs`).
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -122,8 +126,8 @@ class ViewCollator:
         """Collate examples, or dicts (column → text), into a batch.
 
         The batch contains input_ids and attention_mask, both (B, V, L), their packing, and slots, edits, labels and
-        row numbers if there are any. The tensors that a step reads on the CPU are in `ON_HOST` too. With augmented
-        views, each example must contain its row number and epoch (see `IndexedDataset`).
+        row numbers if there are any. `ON_HOST` contains CPU copies of the tensors that a step reads on the CPU. With
+        augmented views, each example must contain its row number and epoch (see `IndexedDataset`).
         """
         if isinstance(examples, Sequence):
             examples = ListedExamples(examples)
@@ -135,7 +139,7 @@ class ViewCollator:
 
     @property
     def tokenizations(self) -> list[Tokenization]:
-        """The ways in which the sentences of the views are tokenised, each once."""
+        """The different ways in which the sentences of the views are tokenised."""
         return list(dict.fromkeys(self._way(view, index) for view in self.views for index in view.templates or (0,)))
 
     def _way(self, view: View, index: int) -> Tokenization:
@@ -147,7 +151,7 @@ class ViewCollator:
         return Tokenization(lead, bool(self.templates), limit)
 
     def _for_guide(self, prefix: str, guide: SentenceEncoder, examples: Examples) -> dict[str, Tensor]:
-        """Return a guide's tokens of the sentences in all columns of the views, each (B, columns, ...)."""
+        """Return a guide's inputs for the sentences in all columns of the views, each (B, columns, ...)."""
         columns = [examples.texts(column) for column in columns_of(self.views)]
         texts = [text for example in zip(*columns, strict=True) for text in example]
         tokens = guide.tokenize(texts, EncodeOptions(max_length=guide.max_tokens))
@@ -182,7 +186,7 @@ class ViewCollator:
         return batch | _edits(cuts, starts, input_ids.shape[2]) | stack_corrupted(examples, input_ids.shape[2])
 
     def _choose_templates(self, view: View, examples: Examples) -> int | list[int]:
-        """Return the index of the template of each example, or of all; 0 without templates."""
+        """Return the template index of each example, or one index for all examples; 0 without templates."""
         if len(view.templates) > 1:
             return [view.template_for(text, self.seed) for text in examples.texts(view.column)]
         return view.templates[0] if view.templates else 0
@@ -194,7 +198,11 @@ class ViewCollator:
         examples: Examples,
         tokenized: dict[tuple[str, Tokenization], TokenIds],
     ) -> TokenIds:
-        """Return the ids of a view's sentences for the chosen templates (B,). tokenized: what is tokenised already."""
+        """Return the ids of a view's sentences for the chosen templates (B,).
+
+        Args:
+            tokenized: The ids of sentences that are tokenised already.
+        """
         ways = {index: self._way(view, index) for index in np.unique(chosen).tolist()}
         distinct = list(dict.fromkeys(ways.values()))
         for way in distinct:
@@ -208,7 +216,7 @@ class ViewCollator:
     def _augment(self, view: View, ids: TokenIds, examples: Examples) -> tuple[TokenIds, list[Tensor | None]]:
         """Apply a view's augmentation; return the edited ids and the masks of the elements to set to zero.
 
-        The tokens of the text before each sentence stay as they are.
+        The tokens of the text before each sentence are not changed.
         """
         edited, cuts = [], []
         offset = len(self.prefix_ids)
@@ -230,10 +238,12 @@ class ViewCollator:
     def _surround(
         self, contents: Sequence[TokenIds], chosen: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return padded ids (B, V, L), and where in its row each sentence begins, and each row ends, both (B, V).
+        """Return padded ids (B, V, L), the position where each sentence begins (B, V), and where each row ends (B, V).
 
-        contents: the ids of the sentences of each view. chosen: the indices of their surroundings, (B, V). lengths:
-        numbers of ids, (B, V).
+        Args:
+            contents: The ids of the sentences of each view.
+            chosen: The indices (B, V) of their templates.
+            lengths: The numbers of ids (B, V).
         """
         before, after = (np.array([len(ids[side]) for ids in self.surroundings])[chosen] for side in (0, 1))
         stops = before + lengths
@@ -252,7 +262,8 @@ class ViewCollator:
 def _edits(cuts: Sequence[Sequence[Tensor | None]], starts: np.ndarray, length: int) -> dict[str, Tensor]:
     """Stack the masks of the sentences of each view; return {} without masks.
 
-    starts: where the sentences begin in their rows, (B, V).
+    Args:
+        starts: The positions (B, V) where the sentences begin in their rows.
     """
     widths = [cut.shape[1] for of_view in cuts for cut in of_view if cut is not None]
     if not widths:
@@ -283,7 +294,11 @@ def _prefix_of(guide: str) -> str:
 def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
     """Return a guide's token ids and mask, both (B, columns, L), its slots (B·columns, ...), if any, and packing.
 
-    name: the name of the guide. Raises UserError if another collator made the batch.
+    Args:
+        name: The name of the guide.
+
+    Raises:
+        UserError: If a different collator made the batch.
     """
     prefix = _prefix_of(name)
     ids, mask = (batch.get(f"{prefix}{part}") for part in ("input_ids", "attention_mask"))
@@ -295,7 +310,8 @@ def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, S
 def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
     """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates.
 
-    of: the name prefix of a guide's tensors, for its slots.
+    Args:
+        of: The name prefix of a guide's tensors, for the slots of the guide.
     """
     prefix = f"{of}{SLOTS_PREFIX}"
     if not (tensors := _of(batch, prefix)):
@@ -334,7 +350,7 @@ class ByValue:
 
 
 class _Batch:
-    """A batch that is pickled as bytes and arrives as the batch itself."""
+    """A wrapper that pickles a batch as bytes; unpickling it returns the batch."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch

@@ -1,4 +1,4 @@
-"""The columns of training data: what each one contains, by the names and the first row, and what labels mean."""
+"""The columns of training data: the role of each, by the names and the first row, and the meaning of labels."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ CLASSES = ("contradiction", "entailment", "neutral")
 """Relations of natural language inference in the order of their indices, which are the same as in SBERT's reader."""
 
 BINARY = ("1", "0")
-"""The words of a third column that contains scores whatever its name is."""
+"""Labels that make a third column scores, whatever its name is."""
 
 SCHEMES = (
     BINARY,
@@ -28,10 +28,10 @@ SCHEMES = (
     ("similar", "not_similar"),
     ("same", "different"),
 )
-"""The two words of binary labels of pairs: the one that stands for the score 1, and the one that stands for 0."""
+"""Pairs of words for binary labels: first the word for the score 1, then the word for 0."""
 
 KNOWN = f"{', '.join(CLASSES)}, or one of {', '.join('/'.join(words) for words in SCHEMES)} for scores of 1 and 0"
-"""All labels of pairs that are known, for messages."""
+"""All known labels of pairs, for messages."""
 
 Words = tuple[str, str]
 
@@ -39,7 +39,10 @@ Words = tuple[str, str]
 def label_text(label: Any) -> str:
     """Return the text of a label, the same for each of its forms: `1` for 1.0 and "1.0", `true` for True and "True".
 
-    label: a string, a boolean or a number. The text is stripped.
+    The text is stripped.
+
+    Args:
+        label: A string, a boolean or a number.
     """
     if isinstance(label, str):
         text = label.strip()
@@ -59,19 +62,19 @@ def pair_word(label: Any) -> str:
 
 
 def words_of(label: Any) -> Words | None:
-    """Return the two words of the binary labels that a label belongs to; None if it is not a binary label."""
+    """Return the two words of `SCHEMES` to which a binary label belongs; None for other labels."""
     word = pair_word(label)
     return next((words for words in SCHEMES if word in words), None)
 
 
 def is_relation(label: str) -> bool:
-    """Return whether a label names a relation of two sentences; `yes` and `same`, for example, may be sentences."""
+    """Return whether a text is certainly the label of a relation; `yes` and `same`, for example, may be sentences."""
     words = words_of(label) or ("", "")
     return pair_word(label) in CLASSES or words[1].startswith("not_")
 
 
 def is_undecided(label: Any) -> bool:
-    """Return whether a label is a relation and a binary label as well, so that another label has to decide."""
+    """Return whether a label is both a relation and a binary label, so that another row must decide."""
     return pair_word(label) in CLASSES and words_of(label) is not None
 
 
@@ -107,7 +110,7 @@ _NAMES = {
     "P": re.compile(r"pos(itive)?[ _-]?\d*", re.IGNORECASE),
     "N": re.compile(r"(hard[ _-]?)?neg(ative)?[ _-]?\d*", re.IGNORECASE),
 }
-"""Letter of a name → the names of positives and of hard negatives. Any other name has the letter O."""
+"""P → pattern of the names of positives, N → pattern of the names of hard negatives. Other names have the letter O."""
 
 _SEVERAL_POSITIVES = re.compile("OP{2,}N*")
 """The letters of the names of columns with several positives; see `_letters`."""
@@ -116,8 +119,11 @@ _SEVERAL_POSITIVES = re.compile("OP{2,}N*")
 class Columns(tuple[str, ...]):
     """The roles of the columns of training data, with a summary of the labels.
 
-    classes: the classes that occur, of pairs in the order of `CLASSES`. scores: the smallest and the largest
-    score. Either is empty if the data have no labels of this kind, or if only the roles of the columns are known.
+    Both are empty if only the roles of the columns are known; each is empty if the data have no such labels.
+
+    Args:
+        classes: The classes that occur; classes of pairs are in the order of `CLASSES`.
+        scores: The smallest and the largest score.
     """
 
     classes: tuple[str, ...]
@@ -178,7 +184,8 @@ def kind_of_role(role: str) -> str:
 class Header:
     """The names of the columns of a file or an object, and their roles.
 
-    words: the two words of binary labels, which are read as the scores 1 and 0; None for other labels.
+    Args:
+        words: The two words of binary labels, which are read as the scores 1 and 0; None for other labels.
     """
 
     names: tuple[str, ...]
@@ -200,14 +207,17 @@ def header_of(
 ) -> Header:
     """Return the names of columns with their roles.
 
-    first: the cells of a row that decides what a third column contains, if there is one (`binary_words`). example: a
-    function that returns, for the end of a message, how to keep only the given columns, or, without columns, some
-    that it chooses. Raises `error`, given a problem, unless these are columns of training data.
+    If these are not columns of training data, the error that `error` returns for the problem is raised.
+
+    Args:
+        first: The cells of the row that decides what a third column contains (`binary_words`), or None.
+        example: A function that returns, for the end of a message, how to keep only the given columns; without
+            columns, it chooses some.
     """
     _require_names(names, error, example)
     words = binary_words(names[2], first[2]) if len(names) == len(first) == 3 else None
     roles = (*ROLES[:2], SCORE) if words else roles_of(names)
-    # What a third column contains depends on its first cell.
+    # The first cell of a third column decides what it contains.
     checked = 2 if words or (len(names) == 3 and not first) else len(names)
     if misplaced := _misplaced(names, roles[:checked]):
         raise error(_describe_misplaced(names, *misplaced, example))
@@ -215,7 +225,7 @@ def header_of(
 
 
 def binary_words(name: str, cell: str) -> Words | None:
-    """Return the words of binary labels if the cell of a third column is one of them, else None.
+    """Return the two words of binary labels if the cell of a third column is one of them; otherwise None.
 
     In a column `label`, all binary labels are known; in a column `score`, all of them except numbers, which are scores
     on any scale; in a column of another name, only `BINARY`.
@@ -232,7 +242,7 @@ def is_positive_or_negative(name: str) -> bool:
 
 
 def are_known(names: Sequence[str]) -> bool:
-    """Return whether more than three columns have names of positives and hard negatives, in whatever order.
+    """Return whether more than three columns have names of positives and hard negatives, in any order.
 
     The first column may have any name, and the second as well if it is followed by hard negatives only.
     """
@@ -240,7 +250,7 @@ def are_known(names: Sequence[str]) -> bool:
 
 
 def roles_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the roles of columns with these names, if they are columns of training data."""
+    """Return the roles of columns with these names, which must be names of training data."""
     last = names[-1].lower() if names else ""
     if len(names) == 2 and last in (LABEL, CLASS):
         return (ROLES[0], CLASS)
@@ -314,7 +324,7 @@ def _describe_unknown(names: Sequence[str], example: Callable[[Sequence[str]], s
 
 
 def _misplaced(names: Sequence[str], roles: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first name that is one of another role than its column has, and this role; else None."""
+    """Return the first name that belongs to a different role than its position, and the role; otherwise None."""
     named = {"P": ROLES[1], "N": ROLES[2]}
     for name, role in zip(names if len(names) > 1 else (), map(kind_of_role, roles), strict=False):
         of_name = ROLES[0] if name.lower() == ROLES[0] else named.get(_letters([name]), role)
@@ -324,7 +334,7 @@ def _misplaced(names: Sequence[str], roles: Sequence[str]) -> tuple[str, str] | 
 
 
 def _describe_misplaced(names: Sequence[str], name: str, role: str, example: Callable[[Sequence[str]], str]) -> str:
-    """Return the problem of a column that has the name of another role, with the remedy."""
+    """Return the problem of a column with the name of a different role, and the remedy."""
     known = _named(names)
     removed = [other for other in names if other not in known]
     if removed and len(known) > 1 and known[0].lower() == ROLES[0] and not _misplaced(known, roles_of(known)):
@@ -354,7 +364,7 @@ _DECIMAL = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
 
 
 def normalize_label(header: Header, cell: str) -> str:
-    """Normalise a label: return a relation in lower case, a score as Python prints it, or a class in one spelling.
+    """Return a label in one spelling: a relation in lower case, a score as Python prints it, or a class as a word.
 
     Raises ValueError if the label is not what its column requires: one of `CLASSES`, a finite number or a binary
     label, or a class that is a word or a whole number.
@@ -428,7 +438,7 @@ class LabelCounter:
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """The number of rows of each class that occurs: of relations in the order of `CLASSES`, of others by name."""
+        """Class → number of its rows; relations are in the order of `CLASSES`, other classes sorted by name."""
         names = CLASSES if self.kind == LABEL else sorted(self._classes)
         return {name: self._classes[name] for name in names if self._classes[name]}
 

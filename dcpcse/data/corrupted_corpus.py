@@ -1,4 +1,4 @@
-"""Read and write a corrupted corpus, in which tokens were replaced before training. It is a folder of two files:
+"""Read and write a corrupted corpus, whose tokens were replaced before training. It is a folder with two files:
 
 corpus.json    origin of the corpus: fingerprints of data and vocabulary, name of the generator, settings
 corrupted.npy  padded token ids of every view of every example, (rows, views, L), which are memory-mapped
@@ -44,7 +44,9 @@ class CorpusRecord(schema.Open):
 class Corpus:
     """A corrupted corpus, in a folder that `dcpcse pretrain corrupt` wrote.
 
-    fingerprint: a sha256 of both files as they were read. ids: the memory-mapped ids, which keep their file open.
+    Args:
+        fingerprint: A sha256 of both files as they were read.
+        ids: The memory-mapped ids, which keep their file open.
     """
 
     folder: Path
@@ -55,7 +57,11 @@ class Corpus:
     @staticmethod
     @contextlib.contextmanager
     def create(folder: Path, shape: tuple[int, int, int], tokens: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """Create the file of ids, and yield a function that adds rows (n, views, L). tokens: size of vocabulary."""
+        """Create the file of ids, and yield a function that adds rows (n, views, L).
+
+        Args:
+            tokens: Size of vocabulary.
+        """
         kind = np.dtype(np.uint16 if tokens <= 2**16 else np.int32)
         with open(folder / IDS, "xb") as file:  # not memory-mapped: a full disk would kill the process
             header = {"descr": kind.str, "fortran_order": False, "shape": shape}
@@ -64,7 +70,7 @@ class Corpus:
 
     @staticmethod
     def finish(folder: Path, record: Mapping[str, Any]) -> None:
-        """Write the record, whose presence marks a folder as complete."""
+        """Write the record. A folder with a record is complete."""
         write_json_atomic(folder / CORPUS, dict(record))
 
     @classmethod
@@ -87,7 +93,7 @@ class Corpus:
             raise OptionError(
                 "corrupted_corpus", folder, f"{IDS} does not have the shape in {CORPUS}", "write it again"
             )
-        # The base of the array is the mapping of the complete file.
+        # The base of the array is the map of the complete file.
         digests = "".join(hashlib.sha256(read).hexdigest() for read in (content, ids.base))
         return cls(folder, record, ids, hashlib.sha256(digests.encode()).hexdigest())
 

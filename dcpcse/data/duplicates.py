@@ -30,7 +30,7 @@ READ_ROWS = 2**12
 """Number of rows whose hashes are read at once."""
 
 MEMORY_BYTES = 2**16
-"""Size of the hashes of all rows from which on they are in a file, and not in memory."""
+"""Size above which the hashes of all rows are kept in a file instead of in memory."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,17 @@ class Occurrences:
 class DuplicateCounts:
     """Counts of repetitions in a file.
 
-    duplicates: rows that equal an earlier row in all columns. identical: rows whose anchor equals one of their
-    positives. contradictory: rows whose anchor or a positive equals one of their negatives. relabelled: rows whose
-    sentence or pair of sentences occurs earlier with a different label. rows: total number of rows. pairs: number of
-    pairs of rows with the same anchor, plus, for each text, number of pairs of rows with this text as a positive. If
-    both rows of a pair are in one batch, each is a false negative of the other; of several positives, if they are
-    drawn. For labelled rows, which are not contrasted with each other, pairs is 0.
+    If both rows of a pair are in one batch, each is a false negative of the other (with several positives per row,
+    only if the common one is drawn). For labelled rows, which are not contrasted with each other, pairs is 0.
+
+    Args:
+        duplicates: Rows that equal an earlier row in all columns.
+        identical: Rows whose anchor equals one of their positives.
+        contradictory: Rows whose anchor or a positive equals one of their negatives.
+        relabelled: Rows whose sentence or pair of sentences occurs earlier with a different label.
+        rows: Total number of rows.
+        pairs: Number of pairs of rows with the same anchor, plus the number of pairs of rows with a common positive,
+            summed over the positives.
     """
 
     duplicates: Occurrences
@@ -61,7 +66,7 @@ class DuplicateCounts:
     pairs: int
 
     def share(self, batch: int) -> float:
-        """Return the expected share of random batches of `batch` rows that contain at least one of the pairs.
+        """Return the expected share of random batches of `batch` rows that contain at least one of `pairs`.
 
         Pairs occur in a batch nearly independently of each other, so their number is close to Poisson-distributed.
         """
@@ -88,7 +93,11 @@ class Duplicates:
     """A counter of duplicate rows and uninformative pairs, filled while a file is read."""
 
     def __init__(self, roles: Iterable[str]) -> None:
-        """Create the counter. roles: those of the columns."""
+        """Create the counter.
+
+        Args:
+            roles: The roles of the columns.
+        """
         columns = Columns.of(roles)
         self._labelled = columns.label is not None
         # Of each row: its number, the hash of its cells, and the hash of its sentences without the label or of each
@@ -115,7 +124,7 @@ class Duplicates:
         for index in range(2 if self._positives else 0):
             hashes[:, 2 + index] = [hash(cells[index]) for _, cells in rows]
         for index in range(2, 1 + self._positives):
-            # A positive that a row has twice counts once: the second one gets a hash of its own.
+            # A positive that a row has twice counts once: the second one gets a different hash.
             hashes[:, 2 + index] = [
                 hash((number, index) if cells[index] in cells[1:index] else cells[index]) for number, cells in rows
             ]
@@ -151,9 +160,12 @@ class Duplicates:
         )
 
     def _parts(self, column: int, columns: slice) -> Iterator[np.ndarray]:
-        """Yield parts of the rows, each with all rows of some hashes in a column, in the order of the rows.
+        """Yield parts of the rows.
 
-        columns: the columns of the parts.
+        A part contains all rows with some of the hashes in a column, in the order of the rows.
+
+        Args:
+            columns: The columns that the parts contain.
         """
         import numpy as np
 
@@ -178,7 +190,7 @@ class Duplicates:
         return -(-self._count // PART_ROWS)
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        """Yield what is kept of all rows, some rows at once."""
+        """Yield the numbers and hashes of all rows, in chunks."""
         import numpy as np
 
         self._hashes.seek(0)
@@ -196,7 +208,7 @@ def _repeated(rows: np.ndarray) -> np.ndarray:
 
 
 def _relabelled(rows: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows whose pair occurs earlier, there with another label."""
+    """Return the numbers of the rows whose pair occurs earlier with a different label."""
     import numpy as np
 
     _, first, group = np.unique(rows[:, 2], return_index=True, return_inverse=True)

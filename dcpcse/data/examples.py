@@ -1,4 +1,4 @@
-"""The examples that a method is trained on: rows of a table with their numbers, and maybe a positive that is drawn."""
+"""The examples for the training of a method: rows of a table with their numbers, some with a drawn positive."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Examples(Protocol):
         ...
 
     def values(self, name: str) -> Sequence[Any] | None:
-        """Return what the examples have under a name that is not a column of sentences, or None."""
+        """Return the values of the examples under a name that is not a column of sentences; None if they have none."""
         ...
 
 
@@ -75,11 +75,13 @@ BATCH_ROWS = 10_000
 class IndexedDataset(Dataset):
     """A dataset that adds the row number and the epoch to each example of a table.
 
-    Examples may be others than the rows of the table: a subclass says in which cells of the table their sentences are.
-    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r.
+    Examples need not be the rows of the table: a subclass defines the cells of the table that contain their sentences.
+    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r. If there are token
+    ids, a data loader gets `TableExamples`, otherwise lists of dicts.
 
-    draws: whether the positives are drawn in each epoch. tables: the token ids of the sentences, by the way in which
-    they were tokenised. If there are any, a data loader gets `TableExamples`, otherwise lists of dicts.
+    Args:
+        draws: Whether the positives are drawn in each epoch.
+        tables: Way to tokenise → token ids of the sentences of the table.
     """
 
     draws = False
@@ -103,11 +105,11 @@ class IndexedDataset(Dataset):
         return {column: index * len(self.rows) + indices for index, column in enumerate(self.columns)}
 
     def values(self, indices: np.ndarray) -> dict[str, Sequence[Any]]:
-        """Return what n examples have besides their sentences, by name: a label, a score or a class."""
+        """Return the labels, scores or classes of n examples, by name."""
         return {} if self.label is None else {self.label: self._only_label[indices.tolist()][self.label]}
 
     def texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
-        """Return the sentences in some cells, by the same names. Each row of the table is read once."""
+        """Return the sentences in cells (n,), by the names of the columns. Each row of the table is read once."""
         columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
         distinct, places = np.unique(rows, return_inverse=True)
         read = self._only_sentences[distinct.tolist()]
@@ -124,9 +126,9 @@ class IndexedDataset(Dataset):
         return self.rows.select_columns([self.label])
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the keys (n, K) of n examples in an epoch: numbers, of which two rows of a batch should share none.
+        """Return the keys (n, K) of n examples in an epoch. No two rows of a batch should have a common key.
 
-        They are 64-bit digests of the sentences, so rows with a common sentence always share a key.
+        Keys are 64-bit digests of the sentences, so rows with a common sentence always have a common key.
         """
         return self.sentence_keys[indices]
 
@@ -152,7 +154,10 @@ class IndexedDataset(Dataset):
 
 
 class TableExamples:
-    """Examples of a dataset. Their texts are read only if they are needed; `ids` needs the dataset's token ids."""
+    """Examples of a dataset, whose texts are read only if they are needed.
+
+    `ids` needs the token ids of the dataset.
+    """
 
     def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
         self._dataset, self._indices = dataset, np.array(indices)
@@ -195,7 +200,7 @@ def _digests(texts: Iterable[str]) -> np.ndarray:
 
 
 def stack_indices(examples: Examples) -> dict[str, Sequence[int]]:
-    """Return the row numbers of a batch, and the counts of its step; those that its examples lack are left out."""
+    """Return the row numbers of a batch and the counts of its step, as far as its examples have them."""
     rows, counts = examples.values(ROW_KEY), examples.values(COUNTS_KEY)
     return ({} if rows is None else {ROWS_KEY: rows}) | ({} if counts is None else {COUNTS_KEY: counts[0]})
 
@@ -209,11 +214,16 @@ ANCHOR, POSITIVE = ROLES[:2]
 
 
 def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
-    """Return the columns of the examples that a method is trained on, and the examples.
+    """Return the columns of the examples for the training of a method, and the examples.
 
-    They are the rows of the data; sentences with classes get positives, and of several positives one is drawn. seed:
-    seed of the positives. positive: what the positive of a single sentence is, a value of --positive. Raises UserError
-    if the data are not single sentences and it differs from the default.
+    The examples are the rows of the data. Sentences with classes get positives, and one of several positives is drawn.
+
+    Args:
+        seed: Seed of the positives.
+        positive: A value of --positive, which says what the positive of a single sentence is.
+
+    Raises:
+        UserError: If `positive` is not the default and the data are not single sentences.
     """
     columns = data.roles
     if positive != "dropout" and columns != (ANCHOR,):
@@ -233,11 +243,16 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
 class NextLinePairs(IndexedDataset):
     """A dataset of pairs of a row and the following row of the same document.
 
-    The last row of a document is a positive only. Row numbers are those of the anchors.
+    The last row of a document is only a positive. The number of an example is the row number of its anchor.
     """
 
     def __init__(self, rows: Any, breaks: Sequence[int]) -> None:
-        """Create the dataset. rows: a table with the column `anchor`. breaks: rows with which a document begins."""
+        """Create the dataset.
+
+        Args:
+            rows: A table with the column `anchor`.
+            breaks: The first rows of documents.
+        """
         super().__init__(rows)
         is_last = np.zeros(len(rows), dtype=bool)
         is_last[[*(row - 1 for row in breaks if 0 < row < len(rows)), len(rows) - 1]] = True
@@ -245,7 +260,7 @@ class NextLinePairs(IndexedDataset):
 
     @property
     def digest(self) -> str:
-        """A digest of the rows that are anchors, which follow from the ends of the documents."""
+        """A digest of the row numbers of the anchors, which depend on where documents end."""
         return hashlib.sha256(self.anchors.tobytes()).hexdigest()
 
     def __len__(self) -> int:
@@ -256,29 +271,33 @@ class NextLinePairs(IndexedDataset):
         return {ANCHOR: rows, POSITIVE: rows + 1}
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the keys (n, 2) of examples: those of their two sentences."""
+        """Return the keys (n, 2) of examples: the keys of their two sentences."""
         rows, texts = self.anchors[indices], self.sentence_keys[:, 0]
         return np.stack([texts[rows], texts[rows + 1]], axis=1)
 
 
 class ClassPairs(IndexedDataset):
-    """A dataset of pairs of sentences of one class, and the number of this class.
+    """A dataset of pairs of sentences with the same class, and the number of the class.
 
-    In each epoch, the positive of a row is drawn uniformly from the other rows of its class. The draw depends on
-    seed, epoch and row only, so it is the same in every process and in a resumed run. The positive of a row that is
-    alone in its class is its own sentence.
+    In each epoch, the positive of a row is drawn uniformly from the other rows of its class. The draw depends on seed,
+    epoch and row only, so it is the same in every process and in a resumed run. If a class has only one row, its
+    positive is the same sentence.
     """
 
     draws = True
 
     def __init__(self, rows: Any, seed: int) -> None:
-        """Create the dataset. rows: a memory-mapped dataset with the columns `anchor` and `class`."""
+        """Create the dataset.
+
+        Args:
+            rows: A memory-mapped dataset with the columns `anchor` and `class`.
+        """
         super().__init__(rows)
         self.seed = seed
         encoded = rows.data.column(CLASS).dictionary_encode()
         self.classes = encoded.unify_dictionaries().combine_chunks().indices.to_numpy()
         self._by_class = np.argsort(self.classes, kind="stable").astype(np.int32)
-        # Each row's place in `_by_class`, and where its class begins and ends there.
+        # Each row's position in `_by_class`, and where its class begins and ends there.
         self._places = np.empty_like(self._by_class)
         self._places[self._by_class] = np.arange(len(self._by_class))
         self._bounds = np.searchsorted(self.classes[self._by_class], np.arange(self.classes.max() + 2))
@@ -290,7 +309,7 @@ class ClassPairs(IndexedDataset):
         return {CLASS: self.classes[indices].tolist()}
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the keys (n, 3) of examples: those of their two sentences, and of their class."""
+        """Return the keys (n, 3) of examples: the keys of their two sentences, and a key of their class."""
         texts = self.sentence_keys[:, 0]
         return np.stack([texts[indices], texts[self._partners(indices, epoch)], self.classes[indices]], axis=1)
 
@@ -315,14 +334,18 @@ class OneOfSeveralPositives(IndexedDataset):
     positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). Unlike there, the
     other positives of the anchor are not in the denominator.
 
-    Examples have the columns `anchor` and `positive`, and those of hard negatives. The keys of an example are those of
+    Examples have the columns `anchor` and `positive`, and the columns of hard negatives. An example has the keys of
     all sentences of its row, whichever positive is drawn.
     """
 
     draws = True
 
     def __init__(self, rows: Any, seed: int) -> None:
-        """Create the dataset. rows: a table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives."""
+        """Create the dataset.
+
+        Args:
+            rows: A table with the columns `anchor`, `positive_1`, `positive_2`, … and negatives.
+        """
         super().__init__(rows)
         self.seed = seed
         self.positives, self.negatives = positives_in(self.columns), negatives_in(self.columns)

@@ -1,6 +1,6 @@
-"""Open the objects in which Python users hold data as tables: lists, dicts, data frames, datasets, generators.
+"""Open Python objects that contain data as tables: lists, dicts, data frames, datasets, generators.
 
-pandas, polars, pyarrow and `datasets` are recognised without being imported: an object of theirs exists only if its
+Objects of pandas, polars, pyarrow and `datasets` are recognised without an import, since they exist only if their
 library is loaded.
 """
 
@@ -31,12 +31,14 @@ _END = object()
 def open_table(data: Any, name: str) -> Table:
     """Return the table of a Python object; only the first row is read at once.
 
-    data: a list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
-    columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a numpy array;
-    a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is taken once; one that
-    never ends cannot be recognised, and is read for ever. name: the name of the object in messages.
-
     Raises UserError if the object is of another type or has no rows.
+
+    Args:
+        data: A list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
+            columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a
+            numpy array; a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is read
+            only once; an iterator that never ends is not recognised and is read for ever.
+        name: The name of the object in messages.
     """
     _refuse_other_types(data, name)
     table = _open(data, name)
@@ -77,7 +79,7 @@ def _refuse_other_types(data: Any, name: str) -> None:
 
 
 def _open(data: Any, name: str) -> Table:
-    """Return the table of an object, whose rows are still without numbers, and maybe dicts or single cells."""
+    """Return the table of an object. Its rows have no numbers yet and may be dicts or single cells."""
     if isinstance(data, _types("pandas", "DataFrame")):
         return _of_pandas(data, name)
     if isinstance(data, _types("polars", "DataFrame")):
@@ -147,7 +149,7 @@ def _of_arrow(data: Any, name: str) -> Table:
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
-    """Return the features of the `datasets.Dataset` from which an Arrow table comes; none if it is of another kind."""
+    """Return the features of the `datasets.Dataset` from which an Arrow table comes; {} for other tables."""
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     from datasets import Features
@@ -178,7 +180,7 @@ def _of_columns(data: Mapping[Any, Any], name: str) -> Table:
                 f"{name}: column {column!r} has {plural(number, 'row')}, column {first!r} has {rows:,}; give columns "
                 "of equal length"
             )
-    # A column of a `datasets.Dataset` knows what its numbers stand for.
+    # A column of a `datasets.Dataset` has the names of its classes.
     words = _class_names({column: getattr(values, "features", None) for column, values in data.items()})
     return Table(name, columns, zip(*data.values(), strict=True), f"dict of {plural(rows, 'row')}", class_names=words)
 
@@ -191,7 +193,7 @@ def _cells(value: Any) -> Sequence[Any]:
 
 
 def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows with words in place of members of an Enum and of numbers of class labels, and plain booleans."""
+    """Yield the rows with words instead of Enum members and class numbers, and with plain booleans."""
     booleans = _types("numpy", "bool_")
     words = [table.class_names.get(column) for column in table.columns or ()]
 
@@ -238,6 +240,6 @@ def _kind(data: Any) -> str:
 
 
 def _types(module: str, *names: str) -> tuple[type, ...]:
-    """Return the types of a library; none if it is not loaded, since no object of its types can exist then."""
+    """Return the types of a library; () if it is not loaded, since no object of its types can exist then."""
     loaded = sys.modules.get(module)
     return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))

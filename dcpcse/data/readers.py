@@ -1,4 +1,4 @@
-"""Readers of training files, one per format, and a writer of files that they read back without a change."""
+"""Readers of training files, one per format, and a writer whose files they read back unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ PACKED = ".gz"
 """Extension of files that are unpacked while they are read."""
 
 MAX_CELL = 2**20
-"""Maximum number of characters of a csv cell; without it, a quote that is not closed would read the whole file."""
+"""Maximum number of characters of a csv cell. Without a limit, a quote that is not closed would read the whole
+file."""
 
 
 Reader = Callable[[Table], Iterator[Row]]
@@ -34,13 +35,13 @@ Reader = Callable[[Table], Iterator[Row]]
 
 
 def format_of(path: Path) -> str:
-    """Return the extension that names the format of a file, in lower case: without the .gz of a packed file."""
+    """Return the extension that names the format of a file, in lower case; .gz is ignored."""
     return (path.with_suffix("") if path.suffix.lower() == PACKED else path).suffix.lower()
 
 
 @contextlib.contextmanager
 def open_rows(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read the bytes of its rows; those of a .gz file are unpacked while they are read.
+    """Open a file to read the bytes of its rows; a .gz file is unpacked while it is read.
 
     Raises OSError if the file cannot be opened, and UserError while a damaged .gz file is read.
     """
@@ -75,10 +76,13 @@ def reader_of(path: Path) -> Reader:
 
 
 def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None) -> Table:
-    """Return the table of a training file; rows before its first one that is not blank are read at once.
+    """Return the table of a training file. The file is read up to the first row that is not blank.
 
-    refuse: what to do with invalid rows; see `Table`. Raises UserError if the file has no rows, cannot be read, or has
-    an extension that is not supported.
+    Args:
+        refuse: Handles invalid rows; see `Table`.
+
+    Raises:
+        UserError: If the file has no rows, cannot be read, or has an extension that is not supported.
     """
     table = table_of(path, refuse)
     rows = reader_of(path)(table)
@@ -116,8 +120,8 @@ def read_lines(table: Table) -> NumberedLines:
     r"""Yield the number (from 1) and the text of each line; only \n and \r\n end a line.
 
     Lines that are not UTF-8 or contain a NUL are passed to `table.refuse`. A reader calls this function once, so that
-    all rows, and the digest that the table gets at the end, are of the same bytes. Raises UserError if the file cannot
-    be read.
+    the rows and the digest, which the table gets at the end, come from the same bytes. Raises UserError if the file
+    cannot be read.
     """
     digest, size = hashlib.sha256(), 0
     try:
@@ -221,7 +225,7 @@ def _read_json_lines(table: Table) -> Iterator[Row]:
 
 
 def json_values(table: Table, lines: NumberedLines) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each line; None for a blank one. An object that repeats a key is a tuple."""
+    """Yield the number and the value of each line; None for a blank line. An object with a repeated key is a tuple."""
     for number, line in lines:
         if line.strip():
             yield from ((number, value) for value in _parse_json(table, number, line))
@@ -230,7 +234,7 @@ def json_values(table: Table, lines: NumberedLines) -> Iterator[tuple[int, Any]]
 
 
 def _parse_json(table: Table, first_line: int, text: str) -> list[Any]:
-    """Return a list of the value of a JSON text; refuse the line and return [] if the text is not valid."""
+    """Return the value of a JSON text in a list; if the text is not valid, refuse the line and return []."""
     try:
         return [_DECODER.decode(text)]
     except json.JSONDecodeError as error:
@@ -262,7 +266,7 @@ def _read_parquet(table: Table) -> Iterator[Row]:
             content = parquet.ParquetFile(file)
             batches = content.iter_batches(BATCH_ROWS)
             reader = pa.RecordBatchReader.from_batches(content.schema_arrow, batches)
-            rows = open_table(reader, table.name)  # with words in place of the numbers of class labels
+            rows = open_table(reader, table.name)  # with words instead of the numbers of class labels
             table.class_names = rows.class_names
             yield 1, rows.columns
             yield from rows.rows

@@ -1,4 +1,4 @@
-"""The random order of training examples, without a list of them, and on request without duplicates in a batch."""
+"""The random order of training examples, without a list of them and, on request, without duplicates in a batch."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,17 @@ from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, spell
 
 CHUNK_ROWS = 10_000
-"""Number of row numbers that are Python integers at once."""
+"""Number of row numbers that are converted to Python integers at a time."""
 
 SEARCHED = 100
-"""Number of rows, per row of a batch, that are tried to fill up a batch at the end of an epoch."""
+"""Number of rows, per row of a batch, that are tried when a batch is filled up at the end of an epoch."""
 
 KeyedRow = tuple[int, Sequence[int]]
 """The index of an example and its keys (see `IndexedDataset.keys`)."""
 
 
 class CompactRandomSampler(SeedableRandomSampler):
-    """A sampler with the order of accelerate's `SeedableRandomSampler` that takes 4 bytes per row in place of 40.
+    """A sampler with the order of accelerate's `SeedableRandomSampler` that needs 4 bytes per row instead of 40.
 
     The permutation is a tensor, parts of which are converted to Python integers. Its dtype does not change the random
     numbers that `torch.randperm` draws.
@@ -45,19 +45,20 @@ class CompactRandomSampler(SeedableRandomSampler):
 
 
 class NoDuplicatesSampler(CompactRandomSampler):
-    """A sampler whose order, cut into batches of given sizes, has no batch in which two rows share a key.
+    """A sampler whose batches, of given sizes, contain no two rows with a common key.
 
-    The order is that of `CompactRandomSampler`, except that a row that shares a key with an earlier row of its batch
-    waits for the next batch into which it fits. At the end of an epoch only rows may remain that do not fit; batches
-    are then filled up with rows that the epoch has used before, so that all batches keep their sizes, and rows that
-    have found no batch are left out. A warning gives their number once. Every process computes the whole order.
+    The order is the same as in `CompactRandomSampler`, except that a row with a key of an earlier row of its batch
+    waits for the next batch into which it fits. If only rows that do not fit remain at the end of an epoch, batches
+    are filled up with rows that the epoch has already used, so that all batches keep their sizes, and the remaining
+    rows are left out. A warning gives their number once. Every process computes the whole order.
     """
 
     def __init__(self, dataset: IndexedDataset, sizes: Sequence[int], data_seed: int) -> None:
         """Create the sampler.
 
-        sizes: number of rows of each batch of an epoch, over all processes; `distinct_rows` must find at least as many
-        rows as the largest batch has.
+        Args:
+            sizes: Number of rows of each batch of an epoch, over all processes. `distinct_rows` must find enough rows
+                for the largest batch.
         """
         super().__init__(dataset, data_seed=data_seed)
         self.sizes = sizes
@@ -88,7 +89,7 @@ class NoDuplicatesSampler(CompactRandomSampler):
     def _filled_up(
         self, batch: "_Batch", again: Iterator[KeyedRow], waiting: "_Waiting", used: np.ndarray
     ) -> "_Batch":
-        """Return a full batch: the given one with rows that were used before, or one of such rows only."""
+        """Return a full batch: the given batch, filled up with rows that were used before, or only such rows."""
         for row in islice(again, SEARCHED * batch.size):
             batch.add(*row)
             if batch.is_full:
@@ -98,7 +99,7 @@ class NoDuplicatesSampler(CompactRandomSampler):
             batch.add(*row)
         if batch.is_full:
             return batch
-        # No further row fits to those of the batch, which wait again.
+        # No further row fits into the batch, so its rows wait again.
         for row, keys in batch.content:
             if not used[row]:
                 waiting.append(keys[0], (row, keys))
@@ -118,7 +119,7 @@ class NoDuplicatesSampler(CompactRandomSampler):
 
 
 class _Batch:
-    """Rows that share no key, up to a number of them."""
+    """A batch of up to a given number of rows without a common key."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -134,7 +135,7 @@ class _Batch:
         return len(self.content) == self.size
 
     def add(self, row: int, keys: Sequence[int]) -> int | None:
-        """Add a row unless the batch is full or one of its rows has a key of this row; return that key."""
+        """Add a row, unless the batch is full or contains a row with a common key; return that key."""
         shared = next((key for key in keys if key in self.keys), None)
         if shared is None and not self.is_full:
             self.content.append((row, keys))
@@ -143,7 +144,7 @@ class _Batch:
 
 
 class _Waiting:
-    """Rows that wait for a batch, in the order in which they came, by the key because of which they wait."""
+    """Rows that wait for a batch, in order of arrival, by the key that kept them out of a batch."""
 
     def __init__(self) -> None:
         self._by_key: dict[int, deque[KeyedRow]] = {}
@@ -152,7 +153,7 @@ class _Waiting:
         self._by_key.setdefault(key, deque()).append(row)
 
     def fill(self, batch: _Batch) -> None:
-        """Move rows that fit to a batch, at most one for each key, since further ones share that key."""
+        """Move rows that fit into a batch, at most one for each key, since the others have the same key."""
         for key in list(self._by_key):
             queue = self._by_key[key]
             while queue and key not in batch.keys and not batch.is_full:
@@ -166,7 +167,7 @@ class _Waiting:
 
 
 def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[KeyedRow]:
-    """Return up to `most` examples of a dataset of which no two share a key, with their keys.
+    """Return up to `most` examples of a dataset, without common keys, and their keys.
 
     Examples whose keys are rare come first, so that more of them are found than in a random order.
     """
@@ -181,10 +182,15 @@ def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[Ke
 
 
 def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
-    """Replace the random sampler of a loader that accelerate has prepared by one of this module.
+    """Replace the random sampler of a loader that accelerate has prepared by a sampler of this module.
 
-    Seed and epoch are kept. sizes: the sizes of the batches of an epoch, which then have no duplicates; None keeps the
-    order. A sampler of another kind (in order, or by length) is kept. Raises UserError if there are sizes for it.
+    Seed and epoch are kept. Other samplers (in order, or by length) are kept.
+
+    Args:
+        sizes: The sizes of the batches of an epoch, which then contain no duplicates. None: the order is unchanged.
+
+    Raises:
+        UserError: If `sizes` are given for such a sampler.
     """
     sampler = loader.get_sampler()
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):

@@ -1,6 +1,6 @@
-"""The table of rows that files and Python objects become: its columns, its complete rows as texts, and its errors.
+"""The table to which files and Python objects are converted: its columns, its complete rows, and its errors.
 
-`dcpcse.data.readers` opens the table of a file, `dcpcse.data.objects` that of a Python object.
+`dcpcse.data.readers` opens the table of a file, and `dcpcse.data.objects` the table of a Python object.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 MOST_UNDECIDED = 10_000
-"""Maximum number of rows that are read ahead to find out what the labels are."""
+"""Maximum number of rows that are read ahead to find the kind of the labels."""
 
 DROPPED_SHOWN = 5
 
 EXAMPLE = 'give an object such as {"anchor": "...", "positive": "..."}'
 
 Row = tuple[int, Sequence[Any]]
-"""The number of a row, in a file that of its first line, and the row's cells. A blank line has no cells."""
+"""The number of a row (in a file, of its first line) and its cells. A blank line has no cells."""
 
 TextRow = tuple[int, list[str]]
 """The number of a complete row, and its cells as texts."""
@@ -56,16 +56,23 @@ def _raise(number: int, error: UserError) -> None:
 class Table:
     """The rows of a file or of a Python object, read one after the other and only once.
 
-    name: the path, or the name of the object in messages, such as `train_data`. columns: the names of the columns;
-    None if they have no names. rows: iterator over the rows; cells are raw Python objects, but the number of a class
-    label or the member of an Enum is its word. unit: what row numbers count: lines, items of an array, or rows.
-    path: the file. refuse: called with the number and the error of every invalid row. It raises the error, or returns,
-    as for `dcpcse.doctor`; the row is then skipped.
-    kind: what the object is, such as `list of 1,000 rows`. picked: how columns of such an object are picked, a format
-    for their names. class_names: column of class labels (`datasets.ClassLabel`) → the words of its numbers.
-    taken_once: whether the object cannot be read a second time. texts: the named columns whose first cell is a string.
-    dropped: the numbers of the rows that were dropped because of a blank cell. header: the number of the row of names.
-    sha256, bytes: digest and size of the bytes of a file; None until its end is reached.
+    Args:
+        name: The path of the file, or the name of the object in messages, such as `train_data`.
+        columns: The names of the columns; None if they have no names.
+        rows: Iterator over the rows. Cells are Python objects as given, except that a class number or a member of an
+            Enum is replaced by its word.
+        unit: What the row numbers count: `line`, `item` (of an array) or `row`.
+        path: The file.
+        refuse: A function that is called with the number and the error of every invalid row. It raises the error, or
+            it returns (for `dcpcse doctor`), and the row is skipped.
+        kind: A description of the object, such as `list of 1,000 rows`.
+        picked: The expression that selects columns of the object, as a format for their names.
+        class_names: Column of class labels (`datasets.ClassLabel`) → names of its classes.
+        taken_once: Whether the object cannot be read a second time.
+        texts: The names of the columns whose first cell is a string.
+        dropped: The numbers of the rows that were dropped because of a blank cell.
+        header: The number of the row of names.
+        sha256, bytes: Digest and size of the bytes of a file; None until its end is reached.
     """
 
     name: str
@@ -86,11 +93,17 @@ class Table:
 
     @property
     def described(self) -> str:
-        """The name of the data with what they are, as the subject of a message."""
+        """The name and the kind of the data, for messages."""
         return self.name if self.path is None else f"training file {self.path}"
 
     def error(self, row: int | None, problem: str, index: int | None = None) -> UserError:
-        """Return the error for a row, or for the cell at an index, counted from 0, in a row; None for all rows."""
+        """Return the error for a row or a cell.
+
+        Args:
+            row: The number of the row; None for all rows.
+            problem: What is wrong, and what to do.
+            index: The index of the cell, from 0; None for the complete row.
+        """
         if row is None:
             return UserError(f"{self.name}: {problem}")
         column = (
@@ -101,10 +114,16 @@ class Table:
     def text(self, row: int, index: int, cell: Any, *, numeric: bool = False) -> str:
         r"""Return the stripped text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
 
-        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line. row: the number of the row. index:
-        the index of the column. numeric: whether the cell may be a number or a boolean, as labels, scores and classes
-        are. Raises UserError for other cells, and if a text contains a NUL or half a character.
-        """
+        Line ends in a text (\n, \r\n or \r) become spaces: a sentence is one line.
+
+        Args:
+            row: The number of the row.
+            index: The index of the column.
+            numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
+
+        Raises:
+            UserError: For other cells, and if a text contains a NUL or half a character.
+        r"""
         if isinstance(cell, str):
             if not cell.isprintable():
                 if match := NUL_OR_SURROGATE.search(cell):
@@ -149,16 +168,16 @@ class Table:
 def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
     """Return the columns of a table by their roles, and an iterator over its complete rows.
 
-    Rows without names get those of their roles. The first complete row decides what a last column contains; up to
-    `MOST_UNDECIDED` rows are read ahead if it has labels that it does not decide. Rows with blank cells are dropped;
-    other invalid rows are passed to `table.refuse`.
+    If the columns have no names, they get the names of their roles. The first complete row decides what the last
+    column contains; if its label leaves that open, up to `MOST_UNDECIDED` rows are read ahead. Rows with blank cells
+    are dropped; other invalid rows are passed to `table.refuse`.
     """
 
     def error(problem: str) -> UserError:
         return table.error(table.header, problem)
 
     if table.path is not None:
-        header_of(table.columns, error)  # before a row is read, whose errors are later ones
+        header_of(table.columns, error)  # before rows are read, since errors in the names come first
     rows, first = _deciding_row(table)
     names = table.columns
     if names is None:
@@ -167,7 +186,7 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
         names = _default_names(first)
 
     def example(columns: Sequence[str]) -> str:
-        # If there is no such expression, the names of the others are enough.
+        # Without such an expression, the message only has the names of the other columns.
         if table.path is not None or (columns and not table.picked):
             return ""
         return f", for instance {table.pick(columns or _picked(table, names))}"
@@ -186,8 +205,8 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
 def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
     """Return all rows, and the cells of the complete row that decides what the last column contains.
 
-    Without complete rows these are the cells of the last row that was read. Names tell what other columns than three
-    contain.
+    Without complete rows, these are the cells of the last row that was read. Only three columns need a row to decide;
+    otherwise the names do.
     """
     if table.columns is not None and len(table.columns) != len(ROLES):
         return table.rows, ()
@@ -206,7 +225,7 @@ def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
 
 
 def _label_in(table: Table, row: Sequence[Any]) -> Sequence[str]:
-    """Return the cells of a row of three, of which only the last one is read, and only if it can be a label."""
+    """Return the cells of a row of three. Only the last cell is read, and only if it can be a label."""
     if len(row) != len(ROLES) or any(map(_is_blank, row)):
         return ()
     # In a column without a name, numbers are scores on any scale.
@@ -235,7 +254,7 @@ def _is_blank(cell: Any) -> bool:
 
 
 def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:
-    """Return the columns that a message suggests to pick of too many."""
+    """Return the columns that a message suggests if there are too many."""
     known = (*ROLES, LABEL, SCORE, CLASS)
     named = [column for column in columns if column.lower() in known or is_positive_or_negative(column)]
     texts = [column for column in table.texts if column not in named]
@@ -252,7 +271,7 @@ def _complete_rows(table: Table, header: Header, rows: Iterable[Row]) -> Iterato
         try:
             if len(row) != width and not all(map(_is_blank, row)):
                 raise table.error(number, _uneven(table, header, row))
-            # Most cells are strings that need no more than this; it is the innermost loop of reading.
+            # This is the innermost loop of reading, and most cells are strings that need nothing else.
             cells = [
                 cell.strip()
                 if type(cell) is str and cell.isprintable()
@@ -289,7 +308,7 @@ def dict_rows(table: Table, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
             yield number, ()
             continue
         problem = None
-        if isinstance(value, tuple):  # pairs of keys and values; a dict would silently drop one of them
+        if isinstance(value, tuple):  # pairs of keys and values, since a dict would silently drop a repeated key
             problem = f"a key occurs twice in {[key for key, _ in value]}; keep one of them"
         elif not isinstance(value, Mapping):
             problem = f"expected an object with keys but found {describe(value)}; {EXAMPLE}"

@@ -17,8 +17,10 @@ from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 class TextFile:
     """A checked text file, without its contents, so that even a large file takes little memory.
 
-    starts, digests: the byte offset and the sha256 of each chunk of `chunk_size` lines. sha256: that of the complete
-    file. state: the size and modification time of the file.
+    Args:
+        starts, digests: The byte offset and the sha256 of each chunk of `chunk_size` lines.
+        sha256: The sha256 of the complete file.
+        state: The size and modification time of the file.
     """
 
     path: Path
@@ -33,8 +35,10 @@ class TextFile:
     def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False) -> "TextFile":
         """Read and check the complete file; raise UserError, with file and line, if it cannot be encoded.
 
-        Blank lines are rejected, since row i of the vectors belongs to line i of the file. tabs: whether the lines
-        have columns separated by tabs, so that the file may be a .tsv file.
+        Blank lines are rejected, since row i of the vectors belongs to line i of the file.
+
+        Args:
+            tabs: Whether the lines have columns separated by tabs, so that the file may be a .tsv file.
         """
         path = Path(arguments.path("text file", path))
         _require_text(path, str(path), tabs=tabs)
@@ -72,10 +76,11 @@ class TextFile:
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
     def read_chunks(self, numbers: Iterable[int] | None = None) -> Iterator[list[str]]:
-        """Yield the lines of chunks without line ends; raise UserError if they are not those that were checked.
+        """Yield the lines of chunks without line ends; raise UserError if they differ from the checked lines.
 
         Args:
-            numbers: The chunks, in ascending order, in which a packed file is unpacked only once. Default: all.
+            numbers: The numbers of the chunks, in ascending order, so that a packed file is unpacked only once. None:
+                all.
         """
         try:
             with open_rows(self.path) as file:
@@ -110,7 +115,7 @@ class TextFile:
 
 
 def _require_text(path: Path, name: str, *, tabs: bool = False) -> None:
-    """Raise UserError unless the path is a file that is not a table, whose header would be read as a sentence."""
+    """Raise UserError unless the path is a file of plain text. The header of a table would be read as a sentence."""
     advice = "give a text file with one sentence per line"
     if not os.path.exists(path):
         raise UserError(f"{name} does not exist; {advice}")

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 class Tokenization(NamedTuple):
     """How a sentence is tokenised. The ids have no special tokens.
 
-    lead: the text before the sentence, which belongs to its first word. strip: whether white space at both ends of the
-    sentence is removed. limit: the maximum number of tokens.
+    Args:
+        lead: The text before the sentence, which is joined to its first word.
+        strip: Whether white space at both ends of the sentence is removed.
+        limit: The maximum number of tokens.
     """
 
     lead: str
@@ -62,9 +64,13 @@ class TokenizedTable:
     """
 
     def __init__(self, path: Path, cells: int, dtype: str) -> None:
-        """Open a table. path: its files without their extensions. dtype: the type of its ids.
+        """Open a table.
 
         Raises OSError or ValueError if a file is missing or damaged.
+
+        Args:
+            path: The path of its files without their extensions.
+            dtype: The integer type of the ids.
         """
         self._made_of = (path, cells, dtype)
         self._starts = open_array(_starts_file(path))
@@ -77,15 +83,15 @@ class TokenizedTable:
             raise ValueError(f"{path} is damaged")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._made_of  # a worker opens the files, and gets no copy of them
+        return type(self), self._made_of  # a worker opens the files instead of getting a copy
 
     def take(self, cells: np.ndarray) -> TokenIds:
         """Return the ids of the sentences in some cells (N,)."""
         starts = self._starts[cells]
         lengths = self._starts[cells + 1] - starts
         ends = lengths.cumsum()
-        # The place of each token: its number in the result, shifted from where its sentence begins there to where it
-        # begins in the file.
+        # The position of each token in the file: its position in the result, shifted by the difference between the
+        # beginning of its sentence in the file and in the result.
         places = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
         return TokenIds(self._ids[places].astype(np.int64), lengths)
 
@@ -100,8 +106,13 @@ def open_token_tables(
 ) -> dict[Tokenization, TokenizedTable]:
     """Return the token ids of all sentences of a memory-mapped table, for each way to tokenise them.
 
-    They are computed unless they are cached. rows: a dataset that `arrow_cache.memory_map` opened. tokenizer: a fast
-    one. refresh: compute them again. If the cache folder is not writable, this is printed, and {} is returned.
+    They are computed if they are not cached. If the cache folder is not writable, a message is logged, and {} is
+    returned.
+
+    Args:
+        rows: A dataset that `arrow_cache.memory_map` opened.
+        tokenizer: A fast tokenizer.
+        refresh: Whether to compute them even if they are cached.
     """
     cached = Path(rows.cache_files[0]["filename"])
     cells = len(Columns(rows.column_names).sentences) * len(rows)
@@ -124,7 +135,7 @@ def open_token_tables(
 
 
 def _open(path: Path, cells: int, dtype: str) -> TokenizedTable | None:
-    """Return a table, or None if there is none or it is damaged."""
+    """Return a table; None if it is missing or damaged."""
     with contextlib.suppress(OSError, ValueError):
         return TokenizedTable(path, cells, dtype)
     return None

@@ -59,7 +59,7 @@ class _Repeats:
 @strict
 @dataclass(kw_only=True)
 class CacheSummary:
-    """What is known about the rows of a training file besides the rows themselves."""
+    """A summary of the rows of a training file."""
 
     columns: list[str]
     dropped: int = schema.count()
@@ -71,7 +71,7 @@ class CacheSummary:
     repeats: _Repeats
 
 
-READER_VERSION = 10  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 10  # to be increased if the readers change the rows of a file; old cache files are then ignored
 
 BATCH_ROWS = 10_000
 
@@ -86,7 +86,7 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 
 
 def cache_key(path: Path, sha256: str) -> str:
-    """Return the cache key of a file with this digest. Of its name, only the format and the delimiter count."""
+    """Return the cache key of a file with this digest. It depends on the name only by the format and the delimiter."""
     identity = [sha256, format_of(path), delimiter_of(path), READER_VERSION]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
@@ -94,7 +94,7 @@ def cache_key(path: Path, sha256: str) -> str:
 def write_cache(cached: Path, table: Table, sha256: str) -> dict[str, Any]:
     """Write the rows of a file to `cached` atomically, and return a summary of them.
 
-    Raises UserError, and writes nothing, unless the bytes that were read have the digest that `cached` is named by.
+    Raises UserError and writes nothing if the bytes that were read do not have the digest in the name of `cached`.
     """
     with _explained(cached.parent), atomic_file(cached) as file:
         summary = _write_stream(file, table, *read_rows(table))
@@ -106,8 +106,8 @@ def write_cache(cached: Path, table: Table, sha256: str) -> dict[str, Any]:
 def write_rows(folder: Path, table: Table) -> tuple[Path, str, dict[str, Any]]:
     """Write the rows of an object to a file in the cache folder; return its path, their digest and a summary.
 
-    The file is named by the digest of the columns' roles and the rows as JSON lines, so a file of the same rows is
-    replaced. If reading or writing fails, nothing is left.
+    The file is named after the digest of the columns' roles and the rows as JSON lines, so a file with the same rows
+    is replaced. If reading or writing fails, no file remains.
     """
     header, rows = read_rows(table)
     digest = hashlib.sha256(f"{json.dumps(header.roles)}\n".encode())
@@ -128,7 +128,7 @@ def write_rows(folder: Path, table: Table) -> tuple[Path, str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Raise UserError in place of the system's refusal to write to the cache folder."""
+    """Raise UserError instead of an OSError if the cache folder cannot be written to."""
     try:
         yield
     except OSError as error:
@@ -170,7 +170,7 @@ def _write_stream(file: BinaryIO, table: Table, header: Header, complete: Iterat
 
 
 class RowCounts:
-    """What is counted while rows are read: repeated rows, labels, and what the columns of sentences contain."""
+    """Counts of repeated rows and labels, and what the columns of sentences contain, collected while rows are read."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -183,7 +183,7 @@ class RowCounts:
             counter.add(rows)
 
     def problems(self, table: Table) -> list[ColumnProblem]:
-        """Return what is probably wrong with the columns of the table from which the rows are."""
+        """Return the probable faults of the columns of the table from which the rows come."""
         named = header_problems(table.path, self.header.names)
         return [*named, *self.contents.problems(table.leave_out), *score_problems(self.header)]
 
@@ -209,7 +209,7 @@ def read_summary(cached: Path) -> dict[str, Any] | None:
     summary = None
     # The file does not exist, a crash truncated it, or another program changed it. It is then written again.
     with contextlib.suppress(OSError, pa.ArrowException, KeyError, ValueError):
-        open_input(cached).close()  # raises OSError for a pipe, which would be waited for
+        open_input(cached).close()  # raises OSError for a pipe, which would wait for data
         with pa.memory_map(str(cached)) as file:
             for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
                 summary = metadata and parse(CacheSummary, metadata["summary"])
@@ -226,7 +226,7 @@ def memory_map(cached: Path) -> "Dataset":
 logger = logging.getLogger(__name__)
 
 NUMBER, AFTER_DROPPED = "number", "after_dropped"
-"""Columns of a cache file beside those of the roles: the number of a row in its file or object, and whether rows with
+"""Further columns of a cache file, besides the roles: the number of a row in its file or object, and whether rows with
 blank cells were dropped directly before it."""
 
 
@@ -234,19 +234,23 @@ blank cells were dropped directly before it."""
 class TrainingData:
     """The sentences of one training file, or of one Python object.
 
-    dataset: a table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
-    negatives, all strings; or with labels, `label` (a string of `columns.CLASSES`), `score` (a number) or `class` (a
-    string) as the last column.
-    name: the path, or the name and the kind of the object, for messages and for the record of a run.
-    columns: the names of the columns in the file (`text` for a txt file).
-    dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few
-    dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
-    repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
-    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. problems:
-    descriptions of columns that are probably not what they are taken for (`dcpcse.data.checks`).
-    sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
-    the rows of an object.
-    places: a table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
+    Args:
+        dataset: A table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
+            negatives, all strings; or with labels, `label` (a string of `columns.CLASSES`), `score` (a number) or
+            `class` (a string) as the last column.
+        name: The path, or the name and the kind of the object, for messages and for the record of a run.
+        columns: The names of the columns in the file (`text` for a txt file).
+        dropped: Number of rows dropped because of a blank cell.
+        dropped_lines: Line numbers, from 1, of the first few dropped rows (in a JSON array, item numbers; in an
+            object, row numbers).
+        unit: `line`, `item` or `row`.
+        repeats: Counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
+        classes: Label → number of rows, for the labels that occur.
+        scores: The smallest and the largest score.
+        problems: Descriptions of columns that are probably misread (`dcpcse.data.checks`).
+        sha256: Digest of the bytes of the file from which these rows were read (the file may have changed since), or
+            of the rows of an object.
+        places: A table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
     """
 
     name: str
@@ -268,7 +272,8 @@ class TrainingData:
     ) -> "TrainingData":
         """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped.
 
-        documents: whether blank rows separate documents; no warning reports them then.
+        Args:
+            documents: Whether blank rows separate documents; they are then not reported.
         """
         rows, places = memory_map(cached), [NUMBER, AFTER_DROPPED]
         facts = {key: tuple(value) if isinstance(value, list) else value for key, value in summary.items()}
@@ -285,7 +290,7 @@ class TrainingData:
 
     @property
     def roles(self) -> Columns:
-        """The columns of the dataset, with the summary of the labels that methods need."""
+        """The columns of the dataset, with the summary of labels that methods need."""
         return Columns(self.dataset.column_names, self.classes, self.scores)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -303,7 +308,7 @@ class TrainingData:
         return [{"row": row, unit: number, **text} for row, number, text in zip(rows, numbers, texts, strict=True)]
 
     def breaks(self) -> Sequence[int]:
-        """Return the rows before which rows with blank cells were dropped, as between documents."""
+        """Return the rows before which rows with blank cells were dropped; these can separate documents."""
         return self.places.with_format("numpy")[AFTER_DROPPED][:].nonzero()[0].tolist()
 
 
@@ -313,10 +318,15 @@ def load_training_file(
     """Load a training file, from the cache folder if an earlier call has read it.
 
     The cache folder is `cache_dir`, by default `dcpcse` in the cache folder of `datasets`; no other files are written.
-    A cached file is found by the digest of its bytes. refresh: read the file again even if it is cached. Rows with
-    blank cells are dropped, and one warning reports them, unless they separate documents (documents). Raises UserError
-    if the file is not valid training data (with file and line), if it changes while it is read, or if the cache folder
-    is not writable.
+    A cached file is found by the digest of its bytes. Rows with blank cells are dropped, and one warning reports them
+    unless `documents` is true.
+
+    Args:
+        refresh: Read the file again even if it is cached.
+
+    Raises:
+        UserError: If the file is not valid training data (with file and line), if it changes while it is read, or if
+            the cache folder is not writable.
     """
     path = Path(path)
     reader_of(path)  # checks first that the file exists and has a supported extension
@@ -337,7 +347,7 @@ def distinct_sentences(path: str | Path) -> tuple[str, ...]:
 
 
 LARGE_BYTES = 100 * 10**6
-"""Size of a cached file from which on the log names the file."""
+"""Size of a cached file above which the log names the file."""
 
 
 def load_training_data(
@@ -352,13 +362,19 @@ def load_training_data(
 
     The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
     without names have scores if the third cell of the first row is a number or a boolean, labels if it `is_relation`;
-    rows of two have classes if the second cell of the first row is a number.
-    None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
+    rows of two have classes if the second cell of the first row is a number. None, NaN and blank cells are the same:
+    their rows are dropped, and one warning reports them.
 
-    Rows are written to the cache folder while they are read, so that memory is bounded, and the file is named by their
-    digest: the same rows, from whatever object, are one file. cache_dir, refresh, documents: see `load_training_file`;
-    an object is always read. name: the name of the object in messages. Raises UserError if the object is not valid
-    training data (with row and column), or if the cache folder is not writable.
+    Rows are written to the cache folder while they are read, so that memory is bounded. The file is named after their
+    digest, so that the same rows, from whatever object, are written to one file.
+
+    Args:
+        cache_dir, refresh, documents: See `load_training_file`; an object is always read.
+        name: The name of the object in messages.
+
+    Raises:
+        UserError: If the object is not valid training data (with row and column), or if the cache folder is not
+            writable.
     """
     if isinstance(data, (str, PathLike)):
         return load_training_file(path(name, data), cache_dir, refresh=refresh, documents=documents)

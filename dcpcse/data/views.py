@@ -1,4 +1,4 @@
-"""Views, the texts of an example that a loss compares, and augmentations, which change a text at random."""
+"""Views (the texts of an example that a loss compares) and augmentations (random changes of a text)."""
 
 import hashlib
 import math
@@ -18,8 +18,10 @@ class Augmentation:
     """A random change of a sentence; the base class changes nothing.
 
     The methods receive the tokens of a sentence, at least one, without special tokens, padding or template tokens.
-    whole_text: whether `edit` receives all tokens of a text instead of those that --max_seq_length leaves. If it then
-    returns more than these, as many adjacent ones are chosen at random.
+
+    Args:
+        whole_text: Whether `edit` receives all tokens of a text instead of the first --max_seq_length. If it then
+            returns more tokens than that, a random span of adjacent tokens is used.
     """
 
     whole_text: ClassVar[bool] = False
@@ -55,7 +57,7 @@ class TokenShuffling(Augmentation):
 
 @dataclass(frozen=True)
 class Crop(Augmentation):
-    """Keep a random span of adjacent tokens; `share` is the share of the text's tokens in it, rounded up.
+    """Keep a random span of adjacent tokens; `share` is its share of the text's tokens, rounded up.
 
     Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022), which calls this
     independent cropping.
@@ -122,10 +124,12 @@ def _chosen(indices: Sequence[int] | Tensor, size: int) -> Tensor:
 class View:
     """One view of an example: its role in the loss, the column it reads, its templates and its augmentation.
 
-    templates: indices of the templates. If there are none, the sentence is encoded without a template; if there are
-    several, one of them is drawn for each text. augmentation: a random change of the sentence. blank: whether the
-    blank that a template has before the sentence belongs to the sentence's first word, as in plain text; otherwise it
-    is left out, as in the training of PromptBERT's public code.
+    Args:
+        templates: Indices of the templates. If there are none, the sentence is encoded without a template; if there
+            are several, one of them is drawn for each text.
+        augmentation: A random change of the sentence.
+        blank: Whether the space that a template has before the sentence belongs to the sentence's first word, as in
+            plain text; otherwise it is left out, as in the training of PromptBERT's public code.
     """
 
     name: str
@@ -145,7 +149,7 @@ class View:
     def random(self, seed: int, epoch: int, row: int) -> Random:
         """Return the random generator for the augmentation of a row.
 
-        Its numbers are the same in every process and resumed run, and for every batch size.
+        The random numbers are the same in every process and resumed run, and for every batch size.
         """
         return Random(f"{seed} {epoch} {row} {self.name}")
 
@@ -164,8 +168,10 @@ def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[Vie
     """Return the views of SimCSE: anchor and positive, and the hard negatives if the data have any.
 
     Data of one column are unsupervised: both views are the same sentence, and dropout makes their embeddings differ.
-    templates: number of templates; the anchor uses the first, and the other views use the last (PromptBERT, section
-    4.3).
+
+    Args:
+        templates: Number of templates; the anchor uses the first, and the other views use the last (PromptBERT,
+            section 4.3).
     """
     require_anchor(columns)
     first, last = ((0,), (templates - 1,)) if templates else ((), ())

@@ -15,7 +15,7 @@ SUPPORTED_VERSIONS = Path(__file__).parent / "supported.txt"
 """One requirement per line; setup.py reads the same file."""
 
 MIN_FREE_GB = 5
-"""Free disk space in GB below which a warning is given: a complete training state of BERT-base takes 1.3."""
+"""Free disk space in GB below which a warning is given; a complete training state of BERT-base takes 1.3 GB."""
 
 _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
 

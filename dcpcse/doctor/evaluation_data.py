@@ -1,4 +1,4 @@
-"""Checks of evaluation data, which are read as for evaluation, and of their sentences in a training file."""
+"""Checks of evaluation data, which are read as for an evaluation, and of their sentences in training files."""
 
 import contextlib
 import re
@@ -93,11 +93,12 @@ def check_retrieval(path: Path, settings: CheckSettings) -> Findings:
 
 
 _OTHERS = re.compile(r"[\W_]+")
-"""All ASCII characters but letters and digits. (In other scripts, `\\W` would also match vowel signs and accents.)"""
+"""All ASCII characters except letters and digits. (In other scripts, `\\W` would also match vowel signs and
+accents.)"""
 
 
 def key(text: str) -> int | None:
-    """Return a 64-bit hash of the letters and digits of a text, without regard to case; None if it has none.
+    """Return a 64-bit hash of the letters and digits of a text, ignoring case; None if it has none.
 
     Marks on letters, such as the vowel signs of Indic scripts, belong to the letters. It does not matter whether a
     letter and its marks are one character or several.
@@ -108,7 +109,7 @@ def key(text: str) -> int | None:
     else:
         categories = ((letter, unicodedata.category(letter)[0]) for letter in unicodedata.normalize("NFC", text))
         letters = "".join(letter for letter, category in categories if category in "LMN")
-        # Without letters, only marks are left of emoji.
+        # Without letters, only marks remain of emoji.
         letters = letters if any(map(str.isalnum, letters)) else ""
     return hash(letters) if letters else None
 

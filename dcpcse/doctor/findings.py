@@ -14,10 +14,12 @@ SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>",
 class CheckSettings:
     """Settings of all checks, from the command line.
 
-    tokenizer: a tokenizer of the package tokenizers, or None to count words. batch: number of rows in a batch.
-    base: path of the frozen encoder of a model folder. evaluated: key of each sentence in the evaluation data among
-    the paths → its task (see `overlap`). progress: a function that wraps an iterable in a progress bar, given the
-    number of steps and a name.
+    Args:
+        tokenizer: A tokenizer of the package tokenizers, or None to count words.
+        batch: Number of rows in a batch.
+        base: Path of the frozen encoder of a model folder.
+        evaluated: Key of each sentence in the given evaluation data → its task.
+        progress: A function that wraps an iterable in a progress bar, given the number of steps and a name.
     """
 
     max_seq_length: int = 32
@@ -29,7 +31,7 @@ class CheckSettings:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id of the token that stands for what the tokenizer does not know; None if there is none."""
+        """The id of the unknown token; None if the tokenizer has none."""
         model = json.loads(self.tokenizer.to_str())["model"]
         token = model.get("unk_token")
         return model.get("unk_id") if token is None else self.tokenizer.token_to_id(token)
@@ -54,8 +56,11 @@ spoils the result.
 class Finding:
     """One line of the output.
 
-    what: the subject in a word or two. lines: numbers of the first lines that the finding concerns. count: how many
-    lines it concerns. unit: name of the items counted, if they are not lines.
+    Args:
+        what: The subject in a word or two.
+        lines: Numbers of the first lines that the finding concerns.
+        count: Number of lines that the finding concerns.
+        unit: Name of the items counted, if they are not lines.
     """
 
     level: str

@@ -1,4 +1,4 @@
-"""Checks of an encoder folder, a PEFT adapter, or a model folder, which may be that of a run or a checkpoint."""
+"""Checks of an encoder folder, a PEFT adapter, or a model folder, including folders of runs and checkpoints."""
 
 import contextlib
 from pathlib import Path
@@ -110,7 +110,7 @@ def _tokenizer(path: Path) -> Findings:
 
 
 def _first_token(path: Path) -> Findings:
-    """Check that texts begin with [CLS] if the encoder represents them by it, as a plain encoder does by default."""
+    """Check that texts begin with [CLS] if the encoder represents them by [CLS], the default of plain encoders."""
     from dcpcse.encoders.backbones import load_tokenizer  # imports torch; not for training files
     from dcpcse.encoders.pooling import POOLERS
     from dcpcse.encoders.storage.load_options import LoadOptions
@@ -222,12 +222,12 @@ def check_run(path: Path, settings: CheckSettings) -> Findings:
         return
     for folder in checkpoints_in(path).values():
         found = list(_checkpoint(folder))
-        if folder.is_dir():  # otherwise a running training has removed it since it was listed
+        if folder.is_dir():  # otherwise a running training has just removed it
             yield from found
 
 
 def _checkpoint(folder: Path) -> Findings:
-    from dcpcse.training.checkpoints import require_whole  # imports torch; it opens only pickles of tensors
+    from dcpcse.training.checkpoints import require_whole  # imports torch; only pickles of tensors are opened
 
     try:
         step = require_whole(folder).step

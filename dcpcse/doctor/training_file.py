@@ -21,7 +21,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import MOST_LINE_BYTES
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
-"""Cells that other readers take for missing values; dcpcse reads them as text."""
+"""Cells that other readers read as missing values; dcpcse reads them as text."""
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 10_000
@@ -255,7 +255,7 @@ class _SentenceCounts:
 
 
 _COUNTED = {"words": " (separated by blanks)", "tokens": " (including special tokens)"}
-"""What is counted, as a remark on its lengths."""
+"""Unit of the lengths → remark on the unit."""
 
 
 def _percent(share: float) -> str:

@@ -35,9 +35,9 @@ class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
     Attributes:
         rate: Dropout rate of the prompts, drawn for each text.
         seed: (1,) int64, key of the masks (`dcpcse.encoders.philox`); None without dropout.
-        first_prompts: (N,) int32, index of the first prompt of each text in the table; None if every text has all of
-            them.
-        prompt_counts: (N,) int32, number of prompts of each text; None if every text has all of them.
+        first_prompts: (N,) int32, index of the first prompt of each text in the table; None if every text has all
+            prompts of the table.
+        prompt_counts: (N,) int32, number of prompts of each text; None if every text has all prompts of the table.
         most_prompts: Largest number of prompts of a text.
     """
 
@@ -96,17 +96,17 @@ class PackedAttention(Protocol):
 
 
 Bias = Callable[[Tensor, Tensor], Tensor]
-"""Function from queries and keys, each (N, heads, L, head_dim), to what is added to their scores.
+"""Function from queries and keys, each (N, heads, L, head_dim), to numbers that are added to their scores.
 
 Its result broadcasts to (N, heads, L, L).
 """
 
 
 class ForwardPass:
-    """What the layers share in one forward pass: their attention masks, and the number of layers that have begun.
+    """State that the layers share in a forward pass: attention masks, and the number of layers that have begun.
 
     Attributes:
-        unnumbered: The attention modules without a number of their layer, in the order in which they were called.
+        unnumbered: The attention modules without a layer number, in the order in which they were called.
             Layers that share their weights (ALBERT) are one module that is called several times.
     """
 
@@ -122,7 +122,7 @@ class ForwardPass:
         return number
 
     def mask(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return the mask of layers with so many prompts and this window; the first of them calls `make`.
+        """Return the mask for a number of prompts and a window; it is made by `make` once and then shared.
 
         Args:
             prompts: Number of prompts P.
@@ -153,7 +153,7 @@ def prefix_attention(
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
-    Prompts have neither queries nor positions; every token attends to all prompts, whatever the mask or window.
+    Prompts have neither queries nor positions. Every token attends to all prompts, regardless of mask and window.
 
     Args:
         module: The attention module.
@@ -162,14 +162,14 @@ def prefix_attention(
         value: As `query`.
         attention_mask: Boolean (N, 1, L, L); None if nothing is masked.
         prefix: The keys and values of all layers; None without prompts.
-        prefix_mask: Boolean (N, P), which prompts belong to each row; None if every row has all prompts.
+        prefix_mask: Boolean (N, P), true at the prompts that belong to a row; None if every row has all prompts.
         packing: If given, the sequences follow one another in one row, and there is no mask.
-        kernels: Attention over the same packed sequences by kernels, used wherever they support it.
-        sliding_window: The smallest distance at which two tokens no longer attend to each other; a given
+        kernels: Kernels for attention over the packed sequences, which are used if they support the inputs.
+        sliding_window: Two tokens attend to each other only if their distance is below this number. A given
             `attention_mask` already includes the window.
-        forward_pass: If given, layers that need the same mask share it; required for the prefix of all layers if the
-            module has no number.
-        bias: What relative positions add to the scores of tokens; nothing is added to those of prompts.
+        forward_pass: If given, layers share equal masks. It is required if there is a prefix and the modules have no
+            layer numbers.
+        bias: What relative positions add to the scores of tokens; nothing is added to the scores of prompts.
         kwargs: Further arguments of transformers' `sdpa_attention_forward`.
 
     Returns:
@@ -221,7 +221,8 @@ def _within(window: int, length: int, mask: Tensor | None, device: torch.device)
 def _with_prompts(mask: Tensor | None, prefix_mask: Tensor | None, prompts: int, length: int) -> Tensor | None:
     """Prepend columns for the prompts to a mask that broadcasts to (N, 1, length, length).
 
-    prefix_mask: boolean (N, prompts), which prompts each row sees; None if every row sees all of them.
+    Args:
+        prefix_mask: Boolean (N, prompts), true at the prompts that a row sees; None if every row sees all prompts.
     """
     if prefix_mask is None:
         return None if mask is None else F.pad(mask, (prompts, 0), value=True)
@@ -243,7 +244,7 @@ def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Te
     if attention_mask is None:
         return None
     if not attention_mask.is_cpu:
-        kwargs["allow_is_bidirectional_skip"] = False  # it would read from a GPU whether anything is masked
+        kwargs["allow_is_bidirectional_skip"] = False  # checking whether anything is masked would wait for the GPU
     return sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
 
 

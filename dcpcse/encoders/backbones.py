@@ -46,8 +46,8 @@ class Backbone:
         model: The encoder.
         tokenizer: Its tokenizer.
         source: Where it was loaded from.
-        pooler: The pooler of its checkpoint; None if there is none.
-        lm_head: Its masked-LM head; None if it was not loaded.
+        pooler: The pooler of the checkpoint, or None.
+        lm_head: The masked-LM head of the checkpoint; None if it was not loaded.
     """
 
     model: PreTrainedModel
@@ -70,8 +70,8 @@ def load_backbone(
 
     Args:
         name_or_path: Folder or hub id of the encoder.
-        tokenizer: Location of the tokenizer. None: that of the encoder.
-        config: Location of the configuration. None: that of the encoder.
+        tokenizer: Location of the tokenizer. None: the location of the encoder.
+        config: Location of the configuration. None: the location of the encoder.
         lm_head: None loads no masked-LM head, "checkpoint" loads the head of this checkpoint, "new" initialises a new
             head, and any other value names the checkpoint to load the head from.
         options: Revision, cache and token for the Hub.
@@ -117,7 +117,7 @@ def build_backbone(
         options: Revision, cache and token for the Hub.
 
     Raises:
-        UserError: As `load_backbone` does.
+        UserError: As in `load_backbone`.
     """
     options = options or LoadOptions()
     settings = _config(folder, options)
@@ -137,20 +137,19 @@ def load_recorded(
 
     Args:
         folder: The model folder.
-        record: Its manifest.
-        base: Current location of the frozen encoder. None: the recorded one.
+        record: The manifest of the folder. base: Current location of the frozen encoder. None: the recorded one.
         options: Revision, cache and token for the Hub.
 
     Raises:
-        UserError: If the loaded encoder is a different one, or if a base is given for a folder that contains its own
-            encoder.
+        UserError: If the loaded encoder differs from the recorded one, or if a base is given for a folder that
+            contains an encoder.
     """
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)
     if base is not None:
         raise UserError(f"{folder} contains its own trained encoder; leave out {spell('base')}")
     encoder_folder = backbone_path(Path(folder), record["backbone"])
-    if not (encoder_folder / WEIGHTS).is_file():  # a model folder contains no pickles, and none is read in its place
+    if not (encoder_folder / WEIGHTS).is_file():  # a model folder contains no pickles, so none is read instead
         raise UserError(f"{encoder_folder / WEIGHTS} is missing; the model folder is not complete: copy it again")
 
     def require_same(source: EncoderSource) -> None:
@@ -193,8 +192,8 @@ def require_trained_head(lm_head: str) -> None:
 class LMHead(nn.Module):
     """The masked-LM head of any architecture, applied to hidden states.
 
-    It owns the checkpoint's masked LM, in which a pass-through replaces the encoder. The head therefore runs its
-    original code (transform, bias, tied weights), which is not reimplemented here.
+    It contains the checkpoint's masked LM, in which a pass-through replaces the encoder. The head therefore runs its
+    original code (transform, bias, tied weights).
     """
 
     def __init__(self, masked_lm: PreTrainedModel) -> None:
@@ -209,7 +208,7 @@ class LMHead(nn.Module):
         return self.masked_lm(inputs_embeds=inputs_embeds).logits[0].to(hidden)
 
     def untie(self) -> None:
-        """Give the decoder its own copy of the weights, so that training the head leaves the embeddings unchanged."""
+        """Give the decoder a copy of the weights, so that training the head leaves the embeddings unchanged."""
         decoder = self.masked_lm.get_output_embeddings()
         decoder.weight = nn.Parameter(decoder.weight.detach().clone())
 
@@ -242,13 +241,13 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
             f"{name_or_path} is a {config.model_type} model, not an encoder; give an encoder such as BERT or RoBERTa"
         )
     require_plain_config(name_or_path, config)
-    # Both change no vector, but with other values a tuple is returned, or texts of most lengths fail.
+    # Neither setting changes a vector, but with other values a tuple is returned, or texts of most lengths fail.
     config.return_dict, config.chunk_size_feed_forward = True, 0
     return config
 
 
 def _commit(repo_id: str, options: LoadOptions) -> str | None:
-    """Return the commit of a repository whose configuration was just read; by it, the cache names its folders."""
+    """Return the commit of a repository whose configuration was just read; the cache names folders after commits."""
     cached_file = try_to_load_from_cache(repo_id, CONFIG, options.cache_dir, options.revision)
     return Path(cached_file).parent.name if isinstance(cached_file, str) else options.revision
 
@@ -298,9 +297,9 @@ def fitting_tokenizer(
 
 
 def _find_weights(name_or_path: str, options: LoadOptions) -> WeightFiles | None:
-    """Return the weight files of a folder, or of a repository on the Hub, from which pickles are then downloaded.
+    """Return the weight files of a folder or of a repository on the Hub, downloading them if they are pickles.
 
-    Return None if there are none, or if the name is that of neither.
+    Return None if there are no weight files, or if the name is neither a folder nor a repository.
     """
     if not hub.is_hub_id(name_or_path):
         return find_weights(Path(name_or_path))
@@ -322,7 +321,7 @@ def _load(
         raise UserError(f"cannot load the encoder {name_or_path!r}: {NO_WEIGHTS}")
     # Always float32: by default, transformers uses the dtype of the file, which would change the scores.
     how = {"config": config, "dtype": torch.float32, "output_loading_info": True, **NO_CODE}
-    how["ignore_mismatched_sizes"] = True  # they are refused below; transformers' error does not name them
+    how["ignore_mismatched_sizes"] = True  # raised below: transformers' error does not name the weights
     with _user_errors(name_or_path, "encoder"), quiet():
         if weights is not None and weights.pickled:
             model, info = _from_pickles(auto, weights, how)
@@ -345,7 +344,7 @@ def _from_pickles(auto: type, weights: WeightFiles, how: Mapping[str, Any]) -> t
         kind = type(auto.from_config(how["config"], **NO_CODE))
     model, info = kind.from_pretrained(None, state_dict=weights.read_pickles(), **how)
     for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()  # until then, many of them are mapped from a file that may change
+        tensor.data = tensor.data.clone()  # until then, many tensors are mapped from a file that may change
     notify(f"{weights.files[0].parent / weights.name}: a pickle; its tensors were read without running code in it")
     return model, info
 
@@ -431,7 +430,7 @@ def _load_masked_lm(
 
 
 def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
-    """Remove and return the model's pooler, which would take time and seem to be trained although no loss uses it."""
+    """Remove and return the model's pooler, which no loss uses: it would take time and seem to be trained."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = None
@@ -439,7 +438,7 @@ def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
 
 
 class _LinearPooler(nn.Module):
-    """ALBERT's pooler, of which transformers applies the first token's selection and tanh outside of the module."""
+    """ALBERT's pooler with the first token's selection and tanh, which transformers applies outside of the module."""
 
     def __init__(self, dense: nn.Linear) -> None:
         super().__init__()
@@ -486,7 +485,7 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' load report and progress bars; this module checks the same facts and raises errors."""
+    """Silence transformers' load report and progress bars; this module checks the loaded weights itself."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     bars = transformers_logging.is_progress_bar_enabled()
@@ -506,9 +505,9 @@ _LOCK = thread_lock()
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into eval mode for the duration of the context.
+    """Put a module into eval mode within the context.
 
-    If contexts overlap in several threads, the last one to end restores the mode from before the first.
+    If contexts of several threads overlap, the end of the last one restores the mode from before the first.
     """
     with _LOCK:
         before = _EVALUATING.setdefault(module, [])

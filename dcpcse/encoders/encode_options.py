@@ -1,4 +1,4 @@
-"""The options of encoding, which everything that encodes takes whole, and what they do to finished vectors.
+"""The options of encoding, which every function and command that encodes takes, and their effect on vectors.
 
 torch is not imported, because encoding with an ONNX file does not need it.
 """
@@ -24,7 +24,7 @@ SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
 
 
 class CommonKeywords(TypedDict, total=False):
-    """The keywords that all functions below have; a new option is added here."""
+    """The keywords that all functions have; a new option is added here."""
 
     max_length: int | None
     without: Collection[int]
@@ -38,7 +38,7 @@ class FurtherKeywords(CommonKeywords, total=False):
 
 
 class UnsizedKeywords(CommonKeywords, total=False):
-    """The keywords of functions with several sizes in place of `truncate_dim`."""
+    """The keywords of functions that take several sizes instead of `truncate_dim`."""
 
     batch_size: int | None
     normalize: bool | None
@@ -52,17 +52,17 @@ class EncodeKeywords(FurtherKeywords, UnsizedKeywords, total=False):
 class EncodeOptions(Options):
     """How texts are encoded.
 
-    Functions of the Python interface take the fields as keywords, commands inherit them as options, and both hand the
-    whole object on. A new option is a field here and a keyword above; commands, indexes and records have it then. It
-    takes effect in `SentenceEncoder.tokenize` or `SentenceEncoder.finish`, and in `OnnxEncoder`.
+    Functions of the Python interface take the fields as keywords, commands inherit them as options, and both pass on
+    the whole object. A new option is a field here and a keyword above; commands, indexes and records then include it.
+    Its effect is implemented in `SentenceEncoder.tokenize` or `SentenceEncoder.finish`, and in `OnnxEncoder`.
 
     Args:
         batch_size: Maximum number of texts in a batch.
-        normalize: Whether vectors are scaled to unit length; None as the setting of the model says.
+        normalize: Whether vectors are scaled to unit length. None: the setting of the model.
         max_length: Number of tokens to which texts are truncated, including special tokens; None for the model's
             maximum (`max_tokens`), with a warning that reports the number of truncated texts.
         truncate_dim: Number of first values to which vectors are shortened before they are scaled.
-        without: Token ids to remove from all texts, except special tokens.
+        without: Ids of the tokens to remove from all texts; special tokens are kept.
         show_progress: Whether to show a progress bar.
     """
 
@@ -103,15 +103,15 @@ class EncodeOptions(Options):
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
-        """Return the options that a record contains among other entries; those that it lacks have their defaults."""
+        """Return the options that a record contains among other entries; options that it lacks have their defaults."""
         names = {kind.name for kind in fields(cls) if kind.init}
         return cls(**{name: value for name, value in record.items() if name in names and value is not None})
 
     def differing(self, recorded: "EncodeOptions") -> Iterator[tuple[str, Any, Any]]:
-        """Yield the name and the value of each option that is given, but recorded otherwise, and the recorded value.
+        """Yield, for each given option with a different recorded value, its name, its value and the recorded value.
 
         Args:
-            recorded: The options that a record contains. The recorded value is None for one that it lacks.
+            recorded: The recorded options. The recorded value of an option that is missing is None.
         """
         known = recorded.recorded()
         for name, value in self.recorded().items():
@@ -119,24 +119,32 @@ class EncodeOptions(Options):
                 yield name, value, known.get(name)
 
     def require_only(self, names: Collection[str], what: str) -> None:
-        """Raise OptionError for a given option that is not one of these names. what: what lacks it, for messages."""
+        """Raise OptionError if an option is given whose name is not one of these.
+
+        Args:
+            what: The object that lacks the option, for messages.
+        """
         for name in self.given():
             if name not in names:
                 raise OptionError(name, reason=f"is no option of {what}", remedy="leave it out")
 
     def encode_with(self, model: Any) -> Callable[[Sequence[str]], Any]:
-        """Return `model.encode` with these options; texts are its argument. Raises UserError if it has no `encode`.
+        """Return `model.encode` with these options, a function of texts. Raises UserError if it has no `encode`.
 
-        model: any object with `encode(sentences, batch_size=…)`. The default of batch_size is its
-        `default_batch_size`, or 128 if it has none.
+        Args:
+            model: Any object with `encode(sentences, batch_size=…)`. The default of batch_size is its
+                `default_batch_size`, or 128 if it has none.
         """
         size = getattr(encoder(model), "default_batch_size", 128)
         return partial(model.encode, **{"batch_size": size, **self.given()})
 
     def finish(self, vectors: np.ndarray, normalize: bool = False) -> np.ndarray:
-        """Return vectors (n, H), as a model computes them, shortened and scaled as these options say.
+        """Return the vectors (n, H) of a model, shortened and scaled as these options say.
 
-        normalize: the setting of the model. Vectors of zeros stay zero.
+        Vectors of zeros stay zero.
+
+        Args:
+            normalize: The setting of the model.
         """
         shortened = np.ascontiguousarray(vectors[:, : self.truncate_dim])
         if not (normalize if self.normalize is None else self.normalize):
@@ -147,8 +155,11 @@ class EncodeOptions(Options):
     def require_size(self, dimension: int, trained: Sequence[int], told: set[int]) -> None:
         """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`.
 
-        Log a warning if the model was not trained for this size. trained: the sizes that it was trained for. told:
-        the sizes with a warning so far; each gets one.
+        Log a warning if the model was not trained for this size.
+
+        Args:
+            trained: The sizes for which the model was trained.
+            told: The sizes for which the warning was already logged.
         """
         size = self.truncate_dim
         if size is None:
@@ -169,6 +180,6 @@ WITH_DEFAULTS = EncodeOptions()
 
 @dataclass(kw_only=True)
 class CosineOptions(EncodeOptions):
-    """How texts are encoded whose vectors are compared by cosine, on which `normalize` has no effect."""
+    """How texts are encoded if vectors are compared by cosine, so that `normalize` has no effect."""
 
     normalize: None = field(default=None, init=False)

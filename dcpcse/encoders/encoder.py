@@ -42,16 +42,15 @@ class Encoder(nn.Module):
 
     Args:
         backbone: The pretrained encoder.
-        prompt: Deep prompts; None without.
+        prompt: Deep prompts, or None.
         position_offset: Number of positions by which the text is shifted (in the published code, the prompt length).
-        shallow: Trained vectors at the slots of a template; None without.
-        cls_prompt: A trained vector that replaces the word embedding of the first token (D2CSE, section 3); None
-            without.
-        lora: Settings of an adapter, which a copy of the backbone gets that shares its weights
-            (`dcpcse.encoders.lora`).
+        shallow: Trained vectors at the slots of a template, or None.
+        cls_prompt: A trained vector that replaces the word embedding of the first token (D2CSE, section 3), or None.
+        lora: Settings of a LoRA adapter, or None. The adapter is added to a copy of the backbone that shares its
+            weights (`dcpcse.encoders.lora`).
         tuned: Whether the backbone is trained, and therefore saved with the model.
-        check_prompts: Whether the prompts must affect the output. A training may have destroyed its encoder, so that
-            no input affects the output: such a model still loads.
+        check_prompts: Whether to check that the prompts affect the output. Without the check, a model whose encoder
+            was destroyed in training, so that no input affects the output, can still be loaded.
 
     Raises:
         UserError: If the prompts do not affect the output of this backbone.
@@ -105,7 +104,7 @@ class Encoder(nn.Module):
 
     @property
     def uses_kernels(self) -> bool:
-        """Whether kernels compute attention over packed texts, on the present device and in this state of autocast."""
+        """Whether kernels compute attention over packed texts, on the current device and with the current autocast."""
         if not self.by_kernels:
             return False
         from dcpcse.encoders import prefix_kernel  # imports Triton, which may be missing
@@ -138,14 +137,15 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return the hidden states (N, L, H) of the last layer, as a tuple of one tensor.
 
-        All tensors are float32 or wider. Hidden states of padding are zero in a packed encoder, undefined otherwise.
+        All tensors are float32 or wider. Hidden states of padding are zero in a packed encoder and undefined in
+        others.
 
         Args:
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
             slots: Indices of the shallow prompts.
             prefix: The prefix of an earlier pass, for a second pass with the same prompts. None: a new one is drawn.
-            index: (N, L), the index of each token in the complete text, for texts of which a part is left out.
+            index: (N, L), the index of each token in the complete text, if parts of texts are left out.
             condition: (N, H), vectors that replace the output of the embedding layer at index 0; no position or type
                 embedding is added (DiffCSE).
             edits: Further changes to the output of the embedding layer.
@@ -305,7 +305,7 @@ class Encoder(nn.Module):
 
         Args:
             base: Folder or hub id of the frozen encoder.
-            revision: Its revision on the hub.
+            revision: Revision of the encoder on the hub.
         """
         if self.lora is not None:
             return self.lora.peft_config(base, revision), lora_weights(self.backbone)
@@ -315,7 +315,7 @@ class Encoder(nn.Module):
     def merged(self) -> "Encoder":
         """Return an encoder with the LoRA adapter added to its weights, which counts as trained.
 
-        The weights are copied; input vectors are shared.
+        The weights are copied, the trained input vectors are shared.
         """
         return Encoder(merged(self.backbone), shallow=self.shallow, tuned=True)
 
@@ -366,7 +366,8 @@ class Encoder(nn.Module):
     def trained(self) -> dict[str, Tensor]:
         """Return the trained tensors by their names in `trained.safetensors`.
 
-        Those with a file of their own are left out: the backbone, a LoRA adapter and the plain table of a deep prompt.
+        Tensors that are saved in other files are left out: the backbone, a LoRA adapter and the plain table of a deep
+        prompt.
         """
         tensors = {}
         if self.prompt is not None and self.prompt.projection is not None:
@@ -399,7 +400,8 @@ def _changes(
 ) -> Sequence[Change]:
     """Return the functions that change the output of the embedding layer.
 
-    first: (N,), flattened indices of the first tokens of the texts, where the condition is inserted.
+    Args:
+        first: (N,), flattened indices of the first tokens of the texts, where the condition is inserted.
     """
     changes: list[Change] = []
     if condition is not None:
@@ -423,7 +425,7 @@ def _unpacked(state: Tensor, packing: Packing | None, length: int) -> Tensor:
 
 
 def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the frozen weights of the encoders and LM heads in a module to a dtype; trained ones are unchanged.
+    """Convert the frozen weights of encoders and LM heads in a module to a dtype; trained weights are unchanged.
 
     Args:
         module: The module.

@@ -1,7 +1,7 @@
-"""Let frozen linear layers multiply by copies of their weights that are made once.
+"""Let frozen linear layers multiply by copies of their weights, which are made once.
 
 `prepacked` makes such copies in the memory layout that matrix products on a CPU need, and `half_precision` makes them
-in half precision. Both may be in use at the same time, in contexts that overlap in any order, also in several threads.
+in half precision. Both can be used at the same time, in contexts that overlap in any order, also in several threads.
 
 A matrix product on a CPU first copies its weight into blocks that fit the registers and caches of the processor. It
 does so in every call, since the weight may have changed. Frozen weights do not change, so oneDNN can reuse blocks that
@@ -22,10 +22,10 @@ from dcpcse.utils.private.models import pack_weight, packed_linear
 
 
 class Product(Protocol):
-    """What a layer computes, from a copy of its weights."""
+    """A computation of a layer's output from a copy of its weights."""
 
     def takes(self, input: Tensor, *args: Any, **kwargs: Any) -> bool:
-        """Return whether the product can be computed for this input, in the present state of autocast."""
+        """Return whether the product can be computed for this input, with the current autocast."""
         ...
 
     def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -37,7 +37,7 @@ _LOCK = thread_lock()
 
 
 class _Forward:
-    """Replacement for the forward method of a layer: the first product that takes the input, or its own."""
+    """Replacement for a layer's forward method: the first product that takes the input, or the original method."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.otherwise = layer.forward
@@ -51,7 +51,7 @@ class _Forward:
         return self.otherwise(input, *args, **kwargs)
 
     def hold(self, kind: Hashable, make: Callable[[], Product]) -> bool:
-        """Count a user of a kind of product, which is made for the first one. Return whether it was made."""
+        """Count a user of a kind of product; the first user makes the product. Return whether it was made."""
         self.users[kind] = self.users.get(kind, 0) + 1
         if self.users[kind] > 1:
             return False
@@ -77,7 +77,7 @@ def using_products(layers: Iterable[nn.Module], kind: Hashable, make: Callable[[
         make: Makes the product of a layer.
 
     Yields:
-        The number of products that this context has made.
+        The number of products that this context made.
     """
     held: list[tuple[nn.Module, _Forward]] = []
     new = 0
@@ -108,7 +108,7 @@ def frozen_linear_layers(module: nn.Module) -> Iterator[nn.Linear]:
 def is_frozen(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
     """Return whether the weights of a module are float32, need no gradient and belong to modules of these kinds."""
     return all(
-        # A part with another forward method of its own was changed by other code, such as accelerate's hooks.
+        # A part with a different forward method was changed by other code, such as accelerate's hooks.
         isinstance(vars(part).get("forward"), _Forward | None)
         and all(_is_frozen(part, parameter, kinds) for parameter in part.parameters(recurse=False))
         for part in module.modules()
@@ -125,7 +125,7 @@ def _is_frozen(part: nn.Module, parameter: nn.Parameter, kinds: Collection[type[
 
 
 LEAST_WEIGHTS = 256 * 256
-"""Minimum size of a prepacked matrix. Smaller ones do not benefit: a oneDNN call takes about 20 µs longer than MKL."""
+"""Minimum size of a prepacked matrix. Smaller matrices gain nothing: a oneDNN call takes 20 µs longer than MKL."""
 
 LEAST_ROWS = 64
 """Minimum number of input rows. With fewer rows, the time to read the weights dominates, whatever their layout."""
@@ -155,7 +155,7 @@ def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
         enabled: False changes nothing.
 
     Yields:
-        The number of layers that it prepacks.
+        The number of layers that this context prepacks.
     """
     layers = filter(_is_worth_it, frozen_linear_layers(module)) if enabled and _available() else ()
     with using_products(layers, "prepacked", _Prepacked) as new:

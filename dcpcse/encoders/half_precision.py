@@ -6,9 +6,9 @@ weights of layer normalisation and of embeddings, and neither does this module.
 
 The second half of this module computes all layers of a frozen BERT-like encoder in bfloat16 by one autograd function
 while its prompts are trained. Autocast keeps the sums of hidden states and layer normalisation in float32 and casts
-their results for every product. Here, hidden states and their gradients are bfloat16 between operations, and float32
-only inside each of them. The backward pass computes the gradients of hidden states and prompts only. Both passes start
-some ten kernels for a layer and nothing else, since starting them takes the CPU as long as the GPU needs to run them.
+their results for every product. Here, hidden states and their gradients are bfloat16 between operations and float32
+only within an operation. The backward pass computes the gradients of hidden states and prompts only. Both passes only
+start about ten kernels per layer, since the CPU needs as long to start a kernel as the GPU needs to run it.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ def in_half_precision(
 ) -> Iterator[int]:
     """Make the frozen linear layers of a module multiply by copies of their weights in a dtype under autocast.
 
-    The results are those of autocast, bit for bit, and without autocast those of the float32 weights, which are
-    unchanged and must not change within the context. The copies need half the memory of these weights. See
-    `frozen_linear_layers` for which layers are frozen.
+    Under autocast, the results are the same bit for bit as without the copies. Without autocast, layers use their
+    float32 weights, which are unchanged and must not change within the context. The copies need half the memory of
+    these weights. See `frozen_linear_layers` for which layers are frozen.
 
     Args:
         module: The module.
@@ -52,7 +52,7 @@ def in_half_precision(
             (`HalfStack`), whose results differ from autocast by rounding.
 
     Yields:
-        The number of layers that no other context of this dtype had in half precision.
+        The number of layers for which this context made copies, because no other context of this dtype had made them.
     """
     if dtype is None:
         yield 0
@@ -77,7 +77,7 @@ def in_half_precision(
 class _HalfPrecision:
     """The product of a linear layer with its weights in half precision, which are cast when they are first used.
 
-    made_of: state of the weights.
+    made_of: the state of the weights of which the copy was made.
     """
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
@@ -106,7 +106,7 @@ def _state(layer: nn.Linear, dtype: torch.dtype) -> object:
 
 HALF = torch.bfloat16
 MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "electra")
-"""Model types whose layers are those of BERT, with the same names."""
+"""Model types whose layers are the same as BERT's, with the same names."""
 
 
 def frozen_stacks(module: nn.Module) -> Iterator[nn.Module]:
@@ -124,7 +124,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _linear_layers(layer: nn.Module) -> list[nn.Module]:
-    """Return the maps to queries, keys, values and the output of attention, and those of the feed-forward part."""
+    """Return the linear layers of queries, keys, values, attention output, and both of the feed-forward part."""
     attention = layer.attention.self
     inner = [attention.query, attention.key, attention.value]
     return [*inner, layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]
@@ -135,10 +135,13 @@ Prompts = tuple[Tensor, Tensor]
 
 
 class StackPass(NamedTuple):
-    """What the layers share in a forward pass and its backward pass.
+    """Data that the layers share in a forward pass and its backward pass.
 
-    settings: those of attention. seed: (1,) int64, key of the masks of hidden states. rates: the two dropout rates of
-    hidden states of each layer. save: whether there will be a backward pass.
+    Args:
+        settings: The settings of attention.
+        seed: (1,) int64, key of the masks of hidden states.
+        rates: The two dropout rates of hidden states of each layer.
+        save: Whether there will be a backward pass.
     """
 
     settings: Any
@@ -147,7 +150,7 @@ class StackPass(NamedTuple):
     save: bool
 
     def masks(self, layer: int) -> Iterator[dict[str, Any]]:
-        """Yield what the two masks of hidden states of a layer depend on."""
+        """Yield the seed, number and rate of each of the two masks of hidden states of a layer."""
         for number, rate in enumerate(self.rates[layer]):
             yield {"seed": self.seed, "number": 2 * layer + number, "dropout": rate}
 
@@ -163,7 +166,9 @@ class Linear(NamedTuple):
 class HalfLayer:
     """The operations of one frozen layer on packed tokens (T, H), in bfloat16.
 
-    number: number of the layer, from 0. kernels: the functions of `prefix_kernel` and `layer_kernels`.
+    Args:
+        number: Number of the layer, from 0.
+        kernels: The functions of `prefix_kernel` and `layer_kernels`.
     """
 
     def __init__(self, layer: nn.Module, number: int, kernels: Any) -> None:
@@ -179,7 +184,7 @@ class HalfLayer:
         self.number = number
 
     def forward(self, states: Tensor, prompts: Prompts | None, run: StackPass) -> tuple[Tensor, list[Tensor]]:
-        """Return the hidden states after the layer, and what the backward pass needs."""
+        """Return the hidden states after the layer, and the tensors that the backward pass needs."""
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)
         inputs = torch.addmm(self.inputs.bias, states, self.inputs.transposed)
@@ -200,9 +205,11 @@ class HalfLayer:
         parts: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
-        """Return the gradient of the hidden states before the layer if it is wanted, and write that of the prompts.
+        """Write the gradient of the prompts; return the gradient of the states before the layer if it is wanted.
 
-        saved: what `forward` has returned. parts: where the parts of the prompts' gradient are written.
+        Args:
+            saved: The tensors that `forward` returned for the backward pass.
+            parts: Where the parts of the prompts' gradient are written.
         """
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)
@@ -222,10 +229,10 @@ class HalfLayer:
 
 
 class HalfStack:
-    """What a stack of frozen layers computes under autocast to bfloat16, from copies of its weights.
+    """Computes a stack of frozen layers under autocast to bfloat16, from copies of its weights.
 
-    It leaves the work to autocast, which is more precise, in inference mode, as in `encode`; and where there are no
-    kernels for it: for batches with padding, for the hidden states of all layers and for activation checkpointing.
+    Autocast computes the layers instead in inference mode, as in `encode`, because it is more precise, and where there
+    are no kernels: for batches with padding, for the hidden states of all layers and for activation checkpointing.
     """
 
     def __init__(self, stack: nn.Module) -> None:
@@ -310,7 +317,7 @@ class _Stack(torch.autograd.Function):
 
 
 def import_kernels() -> Any:
-    """Return the functions that start kernels; importing them needs Triton."""
+    """Return the functions that start kernels; the import needs Triton."""
     from dcpcse.encoders.layer_kernels import add_norm, add_norm_backward
     from dcpcse.encoders.prefix_kernel import run_backward, run_forward
 

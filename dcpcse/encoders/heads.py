@@ -14,7 +14,7 @@ from dcpcse.utils.errors import OptionError, UserError, spell
 
 
 def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
-    """Return the output of a head on pooled vectors, computed in the type of the head's weights.
+    """Return the output of a head for pooled vectors, computed in the type of the head's weights.
 
     Pooled vectors are float32 or wider, whatever the type of the encoder's weights. The head's weights may have
     another type, for example after `model.half()`; the output then has the type of the pooled vectors again.
@@ -102,7 +102,7 @@ class BatchNormMLP(nn.Module):
 
 
 class PretrainedPooler(nn.Module):
-    """The checkpoint's own pooler (dense and tanh, trained with next-sentence prediction) on a [CLS] vector (N, H)."""
+    """The checkpoint's pooler (dense and tanh, trained with next-sentence prediction) on a [CLS] vector (N, H)."""
 
     def __init__(self, pooler: nn.Module) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class DenseLayers(nn.Module):
 
     Args:
         layers: The linear layers.
-        activations: Class of torch.nn of each layer's activation, by name.
+        activations: Name of the class of torch.nn of each layer's activation.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], activations: Sequence[str]) -> None:
@@ -142,7 +142,7 @@ class DenseLayers(nn.Module):
 class MLMTransform(nn.Module):
     """The layers of a masked-LM head before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
 
-    PromptBERT's code (`org_mlp`) applies the checkpoint's own transform to the [MASK] vectors of the sentence and of
+    PromptBERT's code (`org_mlp`) applies the checkpoint's transform to the [MASK] vectors of the sentence and of
     the template, then subtracts the second from the first. It also trains the transform. The published score of 81.97
     for supervised BERT-base depends on this.
 

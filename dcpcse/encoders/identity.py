@@ -1,8 +1,8 @@
-"""The identity of an encoder and of a model: what it is, how it is recorded, and how it is checked at loading.
+"""The identity of an encoder and of a model: its definition, its record, and its check at loading.
 
-`dcpcse.json` records the frozen encoder of a model by digests of its weights (`EncoderSource`), and by the facts that
-identify its configuration and its tokenizer, so that an error can name the one that differs. `identity` returns all
-facts that determine the embeddings of a model.
+`dcpcse.json` records the frozen encoder of a model by digests of its weights (`EncoderSource`) and by facts about its
+configuration and tokenizer, so that an error can name the fact that differs. `identity` returns all facts that
+determine the embeddings of a model.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ WITHOUT_EFFECT = (
     *("classifier_dropout", "classifier_pooling", "seq_classif_dropout"),
     *("qa_dropout", "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
     *("sparse_prediction", "sparse_pred_ignore_index", "use_cache", "deterministic_flash_attn"),
-    # Outputs beside the last hidden state, which are requested where they are needed.
+    # Outputs besides the last hidden state, which are requested where they are needed.
     *("output_hidden_states", "output_attentions"),
     # Ids of tokens, since the tokenizer inserts them. `configuration` adds the padding id of RoBERTa's positions.
     *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
@@ -54,7 +54,7 @@ WITHOUT_EFFECT = (
 """Fields of a configuration that change neither vectors nor training. All fields in neither list are compared."""
 
 OF_HEADS = ("classifier_activation", "classifier_bias", "decoder_bias")
-"""Fields that change the vectors of a masked-LM head only."""
+"""Fields that only change the vectors of a masked-LM head."""
 
 
 ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
@@ -68,22 +68,23 @@ _CACHE: WeakKeyDictionary[nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictio
 
 
 class OtherEncoderError(UserError):
-    """Raised if the loaded encoder is not the one that the prompts were trained on."""
+    """Raised if the loaded encoder is not the encoder with which the prompts were trained."""
 
 
 @dataclass(frozen=True)
 class EncoderSource:
     """Origin of a frozen encoder, and its identity.
 
-    The last three are None if an earlier version recorded the source; `weights_file` is no part of the identity.
+    The last three fields are None if an earlier version recorded the source. `weights_file` does not belong to the
+    identity.
 
     Args:
         name_or_path: Folder or hub id.
         revision: Commit on the hub; None for a folder.
         model_type: As in the configuration.
         hidden_size: The dimension H of the hidden states.
-        fingerprint: Digest of its weights without their names, by which earlier versions identified an encoder.
-        weights: Digest of its weights with their names.
+        fingerprint: Digest of the weights without their names, by which earlier versions identified an encoder.
+        weights: Digest of the weights with their names.
         configuration: See `configuration`.
         weights_file: Name of the file with the weights, or of the index of several files, such as "pytorch_model.bin"
             for a pickle.
@@ -117,12 +118,12 @@ class EncoderSource:
 def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
     """Return the fields of an encoder's configuration that may change vectors, in a form that can be written to JSON.
 
-    Fields with the default value of their class are left out, so that a field that a later version of transformers
-    adds or removes makes no difference.
+    Fields with the default value of their class are left out, so that fields that a later version of transformers adds
+    or removes do not change the result.
 
     Args:
         model: The encoder.
-        head: Also return the fields of a masked-LM head.
+        head: Whether to include the fields of a masked-LM head.
     """
     values, defaults = plain_values(model.config), plain_values(type(model.config)())
     ignored = {*WITHOUT_EFFECT, *IN_TRAINING_ONLY, *(() if head else OF_HEADS)}
@@ -147,7 +148,7 @@ def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
     backend: the sha256 of its rules and vocabulary, as this version of tokenizers writes them; None for tokenizers
     written in Python. Other entries: each special token as text and id, and settings. Truncation and padding are left
-    out: they are those of the last call.
+    out, since they are settings of the last call.
     """
     special = {
         role: [
@@ -175,7 +176,7 @@ def fingerprint(model: nn.Module) -> str:
 def fingerprints(model: nn.Module) -> tuple[str, str]:
     """Return two sha256 of the shapes and float32 bytes of all weights: without their names, and with their names.
 
-    The first is the identity that earlier versions recorded; it is the same if layers are swapped. Poolers are
+    The first one, which earlier versions recorded, does not change if layers are swapped. Poolers are
     excluded, so that an encoder has the same fingerprints with and without its pooler.
     """
     state = {name: weight for name, weight in model.state_dict().items() if not name.startswith("pooler.")}
@@ -227,7 +228,7 @@ def require_recorded(
         folder: The model folder.
         recorded: The entry `base` of its manifest.
         source: The loaded encoder.
-        where: Where it was loaded from, for the message.
+        where: The location from which it was loaded, for the message.
         remedy: The last part of the message.
     """
     if (difference := next(base_differences(recorded, source), None)) is not None:
@@ -242,7 +243,7 @@ def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iter
     """Yield a description of each difference between a recorded base and a loaded encoder.
 
     Args:
-        recorded: The entry `base` of a manifest. One of an earlier version is compared by the weights without their
+        recorded: The entry `base` of a manifest. If an earlier version wrote it, weights are compared without their
             names.
         source: The loaded encoder.
     """
@@ -277,7 +278,7 @@ def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any
 
 
 def tell_unrecorded(folder: str | Path, record: Mapping[str, Any]) -> None:
-    """Log what could not be checked in a folder of an earlier version, if anything.
+    """Log what could not be checked in a folder that an earlier version wrote, if anything.
 
     Args:
         folder: The model folder.
@@ -303,8 +304,8 @@ def configuration_differences(recorded: Mapping[str, Any], current: Mapping[str,
     """Yield a description of each field in which two results of `configuration` differ.
 
     Args:
-        recorded: The earlier one.
-        current: The present one.
+        recorded: The recorded configuration.
+        current: The current configuration.
     """
     if recorded.get("model_type") != current.get("model_type"):
         yield _difference("model_type", recorded, current)
@@ -349,7 +350,7 @@ def identity(model: nn.Module) -> dict[str, Any]:
 
 
 def current_identity(model: nn.Module) -> dict[str, Any]:
-    """Return the identity of the model in its present state, after a round trip through JSON.
+    """Return the current identity of the model, as it is after conversion to JSON and back.
 
     It is computed again only if the model may have changed since the last call.
     """
@@ -384,7 +385,7 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
     Args:
         first: An identity.
-        other: Another one.
+        other: Another identity.
     """
     compared = {*first, *other} - {*ROUNDING_ONLY_KEYS, *unrecorded(first), *unrecorded(other)}
     return [name for name in sorted(compared) if first.get(name) != other.get(name)]
@@ -393,7 +394,8 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
     """Return the names of the facts that an identity lacks because an earlier version recorded it.
 
-    An earlier version recorded none of them. If only some are missing, the record is damaged, and they differ.
+    An earlier version recorded none of these facts. If only some are missing, the record is damaged, and the
+    identities differ.
     """
     return [] if any(name in recorded for name in LATER_KEYS) else list(LATER_KEYS)
 
@@ -414,7 +416,7 @@ def _state(model: Any) -> Any:
 
 
 def _later_settings(model: Any) -> dict[str, Any]:
-    """Return the settings that earlier versions did not have, if they are set: identities without them stay equal."""
+    """Return the settings that are set and that earlier versions lack; without them, identities stay equal."""
     activations = getattr(model.head, "activations", None) if model.head_at_inference else None
     settings = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
     settings |= {"lora": model.encoder.lora and model.encoder.lora.effect, "bf16": model.bf16}
@@ -422,7 +424,7 @@ def _later_settings(model: Any) -> dict[str, Any]:
 
 
 def _configurations(model: nn.Module) -> Any:
-    """Return the configuration of the encoder, and those of a masked-LM head if there is one at inference."""
+    """Return the configurations of the encoder and of a masked-LM head, if inference uses one."""
     modules = () if model.head is None else model.head.modules()
     heads = [
         configuration(module, head=True) for module in modules if isinstance(module, transformers.PreTrainedModel)

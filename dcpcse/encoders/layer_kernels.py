@@ -1,4 +1,4 @@
-"""Triton kernels of a frozen post-norm layer: dropout, residual and layer normalisation in one pass.
+"""Triton kernels for a frozen post-norm layer: dropout, residual and layer normalisation in one pass.
 
 A kernel reads and writes each hidden state once, at the speed of a copy. The layers are frozen, so the backward kernel
 computes the gradients of hidden states only. All arithmetic is in float32; tensors are contiguous and float32,
@@ -17,16 +17,19 @@ from torch import Tensor
 from dcpcse.encoders.philox import ROUNDS
 
 _COMPILED: dict[Hashable, Any] = {}
-"""Kernel and what it is compiled for → compiled kernel."""
+"""(kernel, case for which it is compiled) → compiled kernel."""
 
 
 def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], case: Hashable, **options: Any) -> None:
     """Run a kernel with all its arguments in order.
 
-    Triton looks at each argument to find the compiled kernel, which takes longer than many kernels run. Here, the
-    caller says what the kernel is compiled for. Pointers must be multiples of 16 bytes, as those of new tensors.
-    case: the device, the types of tensors, which arguments are None, all constants, and the integers for which Triton
-    compiles another kernel. options: how Triton compiles the kernel.
+    Triton inspects each argument to find the compiled kernel, which takes longer than many kernels run. Here, the
+    caller says for which case the kernel is compiled. Pointers must be multiples of 16 bytes, as in new tensors.
+
+    Args:
+        case: The device, the types of tensors, which arguments are None, all constants, and the integers for which
+            Triton compiles another kernel.
+        options: How Triton compiles the kernel.
     """
     key = kernel.__name__, case
     compiled = _COMPILED.get(key)
@@ -37,12 +40,13 @@ def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], cas
 
 
 STREAM = 1 << 30
-"""Added to the number of a mask, so that its counters differ from those of `prefix_kernel` with the same seed."""
+"""Added to the number of a mask, so that its counters differ from the counters of `prefix_kernel` with the same
+seed."""
 
 
 @triton.jit
 def _kept(seed, row, number, threshold, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
-    """Return which columns of a row dropout keeps: those whose 32 random bits are at least the threshold."""
+    """Return which columns of a row dropout keeps: the columns whose 32 random bits are at least the threshold."""
     counters = row * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
     zeros = counters * 0
     a, b, c, d = tl.philox(tl.load(seed), counters, zeros, zeros, zeros + number, ROUNDS)
@@ -127,12 +131,15 @@ def add_norm(
     dropout: float = 0.0,
     save: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return layer normalisation of residual + dropout(states), (T, H), and what `add_norm_backward` needs.
+    """Return LayerNorm(residual + dropout(states)), (T, H), and the two tensors that `add_norm_backward` needs.
 
-    weight, bias: (H,), float32. seed: (1,) int64, key of Philox. number: number of the mask, so that masks with the
-    same seed differ. dropout: rate, below 1. save: whether there will be a backward pass; without one, the last two
-    results are None. Otherwise, they are the normalised states before weight and bias, and the reciprocals of the
-    standard deviations (T,).
+    Args:
+        weight, bias: (H,), float32.
+        seed: (1,) int64, key of Philox.
+        number: Number of the mask, so that masks with the same seed differ.
+        dropout: Rate, below 1.
+        save: Whether there will be a backward pass. The two tensors are then the normalised states before weight and
+            bias, and the reciprocals of the standard deviations (T,); otherwise they are None.
     """
     output, normalized, deviations = torch.empty_like(states), None, None
     if save:

@@ -1,7 +1,7 @@
 """LoRA: low-rank updates of the linear layers of a frozen encoder (Hu et al., 2021), computed by the peft library.
 
-peft replaces linear layers in place. It gets a copy of the encoder's modules that shares the frozen weights, so that
-the encoder itself is unchanged: other models can use it, with another adapter or without one.
+peft replaces linear layers in place. It gets a copy of the encoder's modules that shares the frozen weights. The
+encoder itself is unchanged, so other models can use it with another adapter or without one.
 """
 
 import copy
@@ -18,7 +18,7 @@ from dcpcse.utils.option_fields import ALL_LINEAR
 from dcpcse.utils.packages import require_packages
 
 _ADAPTER = "default"
-"""peft's name for an adapter without a name."""
+"""The name that peft gives to an adapter without a name."""
 
 _IN_FILES = "base_model.model."
 """Prefix of the names of an encoder's weights in the files of peft."""
@@ -30,7 +30,7 @@ _QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
     "mpnet": ("attn.q", "attn.v"),
     "modernbert": ("Wqkv",),  # one layer computes queries, keys and values
 }
-"""Model type → ends of the names of the layers that compute the queries and values of attention."""
+"""Model type → suffixes of the names of the layers that compute the queries and values of attention."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Lora:
         r: Rank of the update B · A.
         alpha: Factor of the update, times r.
         dropout: Dropout rate in training.
-        target_modules: Ends of the names of the layers, as in peft.
+        target_modules: Suffixes of the names of the layers, as in peft.
     """
 
     r: int
@@ -57,7 +57,7 @@ class Lora:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Lora":
-        """Return the settings of an entry in `dcpcse.json`."""
+        """Return the settings that an entry in `dcpcse.json` contains."""
         return cls(**{**record, "target_modules": tuple(record["target_modules"])})
 
     @property
@@ -70,7 +70,7 @@ class Lora:
 
         Args:
             base: Folder or hub id of the frozen encoder.
-            revision: Its revision on the hub.
+            revision: Revision of the encoder on the hub.
         """
         return {
             "peft_type": "LORA",
@@ -90,21 +90,21 @@ def require_peft(what: str) -> None:
     """Raise UserError if peft is not installed.
 
     Args:
-        what: What requires it, for the message.
+        what: The feature that requires peft, for the message.
     """
     require_packages(what, ("peft",), "peft")
 
 
 def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of linear layers for an adapter, without what differs between the encoder's layers.
+    """Return the names of the linear layers for an adapter, without the number of the encoder's layer.
 
     Args:
         backbone: The encoder.
-        target_modules: Ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers
-            of the LoRA paper.
+        target_modules: Suffixes of names, or `ALL_LINEAR`. None: the layers that compute queries and values, as in the
+            LoRA paper.
 
     Raises:
-        UserError: If an end is that of no linear layer, or if the query and value layers are not known.
+        UserError: If no linear layer has one of the suffixes, or if the query and value layers are not known.
     """
     linear = _linear_layers(backbone)
     kind = backbone.config.model_type
@@ -130,12 +130,12 @@ def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None
 
 
 def _linear_layers(backbone: nn.Module) -> list[str]:
-    """Return the names of the layers that an adapter can change; code may read the weights of a subclass directly."""
+    """Return the names of the layers that an adapter can change: not subclasses, whose weights other code may read."""
     return [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
 
 
 def _ends(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of names after the number of the layer, each once."""
+    """Return the different parts of names after the number of the layer."""
     return tuple(dict.fromkeys(re.split(r"\.\d+\.", name)[-1] for name in names))
 
 
@@ -144,9 +144,9 @@ def _matching(names: Sequence[str], ends: Sequence[str]) -> list[str]:
 
 
 def _shortest(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return ends of names that match the chosen ones: those after the number of the layer, or else the full names."""
-    # With its layer as context, a name such as attention.output.dense does not match the pooler's dense layer, which
-    # AutoModel loads and this package does not.
+    """Return suffixes that match the chosen names only: the parts after the layer number or, if needed, full names."""
+    # A longer suffix such as attention.output.dense does not match the pooler's dense layer, which AutoModel loads and
+    # this package does not.
     ends = _ends(chosen)
     return ends if _matching(names, ends) == list(chosen) else tuple(chosen)
 
@@ -172,12 +172,12 @@ def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
         raise UserError(f"the encoder has no linear layer {missing[0]}, which the LoRA adapter changes")
     result = inject_adapter_in_model(config, _sharing_copy(backbone), _ADAPTER)
     for matrix in lora_weights(result).values():
-        matrix.data = matrix.data.float()  # peft makes them of the type of the frozen weights
+        matrix.data = matrix.data.float()  # peft creates them in the type of the frozen weights
     return result
 
 
 def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of the modules that contain others, which shares all other modules, tensors and the configuration.
+    """Return a copy of the modules that contain other modules; all other objects are shared.
 
     Replacing a layer in the copy leaves the original unchanged. All other layers are the same objects in both, so that
     a layer that is prepacked (`frozen_layers.prepacked`) is prepacked once for all copies.
@@ -188,7 +188,7 @@ def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
 
 
 def lora_weights(backbone: nn.Module) -> dict[str, Tensor]:
-    """Return the matrices A and B of all layers of an adapter by their names in peft's files; {} without any."""
+    """Return the matrices A and B of an adapter's layers by their names in peft's files; {} without an adapter."""
     return {
         f"{_IN_FILES}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(backbone)
@@ -202,7 +202,7 @@ def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def merged(backbone: PreTrainedModel) -> PreTrainedModel:
-    """Return an independent copy of a backbone with an adapter, in which the updates are added to the weights."""
+    """Return an independent copy of a backbone in which the updates of its adapter are added to the weights."""
     result = copy.deepcopy(backbone)
     for name, layer in list(_layers(result)):
         layer.merge()

@@ -18,7 +18,7 @@ class TensorGroup:
     """Base of dataclasses of tensors that move to another device together."""
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """Return a copy with every part changed, tensors and other groups; parts that are None stay so."""
+        """Return a copy with `change` applied to every tensor and group; None stays None."""
         return type(self)(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
     def to(self, device: torch.device | str, **options: Any) -> Self:
@@ -32,7 +32,7 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class Packing(TensorGroup):
-    """Indices of the T real tokens of a batch (N, L), text after text.
+    """Indices of the T real tokens of a batch (N, L), text by text.
 
     In the left-aligned batch (N, width), each text starts at index 0 of its row, and width is the length of the
     longest text.

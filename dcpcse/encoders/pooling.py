@@ -101,11 +101,11 @@ class Pooler:
     """A pooler: the mean over the chosen layers, followed by a reduction over the tokens.
 
     Args:
-        layers: Indices of hidden states; 0 is the output of the embedding layer, i that of layer i, and -1 that of the
-            last layer.
+        layers: Indices of hidden states: 0 for the output of the embedding layer, i for layer i, and -1 for the last
+            layer.
         reduce: The function that reduces the tokens to one vector: hidden states (N, L, H), mask (N, L) and template
             slots → (N, H).
-        help: Its description for `--help`.
+        help: The description for `--help`.
         needs_template: Whether it reads the slots of a template.
     """
 
@@ -116,7 +116,7 @@ class Pooler:
 
     @property
     def reads_cls(self) -> bool:
-        """Whether it reads the vector of the first token only, which should be [CLS] or <s>."""
+        """Whether it only reads the vector of the first token, which should be [CLS] or <s>."""
         return self.reduce is first_token
 
     @property

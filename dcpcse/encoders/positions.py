@@ -1,11 +1,11 @@
 """Positions: the position ids of texts that prompts shift, and the two architectures with relative positions.
 
-transformers computes the attention of MPNet and DeBERTa-v2 in place, with what relative positions add to the scores.
-The classes here have the names and weights of those of transformers and compute the same, by
-`dcpcse.encoders.attention`, which takes prompts and batches without padding. Prompts have no positions, so relative
+transformers computes the attention of MPNet and DeBERTa-v2, with the scores of relative positions, inside their
+modules. The classes here have the same names and weights as in transformers and compute the same results by
+`dcpcse.encoders.attention`, which accepts prompts and batches without padding. Prompts have no positions, so relative
 positions add nothing to their scores: in MPNet, whose biases are learned numbers, 0; in DeBERTa-v2, neither
 content-to-position nor position-to-content, so that only the content of a token and a prompt matters. DeBERTa-v2
-divides the scores of prompts by the same number as those of tokens.
+divides the scores of prompts and of tokens by the same number.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Positions:
     rotary: bool = False
 
     def room(self, offset: int) -> int:
-        """Return the number of tokens, including special tokens, that fit if the text is shifted by `offset`."""
+        """Return the number of tokens, including special ones, that have positions after a shift by `offset`."""
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
@@ -82,10 +82,14 @@ def positions_of(backbone: PreTrainedModel) -> Positions:
 
 
 class MPNetSelfAttention(modeling_mpnet.MPNetSelfAttention):
-    """MPNet's attention, which adds a learned number for each distance and head to the scores."""
+    """MPNet's attention, which adds a learned bias for each distance and head to the scores."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None, position_bias: Tensor, **options: Any) -> Tensor:
-        """Return the output (N, L, H). position_bias: (1, heads, width, width), the same in all layers."""
+        """Return the output (N, L, H).
+
+        Args:
+            position_bias: (1, heads, width, width), the same in all layers.
+        """
         states = _heads(hidden, (self.q, self.k, self.v), self.num_attention_heads)
         return self.o(_attend(self, states, attention_mask, lambda query, key: position_bias, **options))
 
@@ -125,7 +129,7 @@ class MPNetModel(modeling_mpnet.MPNetModel):
 
 
 class DisentangledSelfAttention(modeling_deberta_v2.DisentangledSelfAttention):
-    """DeBERTa-v2's attention, which adds the scores between contents and relative positions."""
+    """DeBERTa-v2's attention, which adds scores between contents and relative positions."""
 
     def forward(
         self,
@@ -135,7 +139,11 @@ class DisentangledSelfAttention(modeling_deberta_v2.DisentangledSelfAttention):
         rel_embeddings: Tensor | None,
         **options: Any,
     ) -> Tensor:
-        """Return the output (N, L, H). relative_pos, rel_embeddings: see transformers; None without such positions."""
+        """Return the output (N, L, H).
+
+        Args:
+            relative_pos, rel_embeddings: As in transformers; None without relative positions.
+        """
         projections = self.query_proj, self.key_proj, self.value_proj
         states = _heads(hidden, projections, self.num_attention_heads)
         factor = 1 + len({"c2p", "p2c"}.intersection(self.pos_att_type))
@@ -192,7 +200,7 @@ class DebertaV2Model(modeling_deberta_v2.DebertaV2Model):
 def _convolved(
     convolution: nn.Module, embedded: Tensor, hidden: Tensor, mask: Tensor | None, packing: Packing | None
 ) -> Tensor:
-    """Return the output of DeBERTa's convolution over neighbouring tokens, of the same text only."""
+    """Return the output of DeBERTa's convolution over neighbouring tokens of the same text."""
     if packing is None:
         return convolution(embedded, hidden, hidden.new_ones(hidden.shape[:2]) if mask is None else mask)
     embedded, hidden = (packing.to_rows(states.squeeze(0)) for states in (embedded, hidden))
@@ -217,7 +225,11 @@ def _heads(hidden: Tensor, projections: tuple[nn.Module, ...], heads: int) -> li
 def _attend(
     module: nn.Module, states: list[Tensor], attention_mask: Tensor | None, bias: Bias | None, **options: Any
 ) -> Tensor:
-    """Return the attended values (N, L, H). options: those of `prefix_attention`."""
+    """Return the attended values (N, L, H).
+
+    Args:
+        options: The options of `prefix_attention`.
+    """
     dropout = module.dropout.p if module.training else 0.0
     how = {"bias": bias, "dropout": dropout, "is_causal": False, **options}
     return prefix_attention(module, *states, attention_mask, **how)[0].flatten(2)
@@ -230,7 +242,7 @@ _REPLACEMENTS: Mapping[type, type] = {
         *(DebertaV2Model, DebertaV2Layer, DisentangledSelfAttention),
     )
 }
-"""Class of transformers → class of this module. An encoder whose model has none keeps its classes."""
+"""Class of transformers → class of this module. Other encoders keep their classes."""
 
 
 def adds_to_scores(backbone: PreTrainedModel) -> bool:
@@ -239,7 +251,10 @@ def adds_to_scores(backbone: PreTrainedModel) -> bool:
 
 
 def replace_attention(backbone: PreTrainedModel) -> bool:
-    """Let a backbone compute attention by `prefix_attention`. Return False if this module does not have its type."""
+    """Let a backbone compute attention by `prefix_attention`.
+
+    Return False if this module has no class for its type.
+    """
     if type(backbone) not in (*_REPLACEMENTS, *_REPLACEMENTS.values()):
         return False
     for module in backbone.modules():

@@ -1,10 +1,10 @@
-"""Attention over packed texts with deep prompts, as one Triton kernel for the forward pass and one for the backward.
+"""Attention over packed texts with deep prompts: a Triton kernel for the forward pass and one for the backward pass.
 
-Queries, keys and values are read where the linear layers left them, (T, heads, head_dim) by strides, and the prompts
-of a layer in the trained table: nothing is transposed, padded, or copied for each text. Dropout of prompts and of
-attention weights is computed inside the kernels from Philox counters (Salmon et al., 2011), so that the backward pass
-computes the same masks again. Every number is written by one program in a fixed order, so that repeated runs give the
-same bits.
+Queries, keys and values (T, heads, head_dim) are read by strides from the outputs of the linear layers, and the
+prompts of a layer from the trained table. Nothing is transposed, padded, or copied for each text. Dropout of prompts
+and of attention weights is computed inside the kernels from Philox counters (Salmon et al., 2011), so that the
+backward pass computes the same masks again. Every number is written by one program in a fixed order, so that repeated
+runs give the same bits.
 
 The interpreter computes bfloat16 wrongly. There, tensors of bfloat16 are passed as float32, and the kernels round
 where they would convert to bfloat16 (`EMULATE`).
@@ -30,10 +30,11 @@ from dcpcse.encoders.philox import ROUNDS, cut
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 MAX_PROMPTS = 128
-"""The most prompts of one text: all of them are one block of the kernels."""
+"""Maximum number of prompts of a text: the kernels read all of them as one block."""
 
 MAX_PROMPT_SIZE = 8192
-"""Prompts times head dimension up to which the backward pass needs less than the 99 KB of shared memory of any GPU."""
+"""Maximum product of prompts and head dimension. Up to it, the backward pass needs less than the 99 KB of shared
+memory that every GPU has."""
 
 HEAD_DIMS = (16, 32, 64, 128)
 
@@ -45,8 +46,10 @@ DTYPES = (torch.bfloat16, torch.float16, *([torch.float32] if INTERPRETED else [
 class Launch:
     """How a kernel is launched; it changes no result except the order of sums.
 
-    block: tokens of a block of queries or keys. texts: texts that one program handles one after another. registers:
-    the most registers of a thread.
+    Args:
+        block: Number of tokens in a block of queries or keys.
+        texts: Number of texts that a program computes one after another.
+        registers: Maximum number of registers of a thread.
     """
 
     block: int
@@ -62,15 +65,18 @@ Prompts = tuple[Tensor, Tensor]
 
 @dataclass
 class Settings:
-    """What the attention of all layers with one window shares in a pass over a batch; made once for each pass.
+    """Settings of attention that layers with the same window share in a pass over a batch; made once per pass.
 
-    starts: (N + 1,) int32, index of the first token of each text, and the number of tokens. longest: number of tokens
-    of the longest text, or a larger number. scale: factor of the scores. window: the smallest distance at which two
-    tokens no longer attend to each other, or None. dropout, prompt_dropout: rates of the attention weights, and of the
-    keys and values of the prompts. seed, prompt_seed: (1,) int64, keys of Philox for the two; needed if the rate is
-    not 0. first_prompts, prompt_counts: (N,) int32, index of the first prompt of each text in the table, and their
-    number, which is at most most_prompts; None if every text has all prompts. forward, backward: how the kernels are
-    launched; None chooses by the sizes.
+    Args:
+        starts: (N + 1,) int32, index of the first token of each text, and the number of tokens.
+        longest: Number of tokens of the longest text, or a larger number.
+        scale: Factor of the scores.
+        window: Two tokens attend to each other only if their distance is below this number; None without a window.
+        dropout, prompt_dropout: Rates of the attention weights, and of the keys and values of the prompts.
+        seed, prompt_seed: (1,) int64, keys of Philox for both kinds of dropout; needed if the rate is not 0.
+        first_prompts, prompt_counts: (N,) int32, index of each text's first prompt in the table, and the number of its
+            prompts, at most most_prompts; None if every text has all prompts.
+        forward, backward: How the kernels are launched. None: chosen by the sizes.
     """
 
     starts: Tensor
@@ -89,9 +95,11 @@ class Settings:
     _launches: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def launch(self, query: Tensor, keys: Tensor | None, backward: bool) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Return the grid and the arguments by name of a kernel, computed once for all layers of the pass.
+        """Return the grid of a kernel and its arguments by name; they are computed once for all layers of the pass.
 
-        query: (T, heads, head_dim). keys: those of the prompts, (P, heads, head_dim).
+        Args:
+            query: (T, heads, head_dim).
+            keys: Keys of the prompts, (P, heads, head_dim).
         """
         prompts = 0 if keys is None else self.most_prompts or len(keys)
         case = (backward, query.dtype, query.shape[1:], prompts)
@@ -107,7 +115,11 @@ class Settings:
 
 @triton.jit
 def _round(x, COMPUTE: tl.constexpr, EMULATE: tl.constexpr):
-    """Convert to the type of the products. EMULATE: round float32 to the nearest bfloat16, and keep float32."""
+    """Convert a block to the type of the products.
+
+    Args:
+        EMULATE: Round float32 to the nearest bfloat16, and keep float32.
+    """
     if EMULATE:
         bits = x.to(tl.int32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
@@ -138,9 +150,12 @@ def _philox(seed, row, column, text, stream, ROUNDS: tl.constexpr):
 
 @triton.jit
 def _kept_prompts(seed, layer_head, kind: tl.constexpr, text, rows, cut, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr):
-    """Return which elements of the prompts in `rows` are kept. cut: dropout rate times 2^24.
+    """Return which elements of the prompts in `rows` are kept.
 
     A counter is for four neighbours of a row, which one thread loads.
+
+    Args:
+        cut: Dropout rate times 2^24.
     """
     quads = tl.arange(0, COLUMNS // 4)
     c0 = quads[None, :] + rows[:, None] * 0
@@ -169,7 +184,7 @@ def _kept_weights(
 
 @triton.jit
 def _tokens(pointer, start, head, stride_t, stride_h, rows, length, D: tl.constexpr):
-    """Return the rows of a text of one head, zeros behind its end."""
+    """Return the rows of a text in one head, with zeros after its end."""
     columns = tl.arange(0, D)
     address = pointer + start * stride_t + head * stride_h + rows[:, None] * stride_t + columns[None, :]
     return tl.load(address, mask=rows[:, None] < length, other=0.0)
@@ -177,7 +192,7 @@ def _tokens(pointer, start, head, stride_t, stride_h, rows, length, D: tl.conste
 
 @triton.jit
 def _store(pointer, start, head, stride_t, stride_h, rows, length, values, D: tl.constexpr):
-    """Write the rows of a text of one head."""
+    """Write the rows of a text in one head."""
     columns = tl.arange(0, D)
     address = pointer + start * stride_t + head * stride_h + rows[:, None] * stride_t + columns[None, :]
     tl.store(address, values.to(pointer.dtype.element_ty), mask=rows[:, None] < length)
@@ -185,7 +200,7 @@ def _store(pointer, start, head, stride_t, stride_h, rows, length, values, D: tl
 
 @triton.jit
 def _prompts(pointer, stride_p, stride_h, head, first, rows, count, D: tl.constexpr):
-    """Return a text's prompts of one head in float32, zeros behind the last."""
+    """Return the prompts of a text in one head in float32, with zeros after the last prompt."""
     columns = tl.arange(0, D)
     address = pointer + head * stride_h + (first + rows[:, None]) * stride_p + columns[None, :]
     return tl.load(address, mask=rows[:, None] < count, other=0.0).to(tl.float32)
@@ -219,7 +234,7 @@ def _online(
     return higher, total, acc
 
 
-# Numbers that change from batch to batch or from layer to layer: the kernels must not be compiled again for them.
+# These numbers change between batches or layers; the kernels must not be compiled again for new values.
 VARYING = ("texts", "tokens", "layer", "window", "cut", "prompt_cut")
 
 
@@ -277,7 +292,7 @@ def _forward_kernel(
                 DROPOUT, COMPUTE, EMULATE, PRECISION,
             )  # fmt: skip
         low = 0
-        high = tl.where(block_start < length, length, 0)  # no keys for a block behind the end of the text
+        high = tl.where(block_start < length, length, 0)  # no keys for a block after the end of the text
         if ONE_BLOCK:
             high = BLOCK
         if WINDOW:
@@ -295,7 +310,7 @@ def _forward_kernel(
                 q, k, v, top, total, acc, visible, kept, scale, DROPOUT, COMPUTE, EMULATE, PRECISION
             )
         total = tl.where(rows < length, total, 1.0)
-        # What dropout keeps is scaled here instead of in every weight.
+        # The kept elements are scaled here instead of in every weight.
         _store(out_ptr, start, head, heads * D, D, rows, length, acc * (inverse / total)[:, None], D)
         tl.store(lse_ptr + head * tokens + start + rows, top + tl.log2(total), mask=rows < length)
 
@@ -347,7 +362,7 @@ def _backward_kernel(
         do = _tokens(do_ptr, start, head, do_t, do_h, rows, length, D)
         out = _tokens(out_ptr, start, head, heads * D, D, rows, length, D)
         delta = tl.sum(do.to(tl.float32) * out.to(tl.float32), 1)
-        # The weights of queries behind the end of the text are 0, since their sum is infinite.
+        # The weights of queries after the end of the text are 0, since their sum is infinite.
         lse = tl.load(lse_ptr + head * tokens + start + rows, mask=rows < length, other=float("inf"))
         dq = tl.zeros((BLOCK, D), tl.float32)
         if P > 0:
@@ -403,7 +418,7 @@ def _backward_kernel(
         dq += tl.dot(ds, k, input_precision=PRECISION)
         if not ONE_BLOCK:
             low = 0
-            high = tl.where(block_start < length, length, 0)  # none for a block behind the end of the text
+            high = tl.where(block_start < length, length, 0)  # none for a block after the end of the text
             if WINDOW:
                 low = tl.maximum(block_start - window + 1, 0) // BLOCK * BLOCK
                 high = tl.minimum(high, block_start + BLOCK + window - 1)
@@ -449,11 +464,12 @@ def _backward_kernel(
 def run_forward(
     states: Sequence[Tensor], prompts: Prompts | None, how: Settings, layer: int, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the output (T, heads, head_dim), and the logarithm of base 2 of the sums of softmax, (heads, T).
+    """Return the output (T, heads, head_dim), and the logarithm to base 2 of the sums of softmax, (heads, T).
 
-    states: queries, keys and values, each (T, heads, head_dim), with any strides but 1 in the last dimension. prompts:
-    keys and values of the layer, each (P, heads, head_dim), with such strides. out: where the output is written,
-    contiguous; by default a new tensor.
+    Args:
+        states: Queries, keys and values, each (T, heads, head_dim), with any strides but 1 in the last dimension.
+        prompts: Keys and values of the layer, each (P, heads, head_dim), with strides as for `states`.
+        out: A contiguous tensor for the output. None: a new tensor.
     """
     query = states[0]
     tokens, heads, dim = query.shape
@@ -484,11 +500,15 @@ def run_backward(
 ) -> None:
     """Write the gradients of queries, keys and values, and parts of the gradient of the prompts.
 
-    out, lse: what `run_forward` has returned. gradient: that of the output. gradients: three tensors (T, heads,
-    head_dim) with the same strides, 1 in the last dimension, such as thirds of one (T, 3, heads, head_dim). parts:
-    (`prompt_parts`, P, 2, heads, head_dim) in float32, any strides but 1 in the last dimension, whose sum over
-    the first dimension is the gradient of the prompts' keys and values; None if it is not wanted. It may be the
-    columns of this layer of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads, head_dim).
+    Args:
+        out, lse: The results of `run_forward`.
+        gradient: The gradient of the output.
+        gradients: Three tensors (T, heads, head_dim) with the same strides, 1 in the last dimension, such as thirds of
+            one (T, 3, heads, head_dim).
+        parts: (`prompt_parts`, P, 2, heads, head_dim) in float32, with any strides but 1 in the last dimension. Their
+            sum over the first dimension is the gradient of the prompts' keys and values. None: it is not computed.
+            They may be this layer's columns of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads,
+            head_dim).
     """
     keys, values = prompts or (None, None)
     grid, options = how.launch(out, keys, backward=True)
@@ -515,7 +535,12 @@ def _start(
     layer: int,
     options: Mapping[str, Any],
 ) -> None:
-    """Run a kernel. counts: numbers of texts and tokens. sizes: number of heads and strides."""
+    """Run a kernel.
+
+    Args:
+        counts: Numbers of texts and tokens.
+        sizes: Number of heads and strides.
+    """
     first = [*pointers, *counts, *sizes, layer]
     constants = [options[name] for name in kernel.arg_names[len(first) :]]
     types = [None if pointer is None else pointer.dtype for pointer in pointers]
@@ -560,10 +585,15 @@ class _Attention(torch.autograd.Function):
 def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, how: Settings, layer: int) -> Tensor:
     """Compute attention within each text and over the prompts, and return the output (T, heads, head_dim).
 
-    query, key, value: (T, heads, head_dim) in float32, bfloat16 or float16, the texts one after another; any strides,
-    but the last should be 1. prompts: keys and values, each (P, heads, head_dim), usually in float32. layer: makes the
-    dropout masks of layers different. Raises ValueError if `how.prompt_counts` is given and a gradient of the prompts
-    is needed: the mixed prompts of several adapters are not trained.
+    Args:
+        query, key, value: (T, heads, head_dim) in float32, bfloat16 or float16, the texts one after another; any
+            strides, but the last should be 1.
+        prompts: Keys and values, each (P, heads, head_dim), usually in float32.
+        layer: Number of the layer, by which its dropout masks differ from other layers.
+
+    Raises:
+        ValueError: If `how.prompt_counts` is given and a gradient of the prompts is needed: the mixed prompts of
+            several adapters are not trained.
     """
     keys, values = prompts or (None, None)
     if how.prompt_counts is not None and any(
@@ -574,13 +604,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
 
 
 def supports(kind: str, dtype: torch.dtype, head_dim: int, prompts: int) -> bool:
-    """Return whether encoders use the kernels on a kind of device, for states of a type, and this many prompts."""
+    """Return whether encoders use the kernels, given the kind of device, the type of the states and the prompts."""
     fits = prompts <= MAX_PROMPTS and prompts * head_dim <= MAX_PROMPT_SIZE
     return (kind == "cuda" or INTERPRETED) and dtype in DTYPES and head_dim in HEAD_DIMS and fits
 
 
 class KernelAttention:
-    """Attention over the packed texts of a batch: what all layers of a forward pass share."""
+    """Attention over the packed texts of a batch, with the settings that all layers of a forward pass share."""
 
     def __init__(self, packing: Packing) -> None:
         self._packing = packing
@@ -603,7 +633,11 @@ class KernelAttention:
         scale: float | None,
         dropout: float,
     ) -> Tensor:
-        """Return the output (1, T, heads, head_dim). states: queries, keys, values, each (1, heads, T, head_dim)."""
+        """Return the output (1, T, heads, head_dim).
+
+        Args:
+            states: Queries, keys, values, each (1, heads, T, head_dim).
+        """
         query = states[0]
         if torch.is_autocast_enabled(query.device.type):
             query = query.to(torch.get_autocast_dtype(query.device.type))
@@ -617,7 +651,7 @@ class KernelAttention:
     def settings(
         self, query: Tensor, prefix: TablePrefix | None, window: int | None, scale: float | None, dropout: float
     ) -> Settings:
-        """Return the settings of layers with this window, whose queries are like this tensor."""
+        """Return the settings for layers with this window and with queries of this shape and type."""
         if dropout and self._seed is None:
             self._seed = torch.randint(2**62, (1,), device=query.device)
         of_prompts: dict[str, Any] = {}
@@ -691,7 +725,7 @@ def _emulates(states: Tensor) -> bool:
 
 
 def _emulated(states: Tensor | None) -> Tensor | None:
-    """Return a tensor that the interpreter computes rightly: float32 instead of bfloat16, with the same strides."""
+    """Return a tensor that the interpreter handles correctly: float32 instead of bfloat16, with the same strides."""
     if states is None or not _emulates(states):
         return states
     copy = torch.empty_strided(states.shape, states.stride(), dtype=torch.float32)

@@ -18,7 +18,7 @@ from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.private.models import attention_can_be_replaced
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
-"""Model types for which prompts are tested. Other types are rejected if the prompt does not reach the output."""
+"""Model types for which prompts are tested. Other types raise an error if the prompts do not affect the output."""
 
 PACKABLE = PROMPTABLE
 """Model types that accept batches without padding. Batches of other models are padded."""
@@ -27,7 +27,7 @@ PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
 """Model types for which peft's prefix tuning computes the same vectors."""
 
 _ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDictionary()
-"""Backbone → the shapes (with length 0) of the prompts that were found to reach its output."""
+"""Backbone → shapes (with length 0) of the prompts for which the check has succeeded."""
 
 
 def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str
     Args:
         shape: Size of the deep prompt.
         base: Folder or hub id of the frozen encoder.
-        revision: Its revision on the hub.
+        revision: Revision of the encoder on the hub.
     """
     hidden = shape.heads * shape.head_dim
     return {
@@ -74,7 +74,7 @@ def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
 def use_prefix_attention(backbone: PreTrainedModel) -> None:
     """Make the backbone's attention accept a prefix; raise UserError if its attention cannot be replaced.
 
-    This also switches off cuDNN's attention in this process, which plans its execution for every new shape of a batch.
+    In this process, cuDNN's attention is switched off, since it makes a new execution plan for every shape of a batch.
     """
     if not replace_attention(backbone):
         if not attention_can_be_replaced(backbone):
@@ -87,8 +87,8 @@ def number_layers(backbone: PreTrainedModel) -> None:
     """Give the attention of each layer the number of its layer, if transformers gives it none (DistilBERT).
 
     The layers are found by a forward pass, in the order in which they compute attention. Layers that share a module
-    get no number, since it is called in each of them; they are counted in each pass. Raises UserError unless every
-    layer computes attention once.
+    get no number, since the module is called for each of them; they are counted in each pass. Raises UserError if a
+    layer does not compute attention exactly once.
     """
     if any(getattr(module, "layer_idx", None) is not None for module in backbone.modules()):
         return
@@ -133,7 +133,8 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
 def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
     """Return the last hidden state (N, L, H) of token ids without dropout; raise UserError if the backbone cannot run.
 
-    options: keyword arguments of `prefix_attention`.
+    Args:
+        options: Keyword arguments of `prefix_attention`.
     """
     ids = ids.to(backbone.device)
     try:
@@ -172,7 +173,7 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
     """
     # Looked up by name, since this runs in every forward pass: listing all modules of a backbone takes longer.
     for name in ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings"):
-        with contextlib.suppress(AttributeError):  # of a backbone that has no such module
+        with contextlib.suppress(AttributeError):  # the backbone has no such module
             return backbone.get_submodule(name)
     raise UserError(
         f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "

@@ -101,7 +101,7 @@ class ProjectedTable(nn.Module):
 
 
 class DeepPrompt(nn.Module):
-    """Trained keys and values that are prepended to those of every layer (DCPCSE, section 2.1).
+    """Trained keys and values that are prepended to the keys and values of every layer (DCPCSE, section 2.1).
 
     A row of the table is layer-major: key and value of layer 0, key and value of layer 1, and so on, each head-major.
     This is the layout of P-tuning v2, of the published checkpoints and of peft. Weights start from N(0, std).
@@ -186,10 +186,10 @@ def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Ten
 
 
 class SharedPrefix(TablePrefix):
-    """The prefix of a batch whose rows have the same prompts, with dropout that is drawn for each row when it is used.
+    """The prefix of a batch whose rows have the same prompts, but different dropout, drawn when the prefix is used.
 
-    The masks are a function of a seed, so that kernels, which compute them inside, and other attention functions,
-    which take the keys and values of each row, use the same prompts.
+    The masks are a function of a seed. Kernels, which compute the masks themselves, and other attention functions,
+    which take the keys and values of each row, therefore use the same prompts.
 
     Args:
         table: The table (P, width) of the prompts.
@@ -289,10 +289,10 @@ class VectorPrompt(DeepPrompt):
     """Trained vectors that are the hidden states of the prompts at the input of every layer (DCPCSE, section 2.1).
 
     The paper describes "trainable dense vectors" with the dimensions of the input embeddings, trained in every layer;
-    its code trains a key and a value (`DeepPrompt`). The keys and values are those that the frozen layer
-    computes from the vectors. The vectors are replaced in every layer, and the prompts have no queries, so the output
-    of a layer at the prompts is not used. A row of the table is layer-major: the vector of layer 0, of layer 1, and so
-    on. Dropout is applied to the vectors.
+    its code trains a key and a value (`DeepPrompt`). The frozen layer computes the keys and values from the vectors.
+    The vectors are replaced in every layer, and the prompts have no queries, so the output of a layer at the prompts
+    is not used. A row of the table is layer-major: the vector of layer 0, of layer 1, and so on. Dropout is applied to
+    the vectors.
     """
 
     kind: ClassVar[str] = "deep_vectors"
@@ -352,11 +352,11 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         return keys, values
 
     def get(self, layer: int, default: object = None) -> object:
-        """Return the keys and values of a layer. A KeyError of a projection does not mean that there are none.
+        """Return the keys and values of a layer. Unlike in `Mapping.get`, a KeyError of a projection is raised.
 
         Args:
             layer: Number of the layer.
-            default: What is returned for a layer that the encoder does not have.
+            default: The result for a layer that the encoder does not have.
         """
         return self[layer] if layer in range(len(self)) else default
 
@@ -382,9 +382,10 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
 
 
 def _linear(layers: Callable[[PreTrainedModel], Sequence[Sequence[nn.Linear]]]) -> Callable[..., list[Projection]]:
-    """Return the entry of encoders whose keys and values are linear in the hidden states.
+    """Return the entry of `_PROJECTIONS` for encoders whose keys and values are linear in the hidden states.
 
-    layers: returns, for each layer of a backbone, the linear layers of its keys and of its values.
+    Args:
+        layers: A function of a backbone that returns the linear layers of the keys and values of each layer.
     """
     return lambda backbone: [partial(_keys_values, *pair) for pair in layers(backbone)]
 
@@ -405,7 +406,7 @@ def _of_distilbert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear
 
 
 def _of_albert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
-    """The layers of a group are one module, which projects the vectors of each of these layers."""
+    """Return the layers' modules. The layers of a group are one module, which projects the vectors of each layer."""
     groups, layers = backbone.encoder.albert_layer_groups, backbone.config.num_hidden_layers
     attentions = [groups[layer * len(groups) // layers].albert_layers[0].attention for layer in range(layers)]
     return [(attention.key, attention.value) for attention in attentions]
@@ -426,7 +427,10 @@ def _of_modernbert(backbone: PreTrainedModel) -> list[Projection]:
 
 
 def _modernbert_keys_values(layer: nn.Module, hidden: Tensor) -> Sequence[Tensor]:
-    """The layer normalises its input first. The keys of prompts are not rotated, since prompts have no positions."""
+    """Return keys and values.
+
+    The layer normalises its input first; keys of prompts are not rotated, as prompts have no positions.
+    """
     linear = layer.attn.Wqkv
     return linear(layer.attn_norm(hidden.to(linear.weight.dtype))).chunk(3, dim=-1)[1:]
 

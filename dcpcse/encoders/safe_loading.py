@@ -22,7 +22,8 @@ from dcpcse.utils.safetensors_header import require_no_pointer
 from dcpcse.utils.tensor_files import load_pickle
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-"""Option of every `from_pretrained` and `from_config`; by default, transformers asks, and scripts may answer yes."""
+"""Option of every `from_pretrained` and `from_config`. By default, transformers asks whether to run code, and a script
+may answer yes."""
 
 # Otherwise transformers lets a public service convert pickles of a hub repository, and loads the result.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
@@ -30,8 +31,8 @@ os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 INDEX = f"{WEIGHTS}.index.json"
 PICKLE_INDEX = f"{PICKLE}.index.json"
 WEIGHT_FILES = {WEIGHTS: False, INDEX: False, PICKLE: True, PICKLE_INDEX: True}
-"""Files with the weights of an encoder, or with the names of its shards → whether they are pickles; the first one
-that exists is read."""
+"""File with the weights of an encoder or with the names of its shards → whether the weights are pickles. The first
+file that exists is read."""
 
 NO_WEIGHTS = f"there is neither {WEIGHTS} nor {PICKLE}; give an encoder with one of them"
 WITH_ADAPTER = "{} contains a peft adapter that would be loaded into the encoder; give a folder with the encoder only"
@@ -57,7 +58,7 @@ def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
 
 
 def require_no_pipes(folder: Path) -> None:
-    """Raise UserError if a folder contains a pipe or a device, at which transformers and its libraries would wait."""
+    """Raise UserError if a folder contains a pipe or a device, since transformers would wait for its data."""
     for file in folder.iterdir() if os.path.isdir(folder) else ():
         if os.path.exists(file) and not file.is_file() and not file.is_dir():
             raise UserError(f"{file} is a pipe or a device, not a file; remove it, or save its contents to a file")
@@ -91,8 +92,8 @@ class WeightFiles:
 def find_weights(folder: Path) -> WeightFiles | None:
     """Return the weight files of a folder, or None if it is not a folder or contains none.
 
-    Raises UserError if a file is outside the folder, is not of the kind of its index, or is a pointer of git-lfs, and
-    if the folder contains an adapter.
+    Raises UserError if a file is outside the folder, has a different format than its index or is a pointer of git-lfs,
+    or if the folder contains an adapter.
     """
     if not folder.is_dir():
         return None
@@ -104,13 +105,13 @@ def find_weights(folder: Path) -> WeightFiles | None:
     shards = shard_names(folder / name) if name.endswith(".json") else [name]
     files = tuple(folder / shard for shard in shards)
     for file in files:
-        if file.is_file():  # one of safetensors may still have to be downloaded
+        if file.is_file():  # a safetensors file may still have to be downloaded
             require_no_pointer(file)
     return WeightFiles(name, files)
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the files that an index names; raise UserError if one is not of its kind or not in its folder."""
+    """Return the files that an index names; raise UserError if one has another format or is in another folder."""
     pickled = WEIGHT_FILES[index.name]
     names = sorted(set(read_object(index, WeightIndex)["weight_map"].values()))
     for name in names:

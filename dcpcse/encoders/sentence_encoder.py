@@ -60,10 +60,10 @@ from dcpcse.utils.tensor_files import TORCH_DTYPES, require_same_tensors, set_dt
 logger = logging.getLogger(__name__)
 
 CPU_TOKENS, GPU_TOKENS = 2_048, 32_768
-"""Maximum number of tokens per batch of `encode`. On a CPU they fit its caches; on a GPU they keep it busy."""
+"""Maximum number of tokens per batch of `encode`: few enough for the caches of a CPU, enough to keep a GPU busy."""
 
 WORTH_PREPACKING = 4_096
-"""Number of tokens in a call of `encode` from which prepacking the weights pays off (see `prepacked`)."""
+"""Minimum number of tokens in a call of `encode` for which prepacking the weights saves time (see `prepacked`)."""
 
 _TOLD_TOKENIZERS: WeakSet[PreTrainedTokenizerBase] = WeakSet()
 """The tokenizers that were examined for a [CLS] token. All adapters of an encoder may share one."""
@@ -83,9 +83,9 @@ class SentenceEncoder(nn.Module):
         pooling: Name of a pooler in `POOLERS`.
         head: Module that is applied in training, and also at inference if `head_at_inference` is set.
         head_at_inference: Whether the head is applied at inference.
-        templates: The first one is the template of `encode`; views in training use the others too. If there are none,
-            sentences are encoded without a template.
-        denoising: Whether and how to subtract the template's own vector from the pooled vector.
+        templates: The first template is used by `encode`; views in training use the others too. Without templates,
+            sentences are encoded unchanged.
+        denoising: Whether and how to subtract the vector of the empty template from the pooled vector.
         final_period: Whether `encode` adds a period to sentences without final punctuation.
         normalize: Whether embeddings are scaled to unit length at inference.
         max_length: Number of tokens to which `encode` truncates texts by default; None for the encoder's maximum.
@@ -164,7 +164,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """The sizes of embeddings that the model was trained for, largest first; () if it was trained for one."""
+        """The sizes of embeddings for which the model was trained, largest first; () for a single size."""
         return tuple(self.arguments.get("matryoshka_dims") or ())
 
     @property
@@ -224,8 +224,8 @@ class SentenceEncoder(nn.Module):
             input_ids: As in `forward`.
             attention_mask: As in `forward`.
             slots: As in `forward`.
-            normalize: Whether to scale the embeddings to unit length. None: at inference as the model's setting says,
-                and not in training.
+            normalize: Whether to scale the embeddings to unit length. None: the model's setting at inference, False in
+                training.
             options: prefix, packing and edits of `Encoder.forward`, if they are already computed.
         """
         hidden = self.hidden_states(input_ids, attention_mask, slots, **options)
@@ -242,7 +242,7 @@ class SentenceEncoder(nn.Module):
         """Return the result of `pool_and_embed`, given the encoder's hidden states of the same rows.
 
         Args:
-            hidden: Hidden states (N, L, H) of the layers that the pooler needs, those of the last layer at the end.
+            hidden: Hidden states (N, L, H) of the layers that the pooler needs, the last layer at the end.
             input_ids: As in `forward`.
             attention_mask: As in `forward`.
             slots: As in `forward`.
@@ -263,7 +263,7 @@ class SentenceEncoder(nn.Module):
 
     def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
         """Return the vectors (N, H) of the templates alone, which denoising subtracts."""
-        # What a pass needs follows from the slots. It is computed on the CPU, so that no pass waits for a GPU.
+        # The inputs of the pass are computed from the slots on the CPU, so that no pass waits for a GPU.
         slots, device = slots.on_host, input_ids.device
         if self.denoising.by == "template":
             return self.template_bias(slots.content, slots.template, device)
@@ -280,12 +280,12 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Return the pooled vectors (N, H) of templates without a sentence (PromptBERT, section 4.3).
 
-        In train mode, sentences with the same length and template share one draw of dropout, as in its public code.
+        In train mode, sentences with the same length and template have the same dropout, as in the public code.
 
         Args:
             content: (N,), the number of tokens of each sentence, on the CPU.
             template: (N,), the index of each sentence's template, on the CPU. None: 0.
-            device: Device of the model. None: that of `content`.
+            device: Device of the model. None: the device of `content`.
         """
         which, device = torch.zeros_like(content) if template is None else template, device or content.device
         pad_id, shifted = self.tokenizer.pad_token_id, self.denoising.shifted
@@ -302,7 +302,7 @@ class SentenceEncoder(nn.Module):
     def hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any
     ) -> tuple[Tensor, ...]:
-        """Return the hidden states (N, L, H) that the pooler needs, those of the last layer at the end.
+        """Return the hidden states (N, L, H) of the layers that the pooler needs, the last layer at the end.
 
         Args:
             input_ids: As in `forward`.
@@ -324,20 +324,20 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
-        They are computed in eval mode without gradients. Several threads may call this at the same time, but not while
-        the model is trained.
+        They are computed in eval mode without gradients. Several threads may call this method at the same time, but
+        not while the model is trained.
 
         Args:
             sentences: N sentences.
-            batch_size: Maximum number of sentences per batch. None: 128 on a CPU, and no such maximum on a GPU.
+            batch_size: Maximum number of sentences per batch. None: 128 on a CPU, no maximum on a GPU.
                 Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
-            normalize: Scale the embeddings to unit length. None: as the model's setting says.
-            options: The other fields of `EncodeOptions`. `max_length` truncates texts to this number of tokens, with
-                special tokens included; by default, only texts that exceed the maximum (`max_tokens`) are truncated,
-                and one warning reports their number. `without` are token ids to remove from all texts, except special
-                tokens. `show_progress` shows a progress bar. `truncate_dim` returns the first values (N, truncate_dim)
-                of the embeddings, which are scaled to unit length afterwards if `normalize`; one warning reports a
-                size that the model was not trained for (`matryoshka_dims`).
+            normalize: Whether to scale the embeddings to unit length. None: the model's setting.
+            options: The other fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
+                which texts are truncated; by default the model's maximum (`max_tokens`), with a warning that reports
+                the number of truncated texts. `without`: ids of tokens to remove from all texts, except special
+                tokens. `show_progress`: show a progress bar. `truncate_dim`: return only the first values (N,
+                truncate_dim) of the embeddings, which are scaled afterwards if `normalize`; a warning reports a size
+                for which the model was not trained (`matryoshka_dims`).
 
         Raises:
             UserError: If an argument is invalid.
@@ -357,7 +357,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def default_batch_size(self) -> int | None:
-        """Maximum number of sentences per batch of `encode` if no other is given; None if only tokens are limited."""
+        """Default maximum number of sentences per batch of `encode`; None if only the number of tokens is limited."""
         return tokenization.default_batch_size(self.device.type)
 
     def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
@@ -365,7 +365,7 @@ class SentenceEncoder(nn.Module):
 
         Args:
             sentences: N sentences.
-            options: Those of `encode`.
+            options: The options of `encode`.
 
         Raises:
             UserError: If the maximum length is out of range.
@@ -390,7 +390,7 @@ class SentenceEncoder(nn.Module):
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
     def require_size(self, options: EncodeOptions) -> None:
-        """Raise UserError if `encode` cannot shorten embeddings to `truncate_dim`; see there for the warning."""
+        """Raise UserError if embeddings cannot be shortened to `truncate_dim`; warn as described in `encode`."""
         options.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
 
     def _embed(self, inputs: "EncoderInputs", options: EncodeOptions) -> Tensor:
@@ -399,7 +399,7 @@ class SentenceEncoder(nn.Module):
         return self.finish(self(*args, packing=inputs.packing, normalize=False), options)
 
     def finish(self, embeddings: Tensor, options: EncodeOptions) -> Tensor:
-        """Return embeddings in float32, shortened and scaled as the options and the model say.
+        """Return embeddings in float32, shortened and scaled according to the options and the model.
 
         Args:
             embeddings: Embeddings (N, H), as computed.
@@ -427,7 +427,7 @@ class SentenceEncoder(nn.Module):
         return {"template": template, "denoising": self.denoising.record()}
 
     def save(self, folder: str | Path) -> None:
-        """Write trained weights, record and tokenizer, but no frozen backbone, to a folder (`storage.model_folder`).
+        """Write trained weights, record and tokenizer to a folder, without a frozen backbone (`storage.model_folder`).
 
         Raises UserError if the encoder has no trained weights.
         """
@@ -615,9 +615,8 @@ class SentenceEncoder(nn.Module):
     def merged(self) -> "SentenceEncoder":
         """Return this model with its LoRA adapter added to a copy of the encoder's weights; self without an adapter.
 
-        The result is for inference. Its embeddings are the same up to rounding, and it counts as a trained encoder: it
-        needs neither peft nor the base. Raises UserError if the weights are in half precision, which would round the
-        sum.
+        The result is for inference. Its embeddings are the same up to rounding. It is a trained encoder, so it needs
+        neither peft nor the base. Raises UserError if the weights are in half precision, which would round the sum.
         """
         if self.encoder.lora is None:
             return self
@@ -652,7 +651,7 @@ class SentenceEncoder(nn.Module):
         return TunedBackbone(backbone, fingerprint(backbone), self.sentence_modules())
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Return the settings with which sentence-transformers computes the same vectors, or None if it would not."""
+        """Return the settings with which sentence-transformers computes the same vectors, or None."""
         if self.plain_obstacles():
             return None
         return SentenceModules(
@@ -666,7 +665,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def _peft_config(self) -> dict[str, Any] | None:
-        """Return peft's adapter_config.json of LoRA, or of prompts if peft alone computes the same [CLS] vectors."""
+        """Return peft's adapter_config.json for LoRA, or for prompts if peft alone computes the same [CLS] vectors."""
         if self.encoder.lora is not None:
             return self.encoder.lora.peft_config(self.source.name_or_path, self.source.revision)
         is_cls = self.pooler.reads_cls
@@ -727,7 +726,7 @@ def encode_in_batches(
         lengths: The number of tokens of each text.
         collate: A function that returns the inputs of the n texts with the given indices, on the CPU.
         embed: A function that returns the finished embeddings (n, H) of such inputs, both on the device of the model.
-        options: Those of `SentenceEncoder.encode`.
+        options: The options of `SentenceEncoder.encode`.
     """
     embeddings = np.empty((len(lengths), options.truncate_dim or model.dimension), dtype=np.float32)
     kind = model.device.type
@@ -766,13 +765,13 @@ def encode_in_batches(
 
 
 def _same_prompts(computed: Tensor, saved: Tensor) -> bool:
-    """Return whether prompts are those that were saved, up to the rounding of the type in which they were saved."""
+    """Return whether computed prompts equal the saved prompts, up to the rounding of the type of the saved ones."""
     rounding = 4 * torch.finfo(saved.dtype).eps
     return torch.allclose(computed, saved.to(computed.dtype), rtol=max(1e-5, rounding), atol=max(1e-4, rounding))
 
 
 def _adapter_in_words(record: Mapping[str, Any] | None) -> str:
-    """Return the settings of an adapter that determine its vectors in words, for messages."""
+    """Describe, for messages, the settings of an adapter that determine its vectors."""
     if record is None:
         return "no LoRA adapter"
     return f"a LoRA adapter of rank {record['r']}, alpha {record['alpha']} on {', '.join(record['target_modules'])}"
@@ -810,7 +809,7 @@ def plain_encoder(
         backbone: The pretrained encoder.
         pooling: As in `SentenceEncoder`.
         template: The template of `SentenceEncoder.encode`. None: no template.
-        denoise: Whether to subtract the template's own vector from the pooled vector.
+        denoise: Whether to subtract the vector of the empty template from the pooled vector.
         final_period: As in `SentenceEncoder`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Template denoising: subtract the template's own contribution from the vector at [MASK].
+"""Template denoising: subtract the contribution of the template from the vector at [MASK].
 
 PromptBERT (section 4.3) encodes the template without a sentence, but with the template's positions in the full input.
 ConPVP's code encodes the full input again, with attention restricted to the template's tokens.
@@ -21,7 +21,7 @@ WAYS = ("template", "attention")
 
 @dataclass(frozen=True)
 class Denoising:
-    """Whether and how the template's own vector is subtracted.
+    """Whether and how the vector of the empty template is subtracted.
 
     Args:
         training: Whether it is subtracted in train mode.
@@ -66,7 +66,7 @@ class TemplateOnly(TensorGroup):
         input_ids: Token ids (K, T) of K templates.
         attention_mask: (K, T), 1 for tokens and 0 for padding.
         index: (K, T), indices of the tokens in the full input.
-        slots: Their slots.
+        slots: The slots of the templates.
         case_of: (N,), the row of the template of each of the N full inputs.
         packing: The packing of the mask; None if the encoder computes padding.
     """
@@ -88,7 +88,7 @@ def render_template_only(
     shifted: bool = True,
     packed: bool = False,
 ) -> TemplateOnly:
-    """Render the templates of N full inputs without their sentences, on the CPU, each case of N only once.
+    """Render, on the CPU, the templates of N full inputs without their sentences; equal cases are rendered once.
 
     Args:
         templates: The templates.
@@ -133,7 +133,7 @@ def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: in
         slots: The slots of the rows on the CPU, as the mask is.
         length: Number of columns L.
     """
-    first, last = templates[0].frame  # determined by the tokenizer, hence the same in all templates
+    first, last = templates[0].frame  # determined by the tokenizer, so the same in all templates
     lengths = torch.tensor([template.length for template in templates])[slots.template] + slots.content
     positions = torch.arange(length)
     framed = (positions < first) | (positions >= lengths.unsqueeze(1) - last)

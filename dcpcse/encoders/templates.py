@@ -162,7 +162,7 @@ class Slots:
         Args:
             templates: The templates.
             chosen: (N,), indices of templates.
-            contents: (N,), numbers of tokens of the sentences.
+            contents: (N,), number of tokens of each sentence.
         """
         import torch
 
@@ -256,7 +256,7 @@ class TokenTemplate:
 
         Args:
             sentences: The sentences.
-            room: Number of tokens to which each is truncated.
+            room: Number of tokens to which each sentence is truncated.
         """
         return sentence_ids(self._tokenizer, sentences, room, self.lead)
 
@@ -300,9 +300,9 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return a sentence about a tokenizer that puts no [CLS] token before a text, with advice; None otherwise.
+    """Return a message with advice if a tokenizer puts no [CLS] token before a text; otherwise None.
 
-    A tokenizer that names no [CLS] token may begin a text with any special token instead.
+    If a tokenizer defines no [CLS] token, any special token at the beginning is accepted.
     """
     first, _ = frame(tokenizer)
     if first and tokenizer.cls_token_id in (None, first[0]):
@@ -317,14 +317,15 @@ def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tuple[list[int], dict[str, list[int]]]:
     """Return the ids of a part of a template, and the indices of its masks, prompt slots and words.
 
-    first: the index of the first token of the part.
+    Args:
+        first: The index of the first token of the part.
     """
     ids: list[int] = []
     slots: dict[str, list[int]] = {MASK: [], PROMPT: [], "words": []}
     pieces = _SLOT.split(text)
     for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
         if piece in slots:
-            # The token at a prompt slot is only a placeholder: its embedding is replaced by the prompt.
+            # The token at a prompt slot is only a placeholder, whose embedding is replaced by the prompt.
             piece_ids, kind = [tokenizer.mask_token_id], piece
         else:
             # RoBERTa's mask token absorbs spaces before it; BERT ignores spaces.

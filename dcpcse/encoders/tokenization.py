@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CPU_ROWS = 128
-"""Number of texts per batch on a CPU, unless the caller gives another one."""
+"""Default number of texts per batch on a CPU."""
 
 CUT_WARNING = "%d of %d texts are longer than the encoder's maximum of %d tokens and were truncated"
 
@@ -86,7 +86,7 @@ def tokenize_texts(
 
     Args:
         tokenizer: The tokenizer.
-        template: The template of the sentences; None without.
+        template: The template of the sentences, or None.
         sentences: The sentences.
         max_length: Maximum number of tokens, including the template and special tokens.
         without: Token ids to remove from all sentences, except special tokens and tokens of the template.
@@ -118,8 +118,8 @@ def default_batch_size(device_type: str) -> int | None:
 def batches(lengths: Sequence[int], rows: int | None, tokens: int) -> Iterator[list[int]]:
     """Yield batches of texts as lists of indices, longest texts first.
 
-    Sorting by length saves padding, since all texts of a batch are padded to the longest one. Starting with the
-    longest texts reveals immediately if memory does not suffice.
+    Sorting by length saves padding, since all texts of a batch are padded to the longest one. Because the longest
+    texts come first, a lack of memory is noticed at once.
 
     Args:
         lengths: Number of tokens of each text.

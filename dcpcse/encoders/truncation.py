@@ -19,7 +19,7 @@ def tokenize(
 ) -> tuple[list[list[int]], int]:
     """Return the ids of each text, truncated to `max_length` tokens, and the number of truncated texts.
 
-    The ids are those of `tokenizer(texts, truncation=True, max_length=max_length)`.
+    The ids are the same as in `tokenizer(texts, truncation=True, max_length=max_length)`.
 
     Args:
         tokenizer: The tokenizer, which is not changed.
@@ -62,7 +62,7 @@ def truncated_ids(
 
 
 def configuration(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return all that determines the ids which `tokenize` returns, as text; None for a tokenizer written in Python."""
+    """Return, as text, everything that determines the ids of `tokenize`; None for a tokenizer written in Python."""
     return f"{tokenizer.truncation_side} {_without_settings(tokenizer).to_str()}" if tokenizer.is_fast else None
 
 

@@ -272,7 +272,7 @@ class Representation:
     """How a representation is built.
 
     Args:
-        build: Function that builds it.
+        build: The function that builds it.
         takes: Names of the settings that it takes.
         needs_lm_head: Whether it needs a masked-LM head.
     """
@@ -349,7 +349,7 @@ NO_LIMIT = 10**9
 
 @functools.cache
 def stop_words() -> frozenset[str]:
-    """Return sentence-transformers' stop words: scikit-learn's 318, punctuation marks, parts of words like "isn't"."""
+    """Return sentence-transformers' stop words: scikit-learn's 318, punctuation, and parts of words like "isn't"."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS  # importing it takes a second
 
     return ENGLISH_STOP_WORDS.union(string.punctuation, ("''", "``"), PARTS_OF_WORDS)

@@ -18,11 +18,11 @@ _SETTINGS = {
 
 OF_EVALUATION: Mapping[str, str] = {}
 OF_TRAINING = {"data_dir": "eval_data_dir", "custom_data": "custom_eval_data"}
-"""Option of evaluation → that of training."""
+"""Option of evaluation → option of training."""
 
 
 def as_user_error(error: DataError, options: Mapping[str, str] = OF_EVALUATION) -> UserError:
-    """Return an error of senteval as a UserError that names the option by which the user can change something.
+    """Return an error of senteval as a UserError that names the option with which the user can fix it.
 
     Args:
         error: The error.
@@ -41,7 +41,7 @@ def advice(options: Mapping[str, str] = OF_EVALUATION, tasks: str | None = None)
     """Raise errors of senteval as UserError; also usable as a decorator.
 
     Args:
-        options: As for `as_user_error`.
+        options: As in `as_user_error`.
         tasks: Options that choose the task STSBenchmark, for users who do not have the files of another task.
     """
     try:

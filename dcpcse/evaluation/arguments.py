@@ -16,7 +16,8 @@ MULTILINGUAL = "multilingual"
 """The task set of MTEB tasks in many languages."""
 
 MULTILINGUAL_TASKS = ("STS17", "STS22.v2", "Tatoeba", "TatoebaFromEnglish")
-"""Its tasks. mteb has all but the last one, which looks for the translations of the English sentences of Tatoeba."""
+"""The tasks of this set. mteb has all except the last one, which searches translations of Tatoeba's English
+sentences."""
 
 OPTIONS_OF_FAMILY = {
     "classifier": "transfer",
@@ -39,7 +40,7 @@ OPTIONS_OF_POSTPROCESS = {
 
 @dataclass
 class EvaluationArguments(EncoderArguments, EncodeOptions):
-    """Which encoder evaluation.py evaluates, on which tasks, and how."""
+    """The encoder that evaluation.py evaluates, the tasks, and the settings."""
 
     _argument_group_name = "evaluation"
 
@@ -62,7 +63,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
         "of --tasks. In dev mode, the tasks that have a dev set.",
         choices=[*TASK_SETS, MULTILINGUAL, "na"],
     )
-    tasks: list[str] | None = option(None, f"Tasks in place of a set: {', '.join(FAMILY_OF)}.")
+    tasks: list[str] | None = option(None, f"Tasks instead of a set: {', '.join(FAMILY_OF)}.")
     pairs: str | None = option(
         None,
         "File of your own with two sentences and a score per row: csv, json, jsonl, or tab-separated under any other "
@@ -114,7 +115,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
     custom_data: bool = option(
         False, "The files are your own in SentEval's format: do not check them for the official sizes."
     )
-    output_file: str | None = option(None, "JSON file for all scores, including those of subsets.")
+    output_file: str | None = option(None, "JSON file for all scores, including the scores of subsets.")
     similarities_file: str | None = option(
         None,
         "File (.npz) for the outcomes of each test example, which dcpcse compare reads: gold scores and cosines of "
@@ -123,8 +124,8 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
     overwrite: bool = option(False, "Replace --output_file and --similarities_file if they exist.")
     postprocess: str | None = option(
         None,
-        "Transform the embeddings before they are scored: by whitening, or by a normalising flow that is trained for "
-        "it. Measures that need the encoder itself are left out.",
+        "Transform the embeddings before they are scored: by whitening, or by a normalising flow that is trained on "
+        "embeddings. Measures that need access to the encoder are left out.",
         choices=["whitening", "flow"],
     )
     fit_on: str | None = option(
@@ -187,12 +188,12 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
 
     @property
     def options(self) -> EncodeOptions:
-        """The options of encoding, without the sizes: embeddings are shortened after they are computed."""
+        """The options of encoding without sizes, since embeddings are shortened after they are computed."""
         return EncodeOptions(**{**self.given(), "truncate_dim": None})
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """The sizes that are scored, largest first; (None,) for the embeddings as they are."""
+        """The sizes that are scored, largest first; (None,) for the complete embeddings."""
         return tuple(sorted(self.truncate_dim, reverse=True)) if self.truncate_dim else (None,)
 
     @property
@@ -204,13 +205,13 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
 
     @property
     def _others(self) -> bool:
-        """Whether there are data of the user's own or tasks of MTEB, which are evaluated without SentEval's tasks."""
+        """Whether there are user data or tasks of MTEB, which are evaluated without SentEval's tasks."""
         return bool(self.pairs or self.labels or self.retrieval or self.mteb_option)
 
     def chosen_tasks(self) -> tuple[str, ...]:
         """Return the names of the tasks of `--task_set` or `--tasks`.
 
-        There are none if only own data or tasks of MTEB are given. Raises UserError if options contradict each
+        There are none if only user data or tasks of MTEB are given. Raises UserError if options contradict each
         other, and DataError if no task of the set supports the mode.
         """
         if self.tasks and self.task_set in (None, "na"):
@@ -289,7 +290,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
             raise UserError(f"{name} is evaluated for one size at a time; give one number to {spell('truncate_dim')}")
 
     def _require_postprocess(self) -> None:
-        """Raise UserError for options of a postprocessor that is not chosen."""
+        """Raise UserError for options of a postprocessor that was not chosen."""
         if self.fit_on and not self.postprocess:
             raise no_effect("fit_on", f"without {spell('postprocess')}")
         if self.postprocess and any(FAMILY_OF[task] == "frequent" for task in self.chosen_tasks()):

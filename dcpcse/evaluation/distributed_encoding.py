@@ -21,9 +21,9 @@ def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]
     All processes must call this function.
 
     Args:
-        encode: Encode function, which must return the same vectors in each process.
-        work: Called with an encode function that distributes the sentences over all processes; with one process it
-            gets `encode`.
+        encode: An encode function that returns the same vectors in each process.
+        work: A function of an encode function that distributes sentences over all processes; with a single process, of
+            `encode`.
     """
     if world_size() == 1:
         return work(encode)
@@ -55,7 +55,7 @@ def _encode_shares(encode: EncodeFunction) -> Any:
 
 
 def _encode_share(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
-    # The shares are interleaved: the sentences are sorted by length, and no process should get all the long ones.
+    # The shares are interleaved, because sentences are sorted by length and no process should get all long ones.
     share = sentences[dist.get_rank() :: world_size()]
     logger = logging.getLogger("dcpcse")
     level = logger.level

@@ -1,7 +1,7 @@
 """A cache of embeddings between evaluations: one SQLite file per encoder.
 
-A file belongs to one identity: the weights, representation, tokenizer and versions, that is, everything that changes
-a vector by more than rounding. Vectors are written while they are computed, so that an interrupted run loses few.
+A file belongs to one identity: weights, representation, tokenizer, versions, and everything else that changes a vector
+by more than rounding. Vectors are written while they are computed, so that an interrupted run loses few of them.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ class EmbeddingCache:
                 query = f"SELECT sentence, vector, crc FROM vectors WHERE sentence IN ({marks})"
                 rows = self._database.execute(query, queried).fetchall()
                 for sentence, vector, crc in rows:
-                    # SQLite detects damage to the structure of the file only, and any column may have any type.
+                    # SQLite detects damage only to the structure of the file, and any column may have any type.
                     if not (isinstance(vector, bytes) and len(vector) % 4 == 0 and _crc(sentence, vector) == crc):
                         raise sqlite3.DatabaseError(f"the vector of {sentence[:40]!r} is damaged")
             for sentence, vector, _ in rows:

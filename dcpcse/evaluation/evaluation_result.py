@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult:
-    """The results of an evaluation by task. Its text is the tables of the papers, and a notebook shows them as HTML.
+    """The results of an evaluation by task, which print as the tables of the papers; a notebook shows them as HTML.
 
     Args:
-        at_size: Size of the embeddings (None: as they are) → task → result of senteval, largest size first.
+        at_size: Size of the embeddings (None: complete) → task → result of senteval, largest size first.
         mode: "test", "fasttest" or "dev".
         sentences: Number of distinct sentences.
         seconds: Times in seconds of "encode" and of each task.
         files: Path → size, sha256, and whether the file is the known one.
-        record: What the JSON record says beside the scores.
+        record: The entries of the JSON record besides the scores.
     """
 
     at_size: SizedResults
@@ -49,7 +49,7 @@ class EvaluationResult:
 
     @property
     def results(self) -> Mapping[str, Result]:
-        """Task → result of senteval, with all scores of the task; of several sizes, those of the largest one."""
+        """Task → result of senteval, with all scores of the task, for the largest size."""
         return next(iter(self.at_size.values()))
 
     @property
@@ -73,14 +73,14 @@ class EvaluationResult:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """What is known of the evaluated model; `identity` is empty for an encoder of other code."""
+        """The known facts about the evaluated model; `identity` is empty for an encoder of other code."""
         return self.record["model"]
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a DataFrame with the columns task, family, metric, score and n, one row per task and metric.
 
         score: × 100 as in the tables, except the measures of geometry. n: number of scored examples, pairs or
-        sentences, if the task has such a number. Of shortened embeddings, a first column truncate_dim contains the
+        sentences, if the task has such a number. For shortened embeddings, a first column truncate_dim contains the
         size.
         """
         import pandas  # a requirement of datasets, imported here because it is slow
@@ -98,7 +98,7 @@ class EvaluationResult:
     def to_json(self, path: str | Path | None = None, *, overwrite: bool = False) -> str:
         """Return the JSON record of scores, model, protocol, versions and data files, and write it to a path if given.
 
-        It is the file of `evaluation.py --output_file`, which the commands report, info and compare read.
+        The file is the same as from `evaluation.py --output_file`, which the commands report, info and compare read.
 
         Args:
             path: The file. None: write no file.
@@ -135,7 +135,7 @@ def head_of(
         model: The model.
         mode: "test", "fasttest" or "dev".
         settings: Settings of senteval.
-        fitting: The postprocessor; None without one.
+        fitting: The postprocessor, or None.
     """
     head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict(), "versions": versions()}
     return head if fitting is None else {**head, "postprocess": fitting.as_dict()}
@@ -144,7 +144,7 @@ def head_of(
 def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: EvaluationResult | None = None) -> str:
     """Return the content of the JSON file of an evaluation.
 
-    The scores are those of the largest size, `truncate_dim`; `shorter` contains those of the other sizes.
+    The scores belong to the largest size, `truncate_dim`; `shorter` contains the scores of the other sizes.
 
     Args:
         head: The result of `head_of`.
@@ -179,8 +179,8 @@ def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
 def describe_model(model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
     """Return a record of the model: method, representation, base encoder, and digests that identify its vectors.
 
-    denoised: whether the template's own vector is subtracted. Of an encoder of other code, its kind and name are
-    known, and its identity is empty.
+    `denoised` says whether the vector of the empty template is subtracted. For an encoder of other code, only its kind
+    and name are known, and its identity is empty.
     """
     if isinstance(model, ForeignEncoder):
         return model.describe()

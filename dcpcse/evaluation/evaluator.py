@@ -28,7 +28,7 @@ from dcpcse.utils.errors import doing
 logger = logging.getLogger(__name__)
 
 GPU_CHUNK = 16 * CHUNK
-"""Number of sentences per call of `encode` on a GPU, where fewer, shared by several processes, are no full batch."""
+"""Number of sentences per call of `encode` on a GPU: enough for full batches if several processes share them."""
 
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
 """Similarity task with a dev set → name of its metric in the papers' training scripts."""
@@ -39,7 +39,7 @@ OWN_METRICS = {
     "labels": "labels_accuracy",
     "beir": "retrieval_ndcg_at_10",
 }
-"""Family of own evaluation data (`own_data` and `retrieval_data`) → name of their metric."""
+"""Family of the user's evaluation data (`own_data` and `retrieval_data`) → name of their metric."""
 
 
 def evaluate_suite(
@@ -60,10 +60,10 @@ def evaluate_suite(
         model: The model.
         suite: The loaded tasks.
         cache_dir: The folder in which embeddings are cached; None for no cache.
-        fitting: A map that is fitted to the embeddings and applied before scoring; the scores that need the internals
-            of the model are then left out, as they are for an encoder of other code.
-        on_result: Called with each result as soon as it is computed.
-        options: Those of `SentenceEncoder.encode`.
+        fitting: A map that is fitted to the embeddings and applied before scoring. Scores that need the internals of
+            the model are then left out, as for an encoder of other code.
+        on_result: A function that is called with each result as soon as it is computed.
+        options: The options of `SentenceEncoder.encode`.
 
     Raises:
         DataError: If embeddings are not finite or all equal (senteval).
@@ -85,16 +85,16 @@ def evaluate_sizes(
 ) -> dict[int | None, Evaluation]:
     """Evaluate embeddings that are shortened to several sizes; each distinct sentence is encoded once for all of them.
 
-    Whole embeddings are cached. A task that needs the internals of the model, and a `fitting`, allow one size only.
+    Complete embeddings are cached. Tasks that need the internals of the model, and `fitting`, allow only one size.
 
     Args:
         model: As in `evaluate_suite`.
         suite: As in `evaluate_suite`.
-        sizes: The sizes; None for the embeddings as they are.
+        sizes: The sizes; None for complete embeddings.
         options: Options of encoding, without a size.
         cache_dir: As in `evaluate_suite`.
         fitting: As in `evaluate_suite`.
-        on_result: Called with the size and each result as soon as it is computed.
+        on_result: A function that is called with the size and each result as soon as it is computed.
 
     Raises:
         UserError: If a size is larger than the embeddings.
@@ -127,7 +127,7 @@ def shortening(
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return a function that shortens embeddings (n, H) as `encode` does; None without `truncate_dim`.
 
-    It raises UserError if they are smaller.
+    The function raises UserError if the embeddings are smaller.
 
     Args:
         model: The model.
@@ -145,11 +145,11 @@ def shortening(
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the dev metrics by their names in the papers, and those of own data by the names in `OWN_METRICS`.
+    """Return the dev metrics by their names in the papers, and the metrics of user data by the names in `OWN_METRICS`.
 
     Accuracies are × 100, all other scores are fractions. The mean `avg_sts` or `avg_transfer` is included if the
-    results contain all tasks that it averages. The metric of several own data of one family is their mean, and each of
-    them has a metric of its own, such as `retrieval_FOLDER_ndcg_at_10`.
+    results contain all tasks that it averages. If there are several sets of user data of a family, the metric is their
+    mean, and each set also has a separate metric, such as `retrieval_FOLDER_ndcg_at_10`.
     """
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
@@ -162,7 +162,7 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the metric of each family of own data and, if it has several tasks, that of each of them."""
+    """Return the metric of each family of user data and, in a family with several tasks, the metric of each task."""
     families: dict[str, dict[str, float]] = {}
     for task, result in results.items():
         if result.family in OWN_METRICS:
@@ -178,7 +178,7 @@ def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def described(options: EncodeOptions) -> dict[str, Any]:
-    """Return the entry for these options in records and identities; there is none for the defaults."""
+    """Return the entry for these options in records and identities; {} for the defaults."""
     return {"encoding": recorded} if (recorded := options.recorded()) else {}
 
 
@@ -195,7 +195,7 @@ def cached_encode(
         encode: The encode function.
         model: Its model.
         cache_dir: The folder of the cache; None: yield `encode` itself.
-        options: With which the function encodes.
+        options: The options with which the function encodes.
 
     Raises:
         UserError: For an encoder of other code, because nothing identifies its embeddings.

@@ -23,7 +23,7 @@ TAKEN = (
     "a model of dcpcse.load, the name of a model, a SentenceTransformer, an object with encode(sentences, "
     "batch_size=...), or a function from a list of strings to an array (n, H)"
 )
-"""What `as_encoder` and its callers take as a model, for messages."""
+"""The models that `as_encoder` and its callers accept, for messages."""
 
 
 class ForeignEncoder:
@@ -35,7 +35,7 @@ class ForeignEncoder:
     """
 
     def __init__(self, model: Any) -> None:
-        """Wrap a model. Raises UserError for a class, and for an object that encodes no list of strings."""
+        """Wrap a model. Raises UserError for a class, and for an object that cannot encode a list of strings."""
         if isinstance(model, type):
             raise UserError(f"model is the class {model.__name__}; give an object of it, or {TAKEN}")
         encodes = callable(getattr(model, "encode", None)) and not isinstance(model, str)
@@ -58,7 +58,7 @@ class ForeignEncoder:
     def encode(self, sentences: Sequence[str], **options: Unpack[EncodeKeywords]) -> np.ndarray:
         """Return the embeddings (N, H) of sentences.
 
-        A module of torch is in eval mode meanwhile, and gradients are not recorded.
+        A torch module is put into eval mode, and gradients are not recorded.
 
         Args:
             sentences: N sentences.
@@ -66,7 +66,7 @@ class ForeignEncoder:
                 at most batch_size sentences per call, by default 128.
 
         Raises:
-            UserError: For another option.
+            UserError: For any other option.
             DataError: Unless the model returns numbers (n, H), as an array, a tensor, or a list of rows.
         """
         chosen = EncodeOptions(**options)
@@ -92,7 +92,7 @@ class ForeignEncoder:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return a JSON-serialisable record of what is known of the model; its identity is empty."""
+        """Return a JSON-serialisable record of the known facts about the model; its identity is empty."""
         # Not imported: an object of this class exists only if the library is imported.
         library = sys.modules.get("sentence_transformers")
         record = {"kind": self.kind, "name": self.name, "identity": {}}
@@ -106,9 +106,9 @@ class ForeignEncoder:
         }
 
     def _known_options(self) -> list[str]:
-        """Return the options that the model's function has of those that `encode` passes on, by their names.
+        """Return the names of the options that `encode` can pass on and that the model's function accepts.
 
-        Raises UserError if it takes no single argument.
+        Raises UserError if the function cannot be called with one argument.
         """
         try:
             signature = inspect.signature(self._function)
@@ -131,7 +131,7 @@ def as_encoder(model: Any) -> SentenceEncoder | ForeignEncoder:
 
 
 def _as_array(vectors: Any) -> Any:
-    """Return a tensor, another kind of array or a list of rows as a numpy array, and other values as they are."""
+    """Return a tensor, another array or a list of rows as a numpy array, and any other value unchanged."""
     if isinstance(vectors, torch.Tensor):
         if vectors.layout != torch.strided:
             return vectors
@@ -147,7 +147,7 @@ def _as_array(vectors: Any) -> Any:
 
 @contextlib.contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Put a module of torch into eval mode within the context; each of its parts then returns to its own mode."""
+    """Put a torch module into eval mode within the context; afterwards, each part returns to its earlier mode."""
     modes: Mapping[nn.Module, bool] = {}
     if isinstance(model, nn.Module):
         modes = {module: module.training for module in model.modules()}

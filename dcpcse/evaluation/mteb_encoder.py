@@ -42,7 +42,8 @@ TRAINING_DATA: Mapping[str, frozenset[str]] = {
     "stsb_train.csv": frozenset({"STSBenchmark"}),
     "sts_texts.txt": STS_TASKS,
 }
-"""Training file of the presets → the data sets in it, by their names in mteb. All are English and public."""
+"""Training file of the presets → the data sets that it contains, by their names in mteb. All are English and
+public."""
 
 
 class MTEBEncoder:
@@ -53,11 +54,11 @@ class MTEBEncoder:
         encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
         prompts: The text before each text of a task, by names as in mteb (see `read_prompts`); it replaces the default
             prompt of the model. None: the prompts in the settings of sentence-transformers in the folder.
-        folder: The local folder of the model, whose run says on which data the model was trained.
-        options: Those of `SentenceEncoder.encode`, such as truncate_dim. mteb's batch_size comes before theirs.
+        folder: The local folder of the model; the record of its run names the training data.
+        options: Options of `SentenceEncoder.encode`, such as truncate_dim. mteb's batch_size takes precedence.
 
     Raises:
-        UserError: If the model does not have this size.
+        UserError: If embeddings of the model cannot be shortened to this size.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MTEBEncoder:
         whole = replace(self.options, truncate_dim=None)  # the embeddings, which may be cached, are shortened later
         self.encode_texts = encode or partial(model.encode, **whole.given())
         self.errors: list[Exception] = []
-        """What the model itself has raised, as opposed to mteb."""
+        """Errors that the model raised, not mteb."""
         self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
         self._shorten = shortening(model, self.options)
 
@@ -193,9 +194,9 @@ def _unit(embeddings: Any) -> Tensor:
 def read_prompts(path: str | Path) -> dict[str, str]:
     """Read a YAML or JSON file of prompts: name → text.
 
-    A name is that of a task or of a type of tasks, alone or followed by -query or -document, or query or document.
-    Tasks are those of mteb and those that have been loaded from the user's files. Raises UserError if the file is no
-    such mapping or a name is unknown.
+    A name is the name of a task or of a type of tasks, alone or followed by -query or -document, or it is query or
+    document. Tasks of mteb and tasks from the user's files that were loaded are known. Raises UserError if the file is
+    not such a mapping or if a name is unknown.
     """
     option = spell("mteb_prompts", path)
     if not Path(path).is_file():
@@ -287,7 +288,7 @@ def _instruction(metadata: Any, prompt_type: Any) -> str:
 
 
 def _known_names() -> set[str]:
-    """Return the names of prompts: those of tasks and types of tasks, also with -query or -document, and of kinds."""
+    """Return the known names of prompts: tasks and their types, also with -query or -document; query and document."""
     from mteb.abstasks import AbsTask
     from mteb.abstasks.task_metadata import TaskType
     from mteb.types import PromptType
@@ -318,8 +319,7 @@ def model_meta(
     Args:
         mteb: The module.
         model: The model.
-        folder: The model's folder, whose run says on which data it was trained, and whose README.md what its license
-            is.
+        folder: The folder of the model. The record of its run names the training data, and its README.md the license.
         prompts: The text before each text of a task, by name.
         prefix: The model's default prompt.
         options: Options of encoding.
@@ -330,7 +330,7 @@ def model_meta(
     base = Path(base).name if Path(base).is_absolute() else base
     weights = list(model.parameters())
     data = training_datasets(folder)
-    # What XLM-R learns from English data is meant for its other languages too.
+    # XLM-R is trained on English data for use in its other languages too.
     is_multilingual = model.encoder.backbone.config.model_type == "xlm-roberta"
     known = {
         "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
@@ -355,7 +355,7 @@ def model_meta(
 def training_datasets(folder: Path | None) -> set[str] | None:
     """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
 
-    They follow from the name of the training file of the run, if it is one of the files that data/ builds for the
+    They are derived from the name of the training file of the run, if it is one of the files that data/ builds for the
     presets. Raises UserError if the run's record is damaged.
     """
     if folder is None or not (folder / RUN_FILE).is_file():
@@ -368,7 +368,7 @@ def training_datasets(folder: Path | None) -> set[str] | None:
 def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
     """Return the license in the metadata of the folder's README.md; None if there is none that is known to mteb.
 
-    A README.md that cannot be read has no license: it says nothing about the vectors, which mteb evaluates anyway.
+    A README.md that cannot be read counts as having no license, since it does not affect the vectors.
     """
     try:
         text = read_text(folder / "README.md") if folder else ""

@@ -36,13 +36,13 @@ from dcpcse.utils.errors import OptionError, UserError, did_you_mean, first_line
 from dcpcse.utils.parsing import read_json
 
 OWN_MODULE = "_dcpcse_mteb_"
-"""Start of the name of the module of a user's file of tasks."""
+"""Prefix of the module name of a user's file with tasks."""
 
 PREFIX = f"{MTEB}/"
 """Prefix of a task's name in results."""
 
 MEASURES = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
-"""Start of the name of mteb's measure of a retrieval task → that of the same measure of one query, by pytrec_eval."""
+"""Prefix of mteb's measure of a retrieval task → prefix of pytrec_eval's name of this measure for a single query."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class MtebTasks:
 
     Args:
         tasks: `mteb/NAME` → task.
-        benchmark: The name of the whole, which is the title of its tables; None for single tasks.
-        option: The option that chose the tasks, as messages name it.
+        benchmark: The name of the benchmark or task set, which is the title of its tables; None for single tasks.
+        option: The option that chose the tasks, for messages.
         expression: Python code whose value are the tasks, for the command that downloads their data; None if the data
             are downloaded when they are loaded.
     """
@@ -75,7 +75,7 @@ class MtebResult:
         dataset_revision: Revision of the data set.
         mteb_version: Version of mteb.
         benchmark: The benchmark whose tasks were evaluated, or None.
-        examples: Name of a part → the outcomes of its examples, as far as mteb gives them.
+        examples: Name of a part → outcomes of its examples, as far as mteb provides them.
         family: Family of the task.
     """
 
@@ -141,7 +141,7 @@ def find_benchmark(name: str) -> MtebTasks:
         name: A name or alias of `mteb.get_benchmarks()`.
 
     Raises:
-        UserError: If there is no such benchmark, or if it has tasks that are not of text alone.
+        UserError: If there is no such benchmark, or if it has tasks that need more than text.
     """
     mteb = import_mteb()
     try:
@@ -153,7 +153,7 @@ def find_benchmark(name: str) -> MtebTasks:
             f"{spell('mteb_benchmark', name)}: unknown benchmark; {hint + ' ' if hint else ''}choose a name of "
             "mteb.get_benchmarks()"
         ) from error
-    # The tasks are copied, because all users of the process share the benchmark's own ones.
+    # The tasks are copied, because the benchmark's tasks are shared within the process.
     tasks = _by_name([copy(task) for task in benchmark.tasks])
     other = [task.metadata.name for task in benchmark.tasks if set(task.metadata.modalities) != {"text"}]
     if other:
@@ -168,8 +168,8 @@ def find_benchmark(name: str) -> MtebTasks:
 def multilingual_tasks() -> MtebTasks:
     """Return the tasks of `--task_set multilingual`, whose data are not loaded yet.
 
-    STS17 and STS22.v2 are scored for each language or pair of languages. Tatoeba looks for the English translation of
-    each sentence; the last task, which mteb does not have, looks for the translation of each English sentence.
+    STS17 and STS22.v2 are scored for each language or pair of languages. Tatoeba searches the English translation of
+    each sentence. The last task, which mteb does not have, searches the translation of each English sentence.
     """
     mteb = import_mteb()
     *names, reverse = MULTILINGUAL_TASKS
@@ -179,7 +179,7 @@ def multilingual_tasks() -> MtebTasks:
 
 
 def _reverse(forward: type, name: str) -> Any:
-    """Return the task of this name that is a bitext-mining task of the given class with both sides exchanged."""
+    """Return a task with this name: the bitext-mining task of the given class with both sides exchanged."""
 
     class Reverse(forward):
         metadata = forward.metadata.model_copy(update={"name": name})
@@ -193,7 +193,7 @@ def _reverse(forward: type, name: str) -> Any:
 
 
 def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
-    """Return the tasks with the subsets that are, at least on one side, in one of these languages.
+    """Return the tasks, restricted to subsets with one of these languages on at least one side.
 
     Tasks in other languages are left out, with a log line.
 
@@ -202,7 +202,7 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
         languages: Codes of ISO 639-3, such as deu, with or without a script (deu-Latn).
 
     Raises:
-        UserError: For a language that none of the tasks has.
+        UserError: If none of the tasks has one of the languages.
     """
     spoken = {name: _languages(task) for name, task in tasks.tasks.items()}
     known = set().union(*spoken.values())
@@ -214,7 +214,7 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
             raise OptionError("mteb_languages", code, f"no task of {tasks.option} has this language", how)
     if left := [name.removeprefix(PREFIX) for name, supported in spoken.items() if not supported & set(languages)]:
         notify(f"{spell('mteb_languages', languages)}: left out, since they have none of these: {first_names(left)}")
-    # Copies, because tasks may be shared by all users of the process.
+    # Copies, because tasks may be shared within the process.
     selected = {name: copy(task) for name, task in tasks.tasks.items() if spoken[name] & set(languages)}
     for task in selected.values():
         task.filter_languages(list(languages))
@@ -230,7 +230,7 @@ def _languages(task: Any) -> set[str]:
 
 
 def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
-    """Load the data of tasks; those of a benchmark and of a task set are not downloaded.
+    """Load the data of tasks; the data of a benchmark or a task set are not downloaded.
 
     Args:
         tasks: The tasks.
@@ -266,7 +266,7 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
 
 
 def load_downloaded(tasks: MtebTasks) -> list[str]:
-    """Load the data of tasks from the cache of the hub, without a download. Returns the data sets that are not there.
+    """Load the data of tasks from the cache of the hub, without a download. Return the missing data sets.
 
     Raises UserError if data are incomplete.
     """
@@ -305,12 +305,12 @@ def evaluate_mteb_tasks(
         prompts: As in `MTEBEncoder`.
         folder: As in `MTEBEncoder`.
         results_dir: A folder for the results in mteb's own format, as a `mteb.ResultCache` that contains them.
-        on_result: Called with the size and each result as soon as it is computed.
+        on_result: A function that is called with the size and each result as soon as it is computed.
         options: As in `MTEBEncoder`.
 
     Raises:
-        UserError: If results of an encoder of other code are to be written, or if they would replace results in more
-            languages.
+        UserError: If results of an encoder of other code should be written, or if results would replace results for
+            more languages.
     """
     if results_dir is not None and isinstance(model, ForeignEncoder):
         raise UserError(
@@ -325,7 +325,7 @@ def evaluate_mteb_tasks(
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with cached_encode(encode, model, cache_dir, whole) as function:
-            # Options that mteb passes are ignored: each process encodes with its own batch_size and show_progress.
+            # Options that mteb passes are ignored: each process encodes with the given batch_size and show_progress.
             encoder.encode_texts = lambda texts, **ignored: function(texts)
             for name, task in tasks.tasks.items():
                 started = time.perf_counter()
@@ -335,13 +335,13 @@ def evaluate_mteb_tasks(
         return results, seconds
 
     whole.show_progress = whole.show_progress and is_main_process()
-    # All processes, and the cache, see whole texts: the prompts replace the model's default prompt.
+    # All processes and the cache get complete texts, with prompts instead of the model's default prompt.
     with without_prefix(model) if encoder.prompts else nullcontext():
         return run_on_rank_zero(partial(model.encode, **whole.given()), work)
 
 
 def _require_no_loss(tasks: MtebTasks, encoder: MTEBEncoder, results_dir: str | Path) -> None:
-    """Raise UserError if results in a folder have languages that would be lost, since they are not evaluated now."""
+    """Raise UserError if results in a folder have languages that are not evaluated now and would be lost."""
     results, meta = import_mteb().ResultCache(results_dir), encoder.mteb_model_meta
     for name, task in tasks.tasks.items():
         if (before := results.load_task_result(task.metadata.name, meta)) is not None:
@@ -367,7 +367,7 @@ def _evaluate_task(
         warnings.filterwarnings("ignore", "An input array is constant")  # the score is checked below
         try:
             results = import_mteb().evaluate(encoder, task, prediction_folder=folder, **options)
-        except (LookupError, TypeError, ValueError) as error:  # such as a column that a copy of the data lacks
+        except (LookupError, TypeError, ValueError) as error:  # for example, a copy of the data lacks a column
             if error in encoder.errors or isinstance(error, (UserError, DataError)):
                 raise
             raise UserError(
@@ -450,7 +450,7 @@ def _run_file(path: Path) -> ModuleType:
 
 
 def _load_task(task: Any, data_dir: str | Path | None) -> str | None:
-    """Load the data of a task or, for an aggregate task, of those it averages; return the reason if this fails."""
+    """Load the data of a task or, for an aggregate task, of the averaged tasks; if this fails, return the reason."""
     parts = task.metadata.tasks if task.is_aggregate else [task]
     problems = (_load_data(part, None if data_dir is None else Path(data_dir)) for part in parts)
     return next((problem for problem in problems if problem is not None), None)
@@ -480,7 +480,7 @@ def _snapshot(task: Any) -> Path | None:
         return Path(
             huggingface_hub.snapshot_download(path, repo_type="dataset", revision=revision, local_files_only=True)
         )
-    except (LocalEntryNotFoundError, HFValidationError):  # the path of a user's own task may be no hub id
+    except (LocalEntryNotFoundError, HFValidationError):  # the path of a user's task need not be a hub id
         return None
 
 
@@ -502,7 +502,7 @@ def _load(task: Any) -> str | None:
 
 
 def _missing_split(task: Any) -> str | None:
-    """Return which split is missing from loaded data or empty; None if all are there.
+    """Return a message about a split that is missing from loaded data or empty; None if there is none.
 
     mteb would raise KeyError after the texts of the other splits have been encoded.
     """
@@ -518,7 +518,7 @@ def _missing_split(task: Any) -> str | None:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Make `datasets` read its cache only: a benchmark can be hundreds of gigabytes."""
+    """Let `datasets` only read its cache, since a benchmark can have hundreds of gigabytes."""
     import datasets.config  # imported here because it is slow
 
     places = (datasets.config, huggingface_hub.constants)
@@ -535,9 +535,9 @@ def _offline() -> Iterator[None]:
 class OutcomeRecorder:
     """Recorder of the outcomes of one task while mteb evaluates it.
 
-    STS tasks have cosines and gold scores (Spearman), bitext mining has the part of each sentence in the mean F1, and
-    retrieval and reranking have the measure of each query. mteb gives no such outcomes of other tasks, or of tasks
-    whose main score is another one; these have none.
+    The outcomes are cosines and gold scores (Spearman) for STS tasks, the share of each sentence in the mean F1 for
+    bitext mining, and the measure of each query for retrieval and reranking. mteb provides no outcomes for other
+    tasks, or for tasks with another main score.
     """
 
     def __init__(self, task: Any) -> None:
@@ -548,7 +548,7 @@ class OutcomeRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[Path | None]:
-        """Record within the context, which gives the folder for mteb's predictions; None if none are needed."""
+        """Record within the context, which returns the folder for mteb's predictions; None if they are not needed."""
         if self._reads_predictions:
             with TemporaryDirectory() as folder:
                 yield Path(folder)
@@ -592,7 +592,7 @@ class OutcomeRecorder:
         data = self.task.dataset.get(subset, self.task.dataset)[split]
         if self.task.metadata.type == "STS":
             return ExampleOutcomes("spearman", np.array(predicted["cosine_scores"]), np.array(data["score"]))
-        if isinstance(data, dict):  # of the first BUCC, which has gold pairs of its own
+        if isinstance(data, dict):  # of the first BUCC, which has separate gold pairs
             return None
         (neighbours,) = predicted.values()
         return ExampleOutcomes("mean", parts_of_f1([neighbour["corpus_id"] for neighbour in neighbours]), None)
@@ -604,7 +604,7 @@ class OutcomeRecorder:
             return False
         if kind == "STS":
             return self._main_score == "cosine_spearman"
-        # Tasks with parallel subsets have predictions of another form.
+        # Tasks with parallel subsets have predictions in a different form.
         return kind == "BitextMining" and self._main_score == "f1" and not task.parallel_subsets
 
     @property
@@ -616,13 +616,13 @@ class OutcomeRecorder:
 
 
 def parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
-    """Return the part (n,) of each sentence in the weighted mean of F1 over the n sentences.
+    """Return the share (n,) of each sentence in the weighted mean of F1 over n sentences.
 
     A sentence that is found by its translation and by p - 1 others has precision 1 / p and recall 1, so that its F1 is
     2 / (p + 1).
 
     Args:
-        predicted: The index of the nearest sentence of each one, whose translation has the same index.
+        predicted: The index of the sentence nearest to each sentence; the translation of a sentence has its index.
     """
     indices = np.array(predicted)
     count = np.bincount(indices, minlength=len(indices))

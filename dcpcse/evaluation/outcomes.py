@@ -1,7 +1,7 @@
 """The outcomes of one run on each example of its tasks, from an evaluation or from results files.
 
-The parts of a task of MTEB are tasks of their own: a split of a language, of a pair of languages, or of another
-subset. A part is named mteb/TASK/SUBSET/SPLIT, or mteb/TASK/SPLIT if the task has no subsets.
+The parts of an MTEB task are separate tasks here: a split of a language, a pair of languages, or another subset. A
+part is named mteb/TASK/SUBSET/SPLIT, or mteb/TASK/SPLIT if the task has no subsets.
 """
 
 import io
@@ -25,10 +25,10 @@ from dcpcse.utils.parsing import parse_json, read_bytes, read_text
 from dcpcse.utils.run_files import is_number, read_scores
 
 MTEB = "mteb"
-"""The family of MTEB tasks, and the start of their names, since mteb and SentEval both have an STSBenchmark."""
+"""The family of MTEB tasks and the prefix of their names, since mteb and SentEval both have an STSBenchmark."""
 
 NO_SUBSET = "default"
-"""What mteb calls the only subset of a task without subsets."""
+"""mteb's name of the only subset of a task without subsets."""
 
 MTEB_FACTS = "model_meta.json"
 """The file with which mteb describes the model in a folder of its results."""
@@ -38,9 +38,11 @@ MTEB_FACTS = "model_meta.json"
 class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
-    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values (n,): cosines, whether each
-    example is classified correctly, or, with the statistic mean, the score of each query. gold (n,): gold scores,
-    classes or numbers of relevant documents, None if they are unknown.
+    Args:
+        statistic: The score, as in `dcpcse.evaluation.significance.STATISTICS`.
+        values (n,): Cosines, whether each example is classified correctly, or, with the statistic mean, the score of
+            each query.
+        gold (n,): Gold scores, classes or numbers of relevant documents, None if they are unknown.
     """
 
     statistic: str
@@ -49,12 +51,12 @@ class ExampleOutcomes:
 
     @property
     def examples(self) -> str:
-        """What the examples are called."""
+        """The name of the examples, such as "pairs"."""
         return {"accuracy": "examples", "mean": "queries"}.get(self.statistic, "pairs")
 
     @property
     def scored_gold(self) -> np.ndarray | None:
-        """The gold scores, if the statistic depends on them: `gold` of `dcpcse.evaluation.significance.Outcomes`."""
+        """The gold scores if the statistic depends on them, otherwise None; see `significance.Outcomes`."""
         return self.gold if self.statistic in ("spearman", "average_precision") else None
 
 
@@ -62,10 +64,12 @@ class ExampleOutcomes:
 class RunOutcomes:
     """The outcomes of one run by task.
 
-    source: where they come from, for messages. mode: test, fasttest or dev; None if it is unknown. tasks: task → its
-    outcomes, for tasks that have them; the parts of an MTEB task are tasks of their own.
-    main_scores: task → main score × 100; empty for an .npz file alone. families: task → the families whose tasks are
-    averaged; the family of a part of an MTEB task is this task.
+    Args:
+        source: The source of the outcomes, for messages.
+        mode: "test", "fasttest" or "dev"; None if it is unknown.
+        tasks: Task → its outcomes, for tasks that have them; the parts of an MTEB task are separate tasks.
+        main_scores: Task → main score × 100; empty for an .npz file alone.
+        families: Task → families, whose tasks are averaged. The family of a part of an MTEB task is the task.
     """
 
     source: str
@@ -84,7 +88,7 @@ ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "q
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
 
 ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
-"""Statistic → the name of the array that contains its values; cosine for others."""
+"""Statistic → the name of the array with its values; `cosine` for all others."""
 
 
 def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
@@ -147,9 +151,13 @@ def is_results(path: Path) -> bool:
 def read_outcomes(path: Path) -> RunOutcomes:
     """Read the outcomes of a run from the results of evaluation.py or of mteb.
 
-    path: a file of --similarities_file (.npz); a file of --output_file (.json), whose outcomes are read from the .npz
-    file of the same name or from similarities.npz in the same folder, if there is one; a result of mteb (.json), or a
-    folder of them. Raises UserError if the content is damaged or is something else.
+    Args:
+        path: A file of --similarities_file (.npz); a file of --output_file (.json), whose outcomes are read from the
+            .npz file of the same name or from similarities.npz in the same folder, if there is one; a result of mteb
+            (.json), or a folder of them.
+
+    Raises:
+        UserError: If the content is damaged or of another kind.
     """
     if path.is_dir():
         return _of_mteb(path, _mteb_files(path))
@@ -162,7 +170,7 @@ def read_outcomes(path: Path) -> RunOutcomes:
     recorded = scores.get("tasks", {})
     families = {task: (content.get("family") or FAMILY_OF.get(task, ""),) for task, content in recorded.items()}
     beside = [other for other in (path.with_suffix(".npz"), path.with_name("similarities.npz")) if other.is_file()]
-    # Tasks such as classification by mteb have no outcomes, so that the file beside the scores may be empty.
+    # Some tasks, such as mteb's classification, have no outcomes, so the file next to the scores may be empty.
     tasks = _tasks(_read_arrays(beside[0], may_be_empty=True), str(beside[0])) if beside else {}
     tasks = {task: result for task, result in tasks.items() if "/".join(task.split("/")[:2]) in scores["scores_x100"]}
     main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
@@ -180,9 +188,9 @@ def read_outcomes(path: Path) -> RunOutcomes:
 
 
 def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
-    """Raise UserError unless the outcomes give the recorded score × 100: the files are of one evaluation then.
+    """Raise UserError if the outcomes do not give the recorded score × 100, since they are then of another evaluation.
 
-    Accuracies are not compared, since those of the folds are rounded, and average precisions neither.
+    Accuracies are not compared, since the accuracies of folds are rounded; average precisions are not compared either.
     """
     from scipy import stats  # imported here because it is slow
 
@@ -241,7 +249,7 @@ class MtebRecord(schema.Foreign):
 
 
 def _mteb_files(folder: Path) -> list[Path]:
-    """Return mteb's results in a folder: beside its description of the model, or in a folder of its cache.
+    """Return mteb's results in a folder: next to mteb's description of the model, or in a folder of its cache.
 
     The cache has the folders results/MODEL/REVISION. Raises UserError if there are several revisions or models.
     """
@@ -286,10 +294,10 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
     Args:
         task: mteb/TASK.
         scores: See `part_names`.
-        source: What contains them, for messages.
+        source: The file that contains them, for messages.
 
     Raises:
-        UserError: If they have another form.
+        UserError: If the scores have another form.
     """
     try:
         main_scores = {
@@ -306,10 +314,11 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
 def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
     """Return the families of the parts of MTEB tasks and, in turn, of these families.
 
-    The splits of a subset are a family, and so are the subsets of a task; families of tasks are their type and mteb.
+    The splits of a subset are a family, and so are the subsets of a task. Tasks belong to the families of their type
+    and of mteb.
 
     Args:
-        names: Names of parts, of which those that start with mteb/ count.
+        names: Names of parts; names that do not start with mteb/ are ignored.
         types: mteb/TASK → mteb's type of the task, if it is known.
     """
     families: dict[str, tuple[str, ...]] = {}

@@ -28,7 +28,7 @@ from dcpcse.utils.errors import UserError, plural
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of own data: the number of its texts, the names that mark the column of its target, and its advice."""
+    """A kind of user data: the number of texts per row, the names of its target column, and advice for messages."""
 
     texts: int
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class _Kind:
         return self.texts + 1
 
     def target(self, columns: Sequence[str]) -> int | None:
-        """Return the index of the column of scores or labels if exactly one column has a name that marks it."""
+        """Return the index of the column of scores or labels, if exactly one column has such a name."""
         indices = [i for i, column in enumerate(columns) if column.strip().lower() in self.names]
         return indices[0] if len(indices) == 1 else None
 
@@ -60,17 +60,18 @@ LABELS = _Kind(
 
 
 def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
-    """Return the evaluation task of your own sentence pairs.
-
-    data: a file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a number per row. The
-    number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or with two
-    binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by Spearman
-    correlation; scores may have any scale. A .csv, .json or .jsonl file is
-    read as such, any other file as tab-separated columns; a header is optional. name: the name of an object in
-    messages and results; a file has its own.
+    """Return an evaluation task with the user's sentence pairs.
 
     Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a sentence
     is blank, a score is not a finite number, all scores are equal, or there are fewer than two pairs.
+
+    Args:
+        data: A file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a number per row.
+            The number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or
+            with two binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by
+            Spearman correlation; scores may have any scale. A .csv, .json or .jsonl file is read as such, any other
+            file as tab-separated columns; a header is optional.
+        name: The name of a Python object in messages and results.
     """
     table, target, rows = _open(data, name, PAIRS)
     pairs, unit, words = [], "", None
@@ -87,19 +88,21 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
 
 
 def describe_object(data: Any) -> str:
-    """Return the words by which the records of a run name own data that are a Python object."""
+    """Return the description of user data in a Python object for the records of a run."""
     return f"Python object: {type(data).__name__}"
 
 
 def own_labels(data: Any, name: str = "labels") -> LabelsTask:
-    """Return the evaluation task of your own labelled texts.
-
-    data: a file or a Python object with a text and its class per row, as for `own_pairs`. The class, a word or a whole
-    number, is in the column named label or class, else in the second one. A file has a header if one of its columns
-    has such a name. name: the name of an object in messages and results; a file has its own.
+    """Return an evaluation task with the user's labelled texts.
 
     Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a text or a
     class is blank, there are fewer than two classes, or a class has fewer texts than cross-validation has folds.
+
+    Args:
+        data: A file or a Python object with a text and its class per row, as for `own_pairs`. The class, a word or a
+            whole number, is in the column named label or class, else in the second one. A file has a header if one of
+            its columns has such a name.
+        name: The name of a Python object in messages and results.
     """
     table, target, located = _open(data, name, LABELS)
     rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
@@ -114,11 +117,11 @@ def own_labels(data: Any, name: str = "labels") -> LabelsTask:
 
 
 LocatedRow = tuple[Line, list[str], Any, str]
-"""The line of a row for messages, its texts, and the cell of its score or class with the text of this cell."""
+"""The line of a row (for messages), its texts, the cell of its score or class, and the text of this cell."""
 
 
 def _open(data: Any, name: str, kind: _Kind) -> tuple[Table, int, Iterator[LocatedRow]]:
-    """Return the table of own data, the index of its column of scores or classes, and its rows."""
+    """Return the table of user data, the index of its column of scores or classes, and its rows."""
     if isinstance(data, (str, os.PathLike)):
         table = _open_file(Path(path(name, data)), kind)
     else:
@@ -149,12 +152,12 @@ def _line(table: Table, kind: _Kind, number: int) -> Line:
 
 
 def _content(table: Table, rows: Iterable[Any]) -> Content:
-    """Return what identifies own data: the content of their file or, without one, that of their rows."""
+    """Return the content that identifies user data: the content of their file or, without a file, of their rows."""
     return content_of(rows) if table.sha256 is None else Content(table.sha256, table.bytes)
 
 
 def _selection(table: Table, kind: _Kind) -> str:
-    """Return the advice to pick columns of a table that has too many, or to use the other kind for too few."""
+    """Return advice: to select columns if a table has too many, to use the other kind of data if it has too few."""
     if len(table.columns) < kind.width:
         return "; texts with their classes are labels, not pairs" if len(table.columns) == LABELS.width else ""
     target = kind.target(table.columns)
@@ -187,7 +190,7 @@ def _open_file(path: Path, kind: _Kind) -> Table:
 
 
 NAMED = (".json", ".jsonl", ".parquet")
-"""Extensions of files whose columns have names; in others a header is optional."""
+"""Extensions of files whose columns have names; in other files a header is optional."""
 
 
 def _is_csv(path: Path) -> bool:
@@ -212,9 +215,11 @@ def _without_blank_end(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _is_header(cells: Sequence[str], second: Sequence[str], kind: _Kind) -> bool:
-    """Return whether the first row of a file has names: it names the target, or has a word in place of a score.
+    """Return whether the first row of a file is a header: it names the target, or has a word instead of a score.
 
-    second: the cells of the second row, whose label is of the same scheme if the first row has a label and no name.
+    Args:
+        second: The cells of the second row. If the first row has a label and not a name, both labels are of the same
+            scheme.
     """
     if kind.target(cells) is not None:
         return True
@@ -232,7 +237,7 @@ def _is_float(text: str) -> bool:
 
 
 def _uneven(table: Table, kind: _Kind, cells: Sequence[Any]) -> str:
-    """Return the problem of a row that has another number of columns than its kind has."""
+    """Return the problem of a row with a wrong number of columns."""
     actual, separated = str(len(cells) or "an empty line"), _separated(table.path)
     if separated and len(cells) == 1 and cells[0].count(";") >= kind.texts:
         actual += " (separate columns by commas or tabs, not by semicolons)"
@@ -244,8 +249,12 @@ def _uneven(table: Table, kind: _Kind, cells: Sequence[Any]) -> str:
 def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
     """Return the score of a pair.
 
-    cell, text: the cell, and its text. words: those of the binary labels of the first pair; None if it has a number.
-    Raises DataError unless the text is one of these words or, without them, a finite number.
+    Args:
+        cell, text: The cell of the score, and its text.
+        words: The two words of binary labels if the first pair has one; None if it has a number.
+
+    Raises:
+        DataError: If the text is not one of these words or, without words, not a finite number.
     """
     if words:
         score = binary_score(text, words)
@@ -268,7 +277,11 @@ def _class(line: Line, cell: Any, text: str) -> str:
 
 
 def _warn_of_columns(table: Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:
-    """Log a warning for each column of texts that probably has no texts. rows: the texts of each row."""
+    """Log a warning for each column of texts that probably contains something else.
+
+    Args:
+        rows: The texts of each row.
+    """
     names = table.columns or [str(index + 1) for index in range(kind.width)]
     texts = [name for index, name in enumerate(names) if index != target]
     roles = (*ROLES[: kind.texts], SCORE if kind is PAIRS else CLASS)
@@ -283,5 +296,5 @@ def _remedy(table: Table, kind: _Kind) -> str:
 
 
 def content_of(rows: Iterable[Any]) -> Content:
-    """Return the content that identifies rows without a file: that of their JSON lines."""
+    """Return the content that identifies rows without a file, computed from their JSON lines."""
     return Content.of("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())

@@ -68,7 +68,9 @@ class Whitening:
         size = rank if dimensions is None else dimensions
         if dimensions is None and rank < exact.shape[1]:
             logger.warning(
-                "whitening keeps %d of %d dimensions: the embeddings vary in no others", rank, exact.shape[1]
+                "whitening keeps %d of %d dimensions: the embeddings vary in no others",
+                rank,
+                exact.shape[1],
             )
         if not 1 <= size <= rank:
             raise UserError(
@@ -96,7 +98,7 @@ class ActNorm(nn.Module):
         self.shift.copy_(-x.mean(0))
         deviation = (x + self.shift).square().mean(0).sqrt()
         # Encoders have constant channels (all-MiniLM-L6-v2 has three). Scaling them to variance 1 in each flow step
-        # would amplify whatever Adam's first update adds to them, so they are not scaled.
+        # would amplify the values that Adam's first update adds to them, so they are not scaled.
         varies = deviation > LEAST_DEVIATION * deviation.max()
         self.log_scale.copy_(-torch.where(varies, deviation + 1e-6, 1.0).log() / LOG_SCALE)
         return self(x)
@@ -232,7 +234,7 @@ def fit_flow(
     seed: int = 0,
     on_step: Callable[[int, int, float], None] = lambda step, steps, likelihood: None,
 ) -> Flow:
-    """Fit a flow to embeddings by maximum likelihood with Adam; the defaults are those of the published code.
+    """Fit a flow to embeddings by maximum likelihood with Adam; the defaults come from the published code.
 
     The normalisations are initialised from up to max(batch_size, 2 H) vectors, because the variances of a smaller
     sample would be too small in some directions.
@@ -240,11 +242,11 @@ def fit_flow(
     Args:
         vectors: Embeddings (N, H).
         epochs: Number of passes over the embeddings.
-        batch_size: Embeddings per step.
+        batch_size: Number of embeddings per step.
         learning_rate: Learning rate of Adam.
         seed: Seed of the initial weights and of the order of the embeddings.
-        on_step: Called with the step, the number of steps, and the mean log-likelihood of the batch per dimension, in
-            nats.
+        on_step: A function that is called with the step, the number of steps, and the mean log-likelihood of the batch
+            per dimension, in nats.
 
     Raises:
         UserError: If there are fewer than two vectors, or if the likelihood is not finite.
@@ -292,16 +294,17 @@ def _fit_flow(vectors: np.ndarray, *, show_progress: bool, **settings: Any) -> M
 
 
 POSTPROCESSORS: Mapping[str, Callable[..., Map]] = {"whitening": _fit_whitening, "flow": _fit_flow}
-"""Value of --postprocess → function of embeddings (N, H) and settings that fits the map to them and returns it."""
+"""Value of --postprocess → function of embeddings (N, H) and settings that returns the map fitted to the
+embeddings."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """A postprocessor and the sentences whose embeddings it is fitted to.
+    """A postprocessor, and the sentences to whose embeddings it is fitted.
 
     Args:
         name: A key of `POSTPROCESSORS`.
-        settings: The settings that it takes.
+        settings: The settings of the postprocessor.
         sentences: The sentences; None fits it to the distinct sentences of each task.
         source: The file that contains the sentences, for messages and records.
     """
@@ -315,7 +318,7 @@ class Fitting:
         """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
 
         Args:
-            encode: Returns the embeddings of `sentences`.
+            encode: A function that returns the embeddings of `sentences`.
             show_progress: Show a progress bar.
 
         Raises:

@@ -1,7 +1,7 @@
 """Read retrieval data, from folders in the layout of BEIR and from the NanoBEIR sets in the cache of the hub.
 
-The text of a document is its title, a blank and its text, stripped of white space at its ends, or its text if there is
-no title; that of a query is unchanged. mteb does the same.
+The text of a document is its title, a space and its text, without white space at both ends; without a title, it is
+only the text. The text of a query is unchanged. mteb does the same.
 """
 
 import os
@@ -24,7 +24,7 @@ from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
-"""Names in a folder in the layout of BEIR: the documents, the queries, and the folder of judgements by split."""
+"""Names in a folder with the layout of BEIR: the documents, the queries, and the folder of judgements by split."""
 
 NANO = "NanoBEIR"
 """The name of all NanoBEIR sets, and of mteb's benchmark that consists of them."""
@@ -57,9 +57,11 @@ Judgement = tuple[Line, str, str, float]
 def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask:
     """Return the evaluation task of a folder in the layout of BEIR, or of a NanoBEIR set.
 
-    data: FOLDER, FOLDER:SPLIT, or the name of a set such as NanoNFCorpus. split: the judgements of a folder without
-    :SPLIT. A set has one split, which is used instead. Raises the errors of `retrieval_tasks`, and UserError for
-    NanoBEIR, which is several sets.
+    Raises the same errors as `retrieval_tasks`, and UserError for NanoBEIR, which consists of several sets.
+
+    Args:
+        data: FOLDER, FOLDER:SPLIT, or the name of a set such as NanoNFCorpus.
+        split: The split of the judgements for a folder without :SPLIT. A NanoBEIR set has only one split.
     """
     tasks = retrieval_tasks([location("retrieval", data)], split)
     if len(tasks) > 1:
@@ -71,9 +73,10 @@ def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
     """Return the evaluation tasks of folders and NanoBEIR sets; NanoBEIR is all sets. See `own_retrieval`.
 
     Nothing is downloaded. Raises UserError or senteval.DataError, with file and line, if a folder, a file or a split
-    does not exist; if a line is no valid JSON or lacks an id or a text; if an id occurs twice; if a judgement names an
-    unknown query or document, has no number as its score, contradicts another one, or says that a document with the id
-    of the query is relevant; if no query has a relevant document; or if the data of a set have not been downloaded.
+    does not exist; if a line is not valid JSON or lacks an id or a text; if an id occurs twice; if a judgement names
+    an unknown query or document, has a score that is not a number, contradicts another judgement, or says that a
+    document with the id of the query is relevant; if no query has a relevant document; or if the data of a set have
+    not been downloaded.
     """
     folders = {name: location for name in names if (location := _folder_and_split(name, split))}
     sets = _load_sets([name for name in names if name not in folders])
@@ -93,7 +96,11 @@ def _task_name(folder: Path, split: str, is_chosen: bool) -> str:
 
 
 def _require_different_names(task_names: Mapping[str, str]) -> None:
-    """Raise UserError if two folders have the same name. task_names: data → name of the task."""
+    """Raise UserError if two folders have the same name.
+
+    Args:
+        task_names: Data → name of the task.
+    """
     places: dict[str, str] = {}
     for folder, name in task_names.items():
         if name in places:
@@ -104,7 +111,9 @@ def _require_different_names(task_names: Mapping[str, str]) -> None:
 def _require_once(folders: Mapping[str, tuple[Path, str, bool]], sets: Iterable[str], names: Sequence[str]) -> None:
     """Raise UserError if a split of a folder, or a set, is given twice.
 
-    folders: data → folder and split. sets: names of the tasks of mteb among the given data.
+    Args:
+        folders: Data → folder and split.
+        sets: Names of the given tasks of mteb.
     """
     places = [(folders[key][0].resolve(), folders[key][1]) for key in names if key in folders]
     twice = [str(folder) for folder, split in places if places.count((folder, split)) > 1]
@@ -130,7 +139,7 @@ def _folder_and_split(name: str, split: str) -> tuple[Path, str, bool] | None:
 
 
 def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
-    """Return the task of a folder: text files as of BEIR or, if `corpus` is a folder, Parquet files as of NanoBEIR."""
+    """Return the task of a folder of text files (BEIR) or, if `corpus` is a folder, Parquet files (NanoBEIR)."""
     name = _task_name(folder, split, is_chosen)
     if (folder / "corpus").is_dir():
         return _read_parquet(folder, name, split, is_chosen)
@@ -145,12 +154,12 @@ def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
 
 
 def splits_in(folder: Path) -> list[str]:
-    """Return the splits of the judgements in a folder in the layout of BEIR, whose files may be packed."""
+    """Return the splits of the judgements in a folder with the layout of BEIR; files may be packed."""
     return sorted({path.name.split(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*")})
 
 
 def _packed(path: Path) -> Path:
-    """Return a file, or the same with .gz after its name if only this one exists."""
+    """Return the path of a file, with .gz added if only the packed file exists."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.is_file() and not path.exists() else path
 
@@ -180,7 +189,7 @@ def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirT
 
 
 def _load_sets(names: Sequence[str]) -> dict[str, Any]:
-    """Return name of a task of mteb → task with its data, for all NanoBEIR sets of these names.
+    """Return the name of mteb's task → the task with its data, for NanoBEIR sets with these names.
 
     Raises UserError if a name is unknown, or if data are not in the cache of the hub.
     """
@@ -205,12 +214,12 @@ def _load_sets(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _short(task: str) -> str:
-    """Return the name of a NanoBEIR set: that of mteb's task without "Retrieval"."""
+    """Return the name of a NanoBEIR set: the name of mteb's task without "Retrieval"."""
     return task.removesuffix("Retrieval")
 
 
 def _is_named(task: str, name: str) -> bool:
-    """Return whether a name that the user gave, in any case, means this task of mteb."""
+    """Return whether a name given by the user, in upper or lower case, means this task of mteb."""
     return name.lower() in (NANO.lower(), task.lower(), _short(task).lower())
 
 
@@ -234,9 +243,9 @@ def _task_of_tables(
     tables: Mapping[str, tuple[Path, Iterable[Mapping[str, Any]]]],
     contents: Mapping[Path, Content],
 ) -> BeirTask:
-    """Return the task of tables, whose sources and rows are given by corpus, queries and qrels.
+    """Return the task of three tables, corpus, queries and qrels, each given by its source and rows.
 
-    These are published data, so that blank texts remain, as in mteb.
+    The data are published, so blank texts are kept, as in mteb.
     """
     located = {part: (source, _rows(source, rows)) for part, (source, rows) in tables.items()}
     documents = _identified("documents", located["corpus"][0], _documents(located["corpus"][1]), blank=True)
@@ -251,7 +260,10 @@ def _rows(source: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[LocatedRo
 
 
 def _table_judgements(rows: Iterable[LocatedRow]) -> Iterator[Judgement]:
-    """Yield the judgements of a table, with the score 1 if it has no scores. Raises DataError if one is no number."""
+    """Yield the judgements of a table, with the score 1 if it has no scores.
+
+    Raises DataError if a score is not a number.
+    """
     for line, row in rows:
         score = row.get("score", 1)
         if not is_number(str(score)):
@@ -269,7 +281,7 @@ def _no_split(folder: Path, split: str, splits: Sequence[str]) -> UserError:
 
 
 def _objects(path: Path) -> Iterator[LocatedRow]:
-    """Yield the JSON objects of a file with their lines. Raises DataError for a line that is no JSON object."""
+    """Yield the JSON objects of a file with their lines. Raises DataError for a line that is not a JSON object."""
     for line in read_lines(path, remedy=TEXT_REMEDY):
         if not line.text.strip():
             raise line.error("an empty line found")
@@ -302,7 +314,7 @@ def _id(line: Line, row: Mapping[str, Any]) -> str:
 
 
 def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = False) -> str:
-    """Return the text of a key. Raises DataError if it is not a string; an optional one may be missing or null."""
+    """Return the text of a key. Raises DataError if it is not a string; an optional text may be missing or null."""
     text = row.get(key)
     if text is None and optional:
         return ""
@@ -314,12 +326,12 @@ def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = Fals
 
 
 def _judgements(path: Path) -> Iterator[Judgement]:
-    """Yield the judgements of a file. Raises DataError if the header is missing, or if a score is no number."""
+    """Yield the judgements of a file. Raises DataError if the header is missing, or if a score is not a number."""
     header, *lines = read_lines(path, remedy=QRELS_REMEDY) or [Line(path, 1, "", QRELS_REMEDY)]
     columns = [name.strip().lower() for name in split_columns(header, 3, more_allowed=False)]
     if any(map(is_number, columns)):
         raise header.error("a judgement found, the header line expected")
-    # Other names, such as qid and docid, are taken for those of BEIR in this order.
+    # Columns with other names, such as qid and docid, are read in the order of BEIR's columns.
     places = [columns.index(name) for name in COLUMNS] if set(columns) == set(COLUMNS) else range(3)
     for line in lines:
         cells = split_columns(line, 3, more_allowed=False)
@@ -330,14 +342,15 @@ def _judgements(path: Path) -> Iterator[Judgement]:
 
 
 def _fault(line: Line, problem: str, remedy: str) -> DataError:
-    """Return the error of a line whose content, not whose form, is at fault."""
+    """Return the error of a line that has the right form but a wrong content."""
     return line._replace(remedy=remedy).error(problem)
 
 
 def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool = False) -> IdentifiedTexts:
     """Return the texts of rows. Raises DataError if there are none, or if an id occurs twice.
 
-    blank: whether blank texts are allowed; if not, one raises DataError.
+    Args:
+        blank: Whether blank texts are allowed; if not, a blank text raises DataError.
     """
     first: dict[str, int] = {}
     texts, unit = [], ""
@@ -365,7 +378,7 @@ def _task(
 ) -> BeirTask:
     """Return the task of the queries that have a relevant document; notify the user of the others.
 
-    Raises DataError if there is no such query, or for a judgement that contradicts the data or another one.
+    Raises DataError if there is no such query, or if a judgement contradicts the data or another judgement.
     """
     row_of = {doc_id: row for row, doc_id in enumerate(documents.ids)}
     scores: dict[str, dict[str, float]] = {query: {} for query in queries.ids}

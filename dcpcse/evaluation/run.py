@@ -59,8 +59,8 @@ class Plan:
     Args:
         args: The options.
         suite: The loaded tasks.
-        mteb: Tasks of mteb, which are evaluated after those of the suite; None without.
-        fitting: The postprocessor; None without one.
+        mteb: Tasks of mteb, which are evaluated after the tasks of the suite, or None.
+        fitting: The postprocessor, or None.
         prompts: The prompts of --mteb_prompts, or None.
     """
 
@@ -71,7 +71,7 @@ class Plan:
     prompts: Mapping[str, str] | None = None
 
     def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
-        """Return what the JSON file says beside the scores."""
+        """Return the part of the JSON file without scores."""
         head = head_of(model, self.args.mode, self.suite.settings, self.fitting)
         return head | described(self.args.options)
 
@@ -84,7 +84,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
         published: Options of the papers' evaluation scripts.
 
     Raises:
-        UserError: Before the model is loaded, if options, output files or data are unusable.
+        UserError: If options, output files or data are unusable; this is checked before the model is loaded.
         DataError: In the same cases (senteval).
     """
     _require_writable_outputs(args)
@@ -132,12 +132,12 @@ def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
 
 
 def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
-    """Load and check all that an evaluation needs before the model, so that faults are reported at once.
+    """Load and check everything that an evaluation needs except the model, so that faults are reported at once.
 
     Args:
         args: Options of evaluation.
         extra: Tasks of the user's own data.
-        fit_on: Distinct sentences, in place of the file of --fit_on.
+        fit_on: Distinct sentences, which replace the file of --fit_on.
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
@@ -179,11 +179,11 @@ def evaluate_plan(
         model: The model.
         head: `plan.head(model)`.
         folder: The local folder of the model, for tasks of MTEB.
-        on_result: Called with the size of the embeddings (None: as they are) and each result as soon as it is
-            computed.
+        on_result: A function that is called with the size of the embeddings (None: complete) and each result as soon
+            as it is computed.
 
     Raises:
-        UserError: If the model does not have a size.
+        UserError: If a size is larger than the embeddings.
     """
     sizes, options = plan.args.sizes, plan.args.options
     for size in sizes:
@@ -231,7 +231,7 @@ def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None
 
     Args:
         args: Options of evaluation.
-        fit_on: Distinct sentences, in place of the file.
+        fit_on: Distinct sentences, which replace the file.
     """
     if args.postprocess is None:
         return None
@@ -285,8 +285,8 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def _notify_summary(evaluation: EvaluationResult) -> None:
-    """Log the times, and the data files whose contents differ from those of the known files."""
-    if "encode" not in evaluation.seconds:  # there are only mteb tasks, which are encoded one by one
+    """Log the times, and the data files whose contents differ from the known files."""
+    if "encode" not in evaluation.seconds:  # only mteb tasks, which are encoded one by one
         notify(f"tasks in {sum(evaluation.seconds.values()):.1f} s")
         return
     scoring = sum(seconds for name, seconds in evaluation.seconds.items() if name != "encode")

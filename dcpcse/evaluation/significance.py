@@ -1,14 +1,14 @@
 """Confidence intervals of scores, and paired tests of the difference between two models, by the bootstrap.
 
 The examples of a task are resampled with replacement, the same ones for all runs of all models, and every score is
-computed again (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993). From `LEAST_SEEDS` runs with different
-seeds a side, the variance between seeds is added. The design, with runs nested in models and examples that all runs
-share, is that of studies with several readers and cases, and so is the estimate: Obuchowski and Rockette (*Hypothesis
-testing of diagnostic accuracy for multiple readers and multiple tests*, 1995), with runs nested in models and the
-degrees of freedom of Hillis (*A marginal-mean ANOVA approach for analyzing multireader multicase radiological imaging
-data*, 2014), here with a variance of its own for each side (Welch, 1947).
+computed again (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993). With at least `LEAST_SEEDS` runs with
+different seeds per model, the variance between seeds is added. The design, with runs nested in models and examples
+shared by all runs, is the design of studies with several readers and cases. So is the estimate: Obuchowski and
+Rockette (*Hypothesis testing of diagnostic accuracy for multiple readers and multiple tests*, 1995), with runs nested
+in models and the degrees of freedom of Hillis (*A marginal-mean ANOVA approach for analyzing multireader multicase
+radiological imaging data*, 2014), here with a separate variance for each side (Welch, 1947).
 
-Scores are fractions. No function reads files or knows models.
+Scores are fractions. The functions neither read files nor use models.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,24 +18,28 @@ from typing import Any
 import numpy as np
 
 LEAST_SEEDS = 3
-"""Number of runs of each side from which the interval covers seeds."""
+"""Minimum number of runs of each side for an interval that covers seeds."""
 
 SAMPLES = 2000
 """Default number of resamples. The standard error of a bootstrap standard error is then about 1.6 %."""
 
 BLOCK = 2**18
-"""Maximum of counts that are drawn at once: larger arrays do not fit into the cache of a processor."""
+"""Maximum number of counts that are drawn at once: larger arrays do not fit into the cache of a processor."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What the runs of all models gave on the n examples of one task.
+    """The outcomes of the runs of all models on the n examples of a task.
 
-    statistic: the name of the score, a key of `STATISTICS`. values: for each model an array (R, n) of its R runs:
-    cosines for `spearman` and `average_precision`, 0 and 1 for wrong and correct for `accuracy`, and for `mean` any
-    values whose mean is the score. gold: (n,), for
-    `average_precision` 0 and 1; None for the others. examples: what they are called in messages. Raises ValueError
-    for other shapes, NaN, or too few examples.
+    Args:
+        statistic: The name of the score, a key of `STATISTICS`.
+        values: For each model an array (R, n) of its R runs: cosines for `spearman` and `average_precision`, 0 and 1
+            for wrong and correct for `accuracy`, and for `mean` any values whose mean is the score.
+        gold: (n,), gold scores for `spearman`, 0 and 1 for `average_precision`, None for the others.
+        examples: The name of the examples in messages.
+
+    Raises:
+        ValueError: For other shapes, NaN, or too few examples.
     """
 
     statistic: str
@@ -64,7 +68,8 @@ class Outcomes:
         return self.values[0].shape[1]
 
     def scores(self, counts: np.ndarray) -> list[np.ndarray]:
-        """Return for each model the scores (R, S) in S resamples; counts (n, S): how often each example is in one."""
+        """Return the scores (R, S) of each model in S resamples; counts (n, S): how often a resample has an
+        example."""
         return STATISTICS[self.statistic].scores(counts, self.gold, self.values)
 
 
@@ -119,12 +124,15 @@ def _mean(counts: np.ndarray, gold: None, values: Sequence[np.ndarray]) -> list[
 class Statistic:
     """A score of the outcomes on a task.
 
-    scores: function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
-    model. mean_over: what it is the mean over, "examples" or the "positives" among them, or None. The resamples of a
-    mean over n vary by a factor of (n - 1) / n too little, and its variance has n - 1 degrees of freedom; those of
-    correlations do not vary too little (with 50 pairs they vary too much). scale: where intervals are computed:
-    "correlation" after Fisher's transformation, "proportion" by Wilson's method, "linear" as it is. least: number of
-    examples below which a task is refused.
+    Args:
+        scores: Function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
+            model.
+        mean_over: "examples" or "positives" if the score is a mean over these, otherwise None. The variance of a mean
+            over n items is too small in resamples by a factor of (n - 1) / n, and has n - 1 degrees of freedom.
+            Resampled correlations do not vary too little (with 50 pairs they vary too much).
+        scale: Where intervals are computed: "correlation" after Fisher's transformation, "proportion" by Wilson's
+            method, "linear" without a transformation.
+        least: Minimum number of examples of a task.
     """
 
     scores: Callable[..., list[np.ndarray]]
@@ -139,17 +147,20 @@ STATISTICS: Mapping[str, Statistic] = {
     "accuracy": Statistic(_mean, "examples", "proportion", 10),
     "mean": Statistic(_mean, "examples", "linear", 3),
 }
-"""The scores by name. `mean` is that of values of any range, such as the main scores of several tasks."""
+"""The scores by name. `mean` is the mean of values of any range, such as the main scores of several tasks."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResampledScores:
     """The scores of all models on one task, or their means over tasks, and how they vary with the examples.
 
-    observed: for each model (R,), the score of each run. deviations: for each model (R, S), the scores in S resamples
-    less their mean, for means over n examples or positives times sqrt(n / (n - 1)). examples: the smallest number of
-    examples of a task. freedom: degrees of freedom of the variance that the examples cause. scale: that of the
-    statistic, or "linear" for a mean over different ones.
+    Args:
+        observed: For each model (R,), the score of each run.
+        deviations: For each model (R, S), the scores in S resamples minus their mean; for means over n examples or
+            positives, they are multiplied by sqrt(n / (n - 1)).
+        examples: The smallest number of examples of a task.
+        freedom: Degrees of freedom of the variance due to the examples.
+        scale: The scale of the statistic, or "linear" for a mean over different scales.
     """
 
     observed: Sequence[np.ndarray]
@@ -206,7 +217,11 @@ def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score, the mean over runs, with its confidence interval. seeds: whether the interval covers seeds."""
+    """A score, the mean over runs, with its confidence interval.
+
+    Args:
+        seeds: Whether the interval covers seeds.
+    """
 
     value: float
     low: float
@@ -219,13 +234,17 @@ class Estimate:
         return 100 * self.value, 100 * self.low, 100 * self.high
 
     def covers(self, examples: str = "test pairs") -> str:
-        """Return a line that says what the interval covers. examples: what they are called."""
+        """Return a line that says what the interval covers.
+
+        Args:
+            examples: The name of the examples.
+        """
         return f"this interval covers {examples}{' and seeds' if self.seeds else ', not seeds'}"
 
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """The score of the second model less that of the first, and the two-sided p-value of no difference."""
+    """The difference of the scores, second minus first model, and the two-sided p-value of no difference."""
 
     p: float
 
@@ -233,10 +252,10 @@ class Difference(Estimate):
 def estimate(scores: ResampledScores, model: int, level: float = 0.95) -> Estimate:
     """Return a model's score with an interval of coverage `level`.
 
-    The interval is computed where scores of this range are nearly normal: for correlations after Fisher's
+    The interval is computed on a scale on which the scores are nearly normal: for correlations after Fisher's
     transformation; for accuracies and average precisions by Wilson's method with the effective number of examples
-    (Franco et al., *Comparative study of confidence intervals for proportions in complex sample surveys*, 2019). That
-    of a mean of other values is symmetric, and can exceed the range of the score.
+    (Franco et al., *Comparative study of confidence intervals for proportions in complex sample surveys*, 2019). The
+    interval of a mean of other values is symmetric and can exceed the range of the score.
     """
     runs = scores.observed[model]
     value, seeds = float(runs.mean()), len(runs) >= LEAST_SEEDS
@@ -259,7 +278,7 @@ def _fisher(value: float, error: float, quantile: float, examples: int) -> tuple
 
 
 def _wilson(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion with this standard error; an error of 0 is that of 0 or n of n."""
+    """Return Wilson's interval of a proportion with this standard error; an error of 0 stands for 0 or n of n."""
     square = quantile**2 / (value * (1 - value) / error**2 if error > 0 else examples)
     middle = (value + square / 2) / (1 + square)
     width = np.sqrt(square * value * (1 - value) + square**2 / 4) / (1 + square)
@@ -282,12 +301,17 @@ def difference(
     seedless: Collection[int] = (),
     against: float = 0.0,
 ) -> Difference:
-    """Return the score of model `second` less that of model `first`, with interval and p-value.
+    """Return the difference of the scores, model `second` minus model `first`, with interval and p-value.
 
-    Runs with equal scores in all resamples, such as those of a model and itself, are tied: the interval is [0, 0].
-    seedless: the models that no seed changes, such as an untrained encoder. Their only run has no variance between
-    seeds, so the interval covers seeds if the other side has enough runs. against: the difference whose two-sided
-    p-value is returned. Raises ValueError for a model without seeds that has several runs.
+    If all runs have equal scores in all resamples, for example for twice the same model, the interval is [0, 0].
+
+    Args:
+        seedless: The models that do not depend on a seed, such as an untrained encoder. They have one run without a
+            variance between seeds, so the interval covers seeds if the other side has enough runs.
+        against: The difference whose two-sided p-value is returned.
+
+    Raises:
+        ValueError: For a model without seeds that has several runs.
     """
     sides = [
         _Side(scores.observed[model], scores.deviations[model], model not in seedless) for model in (second, first)
@@ -318,9 +342,12 @@ class _Side:
 def _error(sides: Sequence[_Side], freedom: float, seeds: bool) -> tuple[float, float]:
     """Return the standard error of a score (one side) or of a difference (two), and its degrees of freedom.
 
-    freedom: degrees of freedom of the part that the examples cause. With seeds, the variance of the observed scores
-    contains that of examples within a run, so only the part of the bootstrap variance that runs share is added. The
-    single run of a side without seeds shares all of it.
+    With seeds, the variance of the observed scores contains the variance due to examples within a run, so only the
+    part of the bootstrap variance that runs share is added. For a side without seeds, which has a single run, all of
+    it is added.
+
+    Args:
+        freedom: Degrees of freedom of the part due to the examples.
     """
     means = [side.deviations.mean(axis=0) for side in sides]
     total = float(np.mean((means[0] - sum(means[1:])) ** 2))

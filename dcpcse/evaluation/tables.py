@@ -1,4 +1,4 @@
-"""Tables of results as text and HTML, one or more per family of tasks, in the form that the papers' scripts print."""
+"""Tables of results as text and HTML, one or more per family of tasks, as the papers' scripts print them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from dcpcse.utils.run_files import mode_and_size
 from dcpcse.utils.tables import make_table
 
 SizedResults = Mapping[int | None, Mapping[str, Result]]
-"""Size of the embeddings (None: as they are) → task → result; the largest size comes first."""
+"""Size of the embeddings (None: complete) → task → result; the largest size comes first."""
 
 BOX_PLOT_WIDTH = 41
 
@@ -25,21 +25,22 @@ BOX_PLOT_WIDTH = 41
 def tables(at_size: SizedResults, mode: str) -> str:
     """Return a text with the mode and the tables of each family of tasks, with an average over evaluated tasks.
 
-    at_size: size of the embeddings → task → result. With several sizes, a table has a row for each size.
+    Args:
+        at_size: Size of the embeddings → task → result. With several sizes, a table has a row for each size.
     """
     return "\n".join([f"------ {_title(at_size, mode)} ------", *map(str, _tables_of(at_size, mode))])
 
 
 def html_tables(at_size: SizedResults, mode: str) -> str:
     """Return the same tables in HTML for a notebook; names are escaped."""
-    # pandas' class, which notebooks style; box plots are drawn with blanks.
+    # The class of pandas' tables, which notebooks style; box plots consist of characters and spaces.
     attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
     shown = [part.get_html_string(attributes=attributes) for part in _tables_of(at_size, mode)]
     return "\n".join([f"<p>mode: {escape(_title(at_size, mode))}</p>", *shown])
 
 
 def _title(at_size: SizedResults, mode: str) -> str:
-    """Return the mode, with the size if there is only one; otherwise each row names its own."""
+    """Return the mode, with the size if there is only one; otherwise each row has its size."""
     return mode_and_size(mode, next(iter(at_size)) if len(at_size) == 1 else None)
 
 
@@ -128,7 +129,11 @@ def _own_data(
     facts: Mapping[str, Callable[[Result], Any]],
     after: Mapping[str, Callable[[Result], str]],
 ) -> list[PrettyTable]:
-    """Return a table of own data with the scores of `measures`. facts, after: columns before and after the scores."""
+    """Return a table of user data with the scores of `measures`.
+
+    Args:
+        facts, after: Columns before and after the scores.
+    """
     heads = ["data", *facts, *(f"{metric} x 100" for metric, *_ in measures(results[0])), *after]
     rows = [
         [
@@ -143,7 +148,7 @@ def _own_data(
 
 
 def _each(of_result: Callable[[Result], list[PrettyTable]]) -> Callable[[Sequence[Result], str], list[PrettyTable]]:
-    """Return a function that returns the tables of each result."""
+    """Return a function that makes a separate table for each result."""
     return lambda results, mode: [part for result in results for part in of_result(result)]
 
 
@@ -160,7 +165,7 @@ def _beir(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 
 def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
-    """Return a table of tasks ordered by type, and one of the means by type if there are several types."""
+    """Return a table of tasks ordered by type and, if there are several types, a table of the means by type."""
     title, types = results[0].benchmark or "MTEB", mteb_types(results)
     rows = [
         [result.task.partition("/")[2], result.task_type, result.split, result.metric, f"{result.points:.2f}"]
@@ -288,8 +293,10 @@ def _cosines(bins: Sequence[CosineBin]) -> list[PrettyTable]:
 def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int = BOX_PLOT_WIDTH) -> str:
     """Return a box plot as a line of text.
 
-    quantiles: percentage (5, 25, 50, 75, 95) → value. low, high: the ends of the axis. width: length of the line in
-    characters.
+    Args:
+        quantiles: Percentage (5, 25, 50, 75, 95) → value.
+        low, high: The ends of the axis.
+        width: Length of the line in characters.
     """
     column = {
         share: round((min(max(value, low), high) - low) / (high - low) * (width - 1))

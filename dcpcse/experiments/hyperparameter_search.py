@@ -47,7 +47,8 @@ def learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
 
 
 def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """Return steps of 0.001 between the two best learning rates of the first step (D2CSE, appendix, second step)."""
+    """Return learning rates between the two best of the first step, in steps of 0.001 (D2CSE, appendix, second
+    step)."""
     if "learning_rate" not in best[0]:
         raise UserError(
             "--stages 'learning rate, finer' refines the best results of 'learning rate'; run that stage first"
@@ -57,7 +58,7 @@ def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOption
 
 
 def vary_option(name: str, values: Sequence[Any]) -> Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]:
-    """Return a stage that tries several values of one option and keeps the best options so far otherwise."""
+    """Return a stage that tries several values of an option and otherwise uses the best options so far."""
     return lambda best: [{**best[0], name: value} for value in values]
 
 
@@ -71,15 +72,16 @@ def batch_and_rate_grid(best: Sequence[TrainingOptions]) -> list[TrainingOptions
 
 
 Stage = Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]
-"""Given the options tried so far, best first, a stage returns the options to try next."""
+"""A function of the options tried so far, best first, that returns the options to try next."""
 
 
 @dataclass(frozen=True)
 class Search:
     """The stages of a search by name, in their order.
 
-    fixed_with_pairs: stages that are left out if the training data are pairs (or triplets) of sentences → the options
-    of train.py that every trial then uses unless they are given.
+    Args:
+        fixed_with_pairs: Stages that are left out if the training data are pairs (or triplets) of sentences → the
+            options of train.py that every trial then uses unless they are given.
     """
 
     stages: Mapping[str, Stage]
@@ -116,10 +118,12 @@ SEARCHES: Mapping[str, Search] = {
 @strict
 @dataclass(kw_only=True)
 class TrialRecord(JobRecord):
-    """A trial, which is made of its options.
+    """The record of a trial; `made_of` contains its options.
 
-    number: its position in the stage that tried it first. score: the best STS-B dev score; None until it is finished.
-    failed: why its training failed.
+    Args:
+        number: Position of the trial in the stage that tried it first.
+        score: The best STS-B dev score; None until it is finished.
+        failed: The reason if the training failed.
     """
 
     stage: str
@@ -165,7 +169,7 @@ class Trials:
     def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> bool:
         """Run the candidates that have not been tried yet, and log the best one.
 
-        Returns False if the limit is reached before. Raises UserError if all candidates fail.
+        Returns False if the limit is reached. Raises UserError if all candidates fail.
         """
         jobs = [self._job(options) for options in candidates]
         waiting = list(range(len(jobs)))

@@ -1,7 +1,7 @@
-"""What `dcpcse quickstart` measures: trained models and the untouched encoder on scored pairs, and their differences.
+"""The measurement of `dcpcse quickstart`: scores of trained models and the untouched encoder, and their differences.
 
-A score is Spearman's correlation of cosines and gold scores. The best untouched pooler is chosen by the dev pairs
-alone, so that its score on the test pairs is not that of the luckiest one.
+A score is Spearman's correlation of cosines and gold scores. The best untouched pooler is chosen only by the dev
+pairs, so its score on the test pairs is not the luckiest of many.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,8 @@ _IN_TEMPLATE = Choice(template=Template.parse(FIRST_TEMPLATE))
 class Untouched:
     """A representation of an encoder without training: a pooler of evaluation.py, with its other options.
 
-    name: how tables name it.
+    Args:
+        name: The name in tables.
     """
 
     name: str
@@ -49,7 +50,7 @@ SHOWN = (
     Untouched("first and last layer", "avg_first_last"),
     Untouched("static without biased tokens", "static", _UNBIASED),
 )
-"""Representations with a row of their own in every table; biased tokens are those of PromptBERT, section 3."""
+"""Representations with a row in every table; biased tokens are defined in PromptBERT, section 3."""
 
 UNTOUCHED = (
     *SHOWN,
@@ -105,7 +106,7 @@ class SampleReport:
         return str(make_table(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], rows, "lr"))
 
     def gain(self, row: str, over: str) -> Difference:
-        """Return the test score of a row less that of another one, with the interval of the paired bootstrap."""
+        """Return the difference of the test scores, row minus `over`, with the interval of the paired bootstrap."""
         names = list(self.rows)
         return difference(self._resampled, names.index(over), names.index(row))
 
@@ -115,7 +116,7 @@ class SampleReport:
         return f"{row} minus {over}: {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     def conclusion(self) -> str:
-        """Return in one sentence which rows the best trained row is ahead of, by the intervals of the differences."""
+        """Return a sentence that compares the best trained row with other rows, by intervals of differences."""
         verdicts: dict[str, list[str]] = {}
         for row in self.rows:
             if row != self.best_trained:
@@ -148,8 +149,13 @@ def measure_pairs(model: SentenceEncoder, pairs: Mapping[str, senteval.ScoredPai
 def build_untouched(base: str) -> dict[Untouched, SentenceEncoder]:
     """Build all representations in `UNTOUCHED` that an encoder supports.
 
-    base: folder or hub id. The encoder's own pooler, and the poolers that need a masked-LM head, are left out if its
-    checkpoint has none. Raises UserError if the encoder cannot be loaded.
+    The encoder's own pooler, and the poolers that need a masked-LM head, are left out if its checkpoint has none.
+
+    Args:
+        base: Folder or hub id of the encoder.
+
+    Raises:
+        UserError: If the encoder cannot be loaded.
     """
     plain, with_head = load_backbone(base), _load_with_head(base)
     models = {}
@@ -170,7 +176,7 @@ def _load_with_head(base: str) -> Backbone | None:
 
 
 def untouched_rows(base: str, dev: senteval.ScoredPairs) -> dict[str, SentenceEncoder]:
-    """Return the rows of a table for an untouched encoder: those of `SHOWN`, and the pooler with the best dev score.
+    """Return the table rows of an untouched encoder: the rows of `SHOWN`, and the pooler with the best dev score.
 
     Args:
         base: Folder or hub id of the encoder.

@@ -1,9 +1,9 @@
 """Generate templates with a T5 from words and their definitions (PromptBERT, section 4.2; Gao, Fisch and Chen, 2021).
 
 The [MASK] of a template should be filled by a word with the meaning of the sentence. A definition therefore takes the
-role of the sentence, and the defined word takes that of the mask. T5 fills the two gaps around the word,
-`<X> word <Y> definition` and `definition <X> word <Y>`. One beam search over the sum of the log-probabilities of all
-examples finds the gap texts that fit all examples.
+role of the sentence, and the defined word takes the role of the mask. T5 fills the two gaps around the word, `<X> word
+<Y> definition` and `definition <X> word <Y>`. One beam search over the sum of the log-probabilities of all examples
+finds the gap texts that fit all examples.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
 def generate_templates(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], count: int
 ) -> list[Template]:
-    """Return the `count` best templates among those of both forms, best first."""
+    """Return the `count` best templates of both forms, best first."""
     scores: dict[Template, float] = {}
     for texts, build in _forms(examples):
         for score, first, second in fill_gaps(model, tokenizer, texts, beams=count):

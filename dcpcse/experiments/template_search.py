@@ -52,7 +52,11 @@ DEV_TASK = "STSBenchmark"
 @strict
 @dataclass(kw_only=True)
 class TemplateRecord(JobRecord):
-    """The content of `scores.json`. scores: template → its score on STS-B dev, × 100."""
+    """The content of `scores.json`.
+
+    Args:
+        scores: Template → its score on STS-B dev, × 100.
+    """
 
     scores: dict[str, int | float] = schema.finite()
 
@@ -76,7 +80,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
     job = _job(folder, _made_of(model, suite))
 
     def score(templates: Iterable[str]) -> str:
-        """Evaluate the templates that have no score yet, and return the best of all given templates."""
+        """Evaluate the templates that have no score yet, and return the best of the given templates."""
         texts = list(dict.fromkeys(templates))
         for done, text in enumerate(texts, start=1):
             if text not in scores:

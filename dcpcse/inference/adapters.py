@@ -1,10 +1,10 @@
 """Load many adapters on one frozen encoder, select them by name, and encode mixed batches with them.
 
-An output folder of train.py that contains no encoder is an adapter of its base encoder: prompts, or a LoRA adapter.
+An adapter is an output folder of train.py without an encoder: it contains prompts or a LoRA adapter for its base.
 The base is loaded and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one
-forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`); the
-rows of a LoRA adapter, which changes the layers, have a pass of their own. Pooling, head and template denoising are
-applied separately for each adapter.
+forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`). Rows
+of a LoRA adapter, which changes the layers, need a separate pass. Pooling, head and template denoising are applied
+separately for each adapter.
 """
 
 import contextlib
@@ -83,8 +83,8 @@ class Adapters:
             options: Revision, cache and token for folders on the hub.
 
         Raises:
-            UserError: If a folder has a different encoder, vocabulary or type of weights, if it contains an encoder of
-                its own, or if `SentenceEncoder.load` rejects it.
+            UserError: If a folder has a different base, vocabulary or type of weights, if it contains an encoder, or
+                if `SentenceEncoder.load` rejects it.
         """
         if not isinstance(folders, Mapping) or not folders:
             raise UserError("Adapters.load takes at least one name with its folder: {'name': 'folder'}")
@@ -107,15 +107,14 @@ class Adapters:
             options: Revision, cache and token for folders on the hub.
 
         Raises:
-            UserError: If the encoder of the model was trained or has a LoRA adapter: no other adapter belongs to it
-                then.
+            UserError: If the encoder of the model was trained or has a LoRA adapter, so that no other adapter fits it.
         """
         if model.encoder.tuned or model.encoder.lora is not None:
             kind = "was trained" if model.encoder.tuned else "has a LoRA adapter"
             raise UserError(f"the encoder of this model {kind}, so no adapter belongs to it; give the frozen encoder")
         backbone = Backbone(model.encoder.backbone, model.tokenizer, model.source)
         adapters = cls(backbone, model.encoder.dtype_name, "", options)
-        adapters._tokenizers = {}  # the model may have changed its own, as folders of sentence-transformers require
+        adapters._tokenizers = {}  # the model may have changed its tokenizer, as sentence-transformers folders require
         return adapters
 
     @property
@@ -131,7 +130,7 @@ class Adapters:
             folder: Its folder, local or on the hub.
 
         Raises:
-            UserError: If the name is in use, or as `load` does.
+            UserError: If the name is in use, or as in `load`.
         """
         if not isinstance(name, str) or not name:
             raise UserError(f"{name!r} cannot name an adapter; give a string that is not empty")
@@ -140,14 +139,16 @@ class Adapters:
         self._models[name] = self.build(name, self.read(name, folder))
 
     def read(self, name: str, folder: str | Path) -> "AdapterFiles":
-        """Read the files of a folder for `build`, without using the encoder: another thread may encode meanwhile.
+        """Read the files of a folder for `build`.
+
+        The encoder is not used, so another thread may encode at the same time.
 
         Args:
             name: Name of the adapter, for messages.
             folder: Its folder, local or on the hub.
 
         Raises:
-            UserError: As `add` does; the message names the adapter.
+            UserError: As in `add`; the message names the adapter.
         """
         with _errors_of(name):
             path, _ = hub.require_model_folder(folder, self._options)
@@ -156,7 +157,7 @@ class Adapters:
             return AdapterFiles(path, contents, *self._tokenizer(path))
 
     def build(self, name: str, files: "AdapterFiles") -> SentenceEncoder:
-        """Return the model of files that were read, which shares the encoder; it is not added to this collection.
+        """Build a model from files that were read. It shares the encoder and is not added to this collection.
 
         Args:
             name: Name of the adapter, for messages.
@@ -195,7 +196,7 @@ class Adapters:
                 then share batches.
             batch_size: As in `SentenceEncoder.encode`.
             normalize: As in `SentenceEncoder.encode`.
-            options: Those of `SentenceEncoder.encode`.
+            options: The options of `SentenceEncoder.encode`.
 
         Raises:
             UserError: If a name is unknown, or if the number of names differs from the number of sentences.
@@ -267,7 +268,7 @@ class MixedTexts:
     Args:
         models: The model of each adapter.
         rows: The tokenized sentences of each adapter.
-        places: For each sentence, the number of its adapter and the row of the sentence in `rows` of this adapter.
+        places: The number of each sentence's adapter, and the row of the sentence in `rows` of this adapter.
     """
 
     models: Sequence[SentenceEncoder]
@@ -284,7 +285,7 @@ class MixedTexts:
             adapters: The adapters.
             sentences: N sentences.
             names: The name of the adapter of each sentence.
-            options: Those of `SentenceEncoder.encode`.
+            options: The options of `SentenceEncoder.encode`.
 
         Raises:
             UserError: If a name is unknown or an adapter rejects an option.
@@ -331,7 +332,7 @@ class MixedTexts:
 
 
 def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, int]]]:
-    """Return each key with the indices of its items, and for each item the number of its key and its place there.
+    """Return key → indices of its items, and for each item the number of its key and its position among its items.
 
     The keys are numbered in the order in which they first occur.
     """
@@ -348,8 +349,9 @@ def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, 
 class _Pass:
     """The rows of adapters whose encoders have the same layers, which process all of them at once.
 
-    models, parts: each adapter with its rows. packing: of the mask of all rows, computed on the CPU, so that no pass
-    waits for a GPU.
+    Args:
+        models, parts: The model and the rows of each adapter.
+        packing: The packing of the mask of all rows, computed on the CPU, so that no pass waits for a GPU.
     """
 
     models: Sequence[SentenceEncoder]
@@ -381,7 +383,7 @@ class MixedBatch(TensorGroup):
 
     Args:
         passes: The rows of the batch, by the layers of their encoders.
-        order: (N,), for each sentence its index among the rows of all passes.
+        order: (N,), the index of each sentence among the rows of all passes.
     """
 
     passes: Sequence[_Pass]

@@ -83,7 +83,8 @@ class EncoderArguments(Options):
 class EncodingArguments(EncodeOptions):
     """Options of `dcpcse encode`: the output file, its vectors, and the processes that compute them.
 
-    max_seq_length: another name of `max_length`, as on the command line.
+    Args:
+        max_seq_length: Alternative name of `max_length`, as on the command line.
     """
 
     output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")
@@ -119,10 +120,12 @@ class PublishedEvaluationArguments(Options):
 
     _argument_group_name = "options of the papers' script"
 
-    pre_seq_len: int | None = option(None, "Prompt length; it must equal that of the model folder.", **COUNT)
-    prefix_projection: bool = option(False, "Prompts computed by an MLP; it must equal the model folder.")
+    pre_seq_len: int | None = option(None, "Prompt length; it must equal the length in the model folder.", **COUNT)
+    prefix_projection: bool = option(
+        False, "Whether an MLP computes the prompts; it must agree with the model folder."
+    )
     prefix_hidden_size: int | None = option(
-        None, "Hidden size of that MLP; it must equal that of the model folder.", **COUNT
+        None, "Hidden size of that MLP; it must equal the size in the model folder.", **COUNT
     )
     mlp_only_train: bool | None = flag("Evaluate [CLS] before the MLP.")
     do_mlm: bool = option(False, "Option of training without an effect on scores; it is reported.")

@@ -1,6 +1,6 @@
 """Load the encoder that a command's options select.
 
-It is an output folder of train.py, a checkpoint of other code, a plain encoder or a file of word vectors.
+The encoder is an output folder of train.py, a checkpoint of other code, a plain encoder or a file of word vectors.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
 from dcpcse.utils.run_files import last_checkpoint, read_beside_training
 
 OWN_POOLER = "avg"
-"""Pooling of a guide, or of an encoder to adapt, whose folder names none."""
+"""Pooling of a guide, or of an encoder to adapt, if its folder does not name a pooling."""
 
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 """The default of every option of the papers' evaluation scripts."""
@@ -36,7 +36,7 @@ NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 
 @dataclass(frozen=True)
 class CheckpointArguments:
-    """Arguments of `dcpcse.load` for checkpoints of other code that the options of commands do not contain.
+    """Arguments of `dcpcse.load` for checkpoints of other code that commands do not have as options.
 
     Args:
         layout: As in `dcpcse.load`.
@@ -69,7 +69,7 @@ def load_model(
             sentence-transformers, or file of word vectors.
         args: Options for loading it.
         published: Options of the papers' evaluation scripts.
-        options: Revision, cache and token for the Hub. None: those in `args`.
+        options: Revision, cache and token for the Hub. None: the options in `args`.
         of_checkpoint: Arguments for checkpoints of other code.
 
     Raises:
@@ -82,7 +82,7 @@ def load_model(
 
 
 def load_plain(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
-    """Load the encoder of a checkpoint, as `load_model` does, but without the head or prompts of other code.
+    """Load the encoder of a checkpoint as in `load_model`, but without the head or prompts of other code.
 
     Args:
         name: Folder or hub id of the encoder.
@@ -101,9 +101,9 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
 
 
 def load_guide(name: str, args: EncoderArguments, option: str = "guide") -> SentenceEncoder:
-    """Load an encoder that judges the texts of another one, as `load_model` does, with its own representation.
+    """Load a guide as in `load_model`, with its own representation.
 
-    That of a plain encoder is the mean over its tokens, unless `args` name a pooler.
+    The representation of a plain encoder is the mean over its tokens, unless `args` contains a pooler.
 
     Args:
         name: As in `load_model`.
@@ -293,7 +293,7 @@ def _refuse_untrained_options(name: str, args: EncoderArguments, kind: str) -> N
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
-    """Raise UserError if an option prepares sentences differently from training: that evaluates another model."""
+    """Raise UserError if an option prepares sentences differently than in training: that is another model."""
     template = model.template
     settings = {
         "template": template and Template.parse(str(template.template)),
@@ -341,7 +341,7 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
 
 
 def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None) -> None:
-    """Apply --denoise to a model with a template; None keeps the record of the folder."""
+    """Apply --denoise to a model with a template; None keeps the recorded setting of the folder."""
     if denoise is None or denoise == model.denoising.inference:
         return
     if denoise and not POOLERS[model.pooling].needs_template:

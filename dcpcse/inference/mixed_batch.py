@@ -22,7 +22,7 @@ class EncoderBatch(TensorGroup):
         encoder: The encoder.
         input_ids: Token ids (n, l), padded to the longest row.
         attention_mask: (n, l), 1 for tokens and 0 for padding.
-        slots: Slots of their templates, if there are any.
+        slots: Slots of the templates, if there are any.
     """
 
     encoder: Encoder
@@ -56,7 +56,7 @@ def hidden_states(
     Raises:
         UserError: If a part is too long for its encoder.
     """
-    lead = parts[0].encoder  # arranges the rows; any of the encoders would give the same values
+    lead = parts[0].encoder  # arranges the rows; all encoders would give the same values
     inputs = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
     how = {"packing": packing, "all_layers": all_layers}
     states = lead.states(inputs, joint_mask(parts), _prompts(parts), **how)

@@ -1,7 +1,7 @@
 """A drop-in replacement for the class `SimCSE` of the SimCSE tool that also loads the encoders of this package.
 
-Signatures, defaults and results are those of the tool. Its known faults are fixed: `top_k` and `threshold` also apply
-to lists of queries, an index keeps its backend, and faiss cells are built and searched by inner product.
+Signatures, defaults and results are the same as in the tool. Its known faults are fixed: `top_k` and `threshold` also
+apply to lists of queries, an index keeps its backend, and faiss cells are built and searched by inner product.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ class SimCSE:
         model_name_or_path: Output folder of train.py, Hugging Face folder or hub id.
         device: Device of the model. None: CUDA if it is available.
         num_cells: Number of faiss cells, used by `build_index(faiss_fast=True)`.
-        num_cells_in_search: Number of these that are searched for each query.
-        pooler: Name of the pooler. None: for an output folder its own pooling; for other encoders, as in the tool,
-            `cls_before_pooler` if the name contains "unsup", else `cls`.
-        options: Those of `SentenceEncoder.encode`, which hold for all methods unless these say otherwise, such as
-            truncate_dim; the tool does not have them.
+        num_cells_in_search: Number of cells that are searched for each query.
+        pooler: Name of the pooler. None: the pooling of an output folder; for other encoders, as in the tool,
+            `cls_before_pooler` if the name contains "unsup", otherwise `cls`.
+        options: Options of `SentenceEncoder.encode` for all methods, such as truncate_dim; arguments of a method take
+            precedence. The tool does not have them.
 
     Raises:
         UserError: If the pooler is `cls` and the encoder has no pooler weights.
@@ -104,13 +104,13 @@ class SimCSE:
 
         Args:
             sentence: A sentence, or a list of N sentences.
-            device: Device to which the model is moved. None: that of the constructor.
+            device: Device to which the model is moved. None: the device of the constructor.
             return_numpy: Return an array instead of a tensor.
             normalize_to_unit: Scale the vectors to unit length.
             keepdim: Return a matrix for a single string too.
             batch_size: Maximum number of sentences per batch.
             max_length: Maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens,
-                its own maximum applies.
+                the maximum of the encoder applies.
         """
         max_length = min(whole_number("max_length", max_length), self.model.encoder.max_tokens)
         flags = {"return_numpy": return_numpy, "normalize_to_unit": normalize_to_unit, "keepdim": keepdim}
@@ -156,8 +156,7 @@ class SimCSE:
 
         Args:
             sentences_or_file_path: A list of sentences, or a text file with one sentence per line.
-            use_faiss: Search with faiss. None uses faiss if it is installed and faster; the search results are the
-                same.
+            use_faiss: Search with faiss. None: faiss is used if it is installed and faster. The results are the same.
             faiss_fast: Search approximately, with the cells of faiss.
             device: As in `encode`.
             batch_size: Maximum number of sentences per batch.
@@ -215,7 +214,7 @@ class SimCSE:
         Args:
             queries: A sentence, or a list of sentences.
             device: As in `encode`.
-            threshold: Least cosine of a sentence that is returned.
+            threshold: Minimum cosine of returned sentences.
             top_k: Maximum number of sentences per query.
         """
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)

@@ -16,7 +16,7 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
 
     Args:
         vectors: The rows (n, H).
-        first: The number that the error message uses for the first row.
+        first: The number of the first row in error messages.
 
     Raises:
         UserError: If a row is zero or not finite, or if the vectors are not real numbers.
@@ -82,8 +82,8 @@ def similarity(
         model: Any object with `encode(sentences, batch_size=…)`.
         a: A sentence, or a list of N sentences.
         b: A sentence, or a list of M sentences.
-        options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines, such as
-            truncate_dim, to compare this number of first values only.
+        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. For example,
+            truncate_dim compares only this number of first values.
 
     Raises:
         UserError: If a vector is zero or not finite.

@@ -1,4 +1,4 @@
-"""Give an encoder the modules of a sentence-transformers folder, so that its vectors are those of that library."""
+"""Give an encoder the modules of a sentence-transformers folder, so that it computes the same vectors."""
 
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,7 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
 
 
 def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
-    """Return whether an encoder was trained for sentences already, by the files of sentence-transformers beside it.
+    """Return whether an encoder was trained for sentences, which files of sentence-transformers in its folder show.
 
     Args:
         name: Folder or hub id of the encoder.
@@ -71,7 +71,7 @@ class SentenceFolder:
 
     @classmethod
     def find(cls, name: str, options: LoadOptions) -> "SentenceFolder | None":
-        """Return the settings of an encoder, local or on the hub; None if it has none of sentence-transformers.
+        """Return the sentence-transformers settings of an encoder, local or on the hub; None if it has none.
 
         Args:
             name: Folder or hub id of the encoder.
@@ -82,16 +82,16 @@ class SentenceFolder:
 
     @cached_property
     def pooling(self) -> PoolingSettings:
-        """What follows the encoder. Raises UserError if a module or a setting cannot be reproduced."""
+        """The modules after the encoder. Raises UserError if a module or a setting cannot be reproduced."""
         return read_pooling_settings(self.folder, self.modules, self.texts.prefix)
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Let a tokenizer convert texts to lower case if sentence-transformers does."""
+        """Let a tokenizer convert texts to lower case if sentence-transformers does so."""
         if self.texts.lower_case:
             _add_lower_case(tokenizer)
 
     def limit_length(self, model: SentenceEncoder) -> None:
-        """Set the maximum number of tokens of a text to that of sentence-transformers."""
+        """Set the maximum number of tokens of a text as in sentence-transformers."""
         positions = getattr(model.encoder.backbone.config, "max_position_embeddings", -1)
         limits = [model.tokenizer.model_max_length, *([positions] if positions != -1 else [])]
         length = min(limits) if self.texts.max_length is None else self.texts.max_length
@@ -101,14 +101,15 @@ class SentenceFolder:
 
 
 def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Convert texts to lower case before the rules of the tokenizer, unless one of them does so."""
+    """Add conversion to lower case before the other rules of the tokenizer, unless it has such a rule."""
     rules: Any = tokenizer.backend_tokenizer.normalizer
     each: list[Any] = [*rules] if type(rules) is normalizers.Sequence else [rules]  # type: ignore[misc]
     if any(isinstance(rule, normalizers.Lowercase) or getattr(rule, "lowercase", False) for rule in each):
         return
     present = [rule for rule in each if rule is not None]
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *present])
-    # When it is loaded, the class of one kind of model, such as BertTokenizer, makes its rules from its settings.
+    # When the tokenizer is loaded, a class for one kind of model, such as BertTokenizer, builds its rules from
+    # settings.
     tokenizer.__class__ = PreTrainedTokenizerFast
 
 

@@ -42,15 +42,15 @@ def import_checkpoint(
         path: The checkpoint.
         output: The model folder.
         base: The frozen encoder, for layouts that have one.
-        tokenizer: Folder or Hub id of the tokenizer. None: that of the checkpoint, or else that of the base.
+        tokenizer: Folder or Hub id of the tokenizer. None: the tokenizer of the checkpoint, or otherwise of the base.
         layout: A format of docs/formats.md. None: it is recognised from the names of the tensors.
         choices: Settings that the checkpoint does not contain.
-        overwrite: Replace a model in `output`.
+        overwrite: Whether to replace a model in `output`.
         options: Revision, cache and token for the Hub.
 
     Raises:
         UserError: If the folder is not a checkpoint, if tensors are missing, unknown, damaged or from a different
-            encoder, or if a pickle contains anything but tensors.
+            encoder, or if a pickle contains anything except tensors.
     """
     # Imported here because it imports torch.
     from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
@@ -91,7 +91,7 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 
 
 def write_model_folder(model: "SentenceEncoder", output: Path) -> None:
-    """Save the model folder; an earlier model is replaced as `replaced_model` describes.
+    """Save the model folder; an earlier model is replaced as described in `replaced_model`.
 
     Args:
         model: The model.

@@ -47,12 +47,12 @@ def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFa
 
     Args:
         folder: The folder.
-        on_problem: Called with one line for each damaged record of a run.
+        on_problem: A function that is called with one line for each damaged record of a run.
 
     Raises:
         UserError: For an unknown kind of folder or a damaged model.
     """
-    # Optional files of a checkpoint that is removed meanwhile would silently be left out of the description.
+    # Otherwise, optional files of a checkpoint that is removed meanwhile would silently be missing in the description.
     return read_beside_training(
         folder, lambda: _describe(folder, on_problem), is_complete=lambda facts: folder.is_dir()
     )
@@ -185,7 +185,7 @@ def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
 
 
 def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
-    """Return the number of parameters and data types of a weight file, and what it is if public code wrote it."""
+    """Return the number of parameters, the data types and, for files of public code, the kind of a weight file."""
     if (file := find_weight_file(folder, adapter)) is None:
         others = sorted(path.name for path in folder.glob("*.bin"))
         missing = f"{WEIGHT_FILES[adapter][0]} does not exist"
@@ -198,7 +198,9 @@ def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
 def _public_code(folder: Path) -> FolderFacts:
     """Return the format of a checkpoint of public code, its parts and the command that imports it; {} for others."""
     checkpoint = recognise_checkpoint(folder)
-    if checkpoint is None or not checkpoint.parts:  # any adapter of PEFT is recognised, but only prefixes are imported
+    if (
+        checkpoint is None or not checkpoint.parts
+    ):  # all PEFT adapters are recognised, but only prefixes can be imported
         return {}
     names = {"checkpoint_of": checkpoint.layout.title, "contains": list(checkpoint.parts)}
     return names | {"to_import": checkpoint.import_command}
@@ -220,7 +222,7 @@ def _run_without_model(folder: Path) -> FolderFacts:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return name → size in bytes for each file and each subfolder; what is removed meanwhile is left out."""
+    """Return name → size in bytes for each file and each subfolder; files that are removed meanwhile are left out."""
     sizes = {}
     for path in sorted(folder.iterdir()):
         name = f"{path.name}/" if path.is_dir() else path.name

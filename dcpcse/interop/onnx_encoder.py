@@ -40,11 +40,11 @@ class _TextSettings:
 @strict
 @dataclass(kw_only=True)
 class OnnxSettings(schema.Open):
-    """The settings of an exported encoder besides its graph and tokenizer."""
+    """The settings of an exported encoder, in addition to its graph and tokenizer."""
 
     format: int = schema.version(ONNX_FORMAT)
     dimension: int = schema.size()
-    # Only of models that were trained for shortened embeddings:
+    # Only for models that were trained for shortened embeddings:
     matryoshka_dims: list[int] | None = schema.sizes(default=None)
     max_tokens: int = schema.size()
     text: _TextSettings
@@ -98,8 +98,8 @@ class OnnxEncoder:
         Args:
             sentences: N sentences.
             batch_size: Maximum number of sentences in a batch; batches of long sentences are smaller. None: 128.
-            normalize: Scale embeddings to unit length.
-            options: Those of `SentenceEncoder.encode` except without.
+            normalize: Whether to scale embeddings to unit length.
+            options: The options of `SentenceEncoder.encode` except `without`.
         """
         chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
         chosen.require_only(

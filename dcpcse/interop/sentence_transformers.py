@@ -2,7 +2,7 @@
 
 `dcpcse export --to sentence-transformers` writes such a folder. It contains a model folder and a modules.json that
 names the module by its public path `dcpcse.st`. Without this package, or without trust in it, sentence-transformers
-raises an error instead of loading the encoder alone.
+raises an error instead of loading only the encoder.
 """
 
 from collections.abc import Sequence
@@ -68,9 +68,9 @@ class DeepPromptTransformer(InputModule):
         return {"input_ids": input_ids, "attention_mask": mask, **features}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add the embeddings (N, H) of a batch from `preprocess` to its features, and those of its tokens (N, L, H).
+        """Add sentence embeddings (N, H) and token embeddings (N, L, H) to the features of a batch from `preprocess`.
 
-        The embeddings of the tokens are the hidden states of the last layer, before pooling and head.
+        Token embeddings are the hidden states of the last layer, before pooling and head.
         """
         slots = {name.removeprefix(SLOT_KEY): part for name, part in features.items() if name.startswith(SLOT_KEY)}
         batch = features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None
@@ -104,7 +104,7 @@ class DeepPromptTransformer(InputModule):
 
         Args:
             model_name_or_path: The folder, or its hub id.
-            subfolder: Relative path of the model in it.
+            subfolder: Relative path of the model in the folder.
             token: As in transformers.
             cache_folder: Folder for downloads.
             revision: Branch, tag or commit on the Hub.

@@ -35,9 +35,10 @@ class EncodedBatch:
         extras: Further tensors of the batch, such as labels.
         pooled: View name → (B, H), before the head.
         precomputed: The tensors that `precompute` of the same loss returned.
-        guides: The guides of the method by name, which a loss may call in `precompute`; that of --guide is named
+        guides: The guides of the method by name, which a loss may call in `precompute`; the guide of --guide is named
             `guide`.
-        counts: B of all processes, in the order of ranks, for `gather_own_first`; None if it is not known.
+        counts: The batch sizes B of all processes, in the order of ranks, for `gather_own_first`; None if they are not
+            known.
     """
 
     model: SentenceEncoder
@@ -56,7 +57,7 @@ class EncodedBatch:
     def on_host(self, name: str) -> Tensor:
         """Return `input_ids` or `attention_mask` on the CPU.
 
-        Batches of other collators than `ViewCollator` have no CPU copies; this then waits for a GPU.
+        Batches of other collators than `ViewCollator` have no CPU copies; this method then waits for the GPU.
         """
         return on_host({**self.extras, name: getattr(self, name)}, name)
 
@@ -69,7 +70,7 @@ Widths = Sequence[tuple[int, float]]
 
 
 class Loss(nn.Module):
-    """Base class of losses. A loss may have parameters of its own, such as an LM head or a discriminator.
+    """Base class of losses. A loss may have parameters, such as an LM head or a discriminator.
 
     Attributes:
         metrics: Metrics of the last batch for the training log, without gradients.
@@ -81,7 +82,7 @@ class Loss(nn.Module):
         row_chunk: Number of anchors that the loss compares with all candidates at a time; None for all (--loss_chunk).
             It is set before a training.
         has_widths: Whether the loss uses `widths`, by `over_widths`.
-        widths: The widths to which the embeddings are cut, the full one last, with the weight of the loss at each
+        widths: The widths to which the embeddings are cut, the full width last, each with the weight of its loss
             (--matryoshka_dims). They are set before a training; () stands for the full width alone.
     """
 
@@ -119,13 +120,13 @@ class Loss(nn.Module):
         return {}
 
     def after_step(self, model: SentenceEncoder) -> None:
-        """Update the loss after an optimiser step; called without gradients. Does nothing by default."""
+        """Update the loss after an optimiser step, without gradients. The default does nothing."""
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int | None:
         """Return the number of negatives per anchor, or None if the loss has no negatives.
 
         Args:
-            batch_size: Number of examples in all processes together.
+            batch_size: Number of examples of all processes together.
             views: Names of the method's views.
         """
 

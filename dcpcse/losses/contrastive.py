@@ -50,7 +50,7 @@ class Contrastive(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the marks of false negatives."""
+        """Return the marks by which false negatives are found."""
         return false_negatives.marks(batch)
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -96,7 +96,8 @@ def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
     """Return the share of negatives that are left out, as a metric; none without masks.
 
     Args:
-        excluded: Boolean masks (B, C) of the positives, of which one each is the anchor's own, and of hard negatives.
+        excluded: Boolean masks (B, C) of the positives and of hard negatives. One positive in each row is the anchor's
+            own.
     """
     present = [mask for mask in excluded if mask is not None]
     if not present:
@@ -113,8 +114,9 @@ def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int
     The metrics are logged, and the training guards use them to detect a collapse.
 
     Args:
-        of_pairs: The cosines (B, C) of B anchors and C positives; that of anchor i is positive offset + i.
-        excluded: Boolean mask (B, at least C) of positives that are not negatives. None: all others are.
+        of_pairs: The cosines (B, C) of B anchors and C positives; the positive of anchor i is number offset + i.
+        excluded: Boolean mask (B, at least C) of positives that are not negatives. None: all other positives are
+            negatives.
         offset: Number of the first anchor.
     """
     positive = of_pairs.diagonal(offset).sum()

@@ -34,7 +34,7 @@ class EnergyHinge(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the marks of false negatives."""
+        """Return the marks by which false negatives are found."""
         return false_negatives.marks(batch)
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -80,9 +80,9 @@ def own_and_hardest(
     Args:
         anchors: (B, H).
         positives: (C, H); row offset + i belongs to anchor i.
-        negatives: Any number of tensors of hard negatives (D, H); row offset + i of each belongs to anchor i.
-        excluded: Boolean masks (B, C) and (B, D) of the positives, then of each tensor of hard negatives, that are
-            true at candidates to leave out; None leaves out none.
+        negatives: Any number of tensors of hard negatives (D, H); row offset + i of each tensor belongs to anchor i.
+        excluded: Boolean masks (B, C) of the positives, then (B, D) of each tensor of hard negatives; true at
+            candidates to leave out. None leaves out no candidate.
         offset: As in `dcpcse.losses.functional.nt_xent`.
         normalized: As in `dcpcse.losses.functional.nt_xent`.
     """

@@ -1,8 +1,8 @@
-"""Find the false negatives of an anchor: candidates of other rows that are not contrasted with it.
+"""Find the false negatives of an anchor: candidates of other rows with which the anchor is not contrasted.
 
-`marks` returns what tells them apart, in `Loss.precompute`, so that the gradient cache computes it chunk by chunk.
-`masks` compares the marks of this process's anchors with those of the candidates of all processes;
-`masks_of_rows` does so for some of the anchors at a time.
+`marks` returns the data by which they are found. It is called in `Loss.precompute`, so that the gradient cache
+computes the marks chunk by chunk. `masks` compares the marks of this process's anchors with the marks of all
+processes' candidates; `masks_of_rows` does so for some of the anchors at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ GUIDED = "guided_"
 """Prefix of the names of the guide's embeddings (B, G) of the views among the marks."""
 
 RESOLUTION = 1e-5
-"""Difference by which a candidate must be nearer to the anchor than its positive; smaller ones are rounding.
+"""Difference by which a candidate must be nearer to the anchor than its positive; smaller differences are rounding.
 
 The guide's embeddings of one sentence in two batches differ in the last digits.
 """
@@ -33,7 +33,7 @@ MasksOfRows = Callable[[slice], Masks]
 
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Return what tells false negatives apart, by name: the classes (B,), and the guide's embeddings of the views."""
+    """Return the data by which false negatives are found: classes (B,), and the guide's embeddings of the views."""
     tensors = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
     if guide := batch.guides.get(FALSE_NEGATIVES):
         tensors |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}
@@ -43,14 +43,13 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
 def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
     """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
 
-    The C candidates are those of all processes, beginning with the own rows. False negatives are the positives of rows
-    of the anchor's class, and the candidates of every view that the guide finds nearer to the anchor than its own
-    positive (GISTEmbed).
+    The C candidates come from all processes, this process's rows first. False negatives are the positives of rows with
+    the anchor's class, and all candidates that the guide finds nearer to the anchor than its own positive (GISTEmbed).
 
     Args:
         precomputed: The marks of the batch.
-        names: The view of the positives, whose row i belongs to anchor i and is never masked, then those of the hard
-            negatives.
+        names: The view of the positives, whose row i belongs to anchor i and is never masked, then the views of the
+            hard negatives.
         counts: See `gather_own_first`.
     """
     return masks_of_rows(precomputed, names, counts)(slice(0, None))
@@ -59,7 +58,7 @@ def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Seque
 def masks_of_rows(
     precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
 ) -> MasksOfRows:
-    """Return a function of rows that returns the masks (b, C) of these b anchors.
+    """Return a function that maps the numbers of b rows to the masks (b, C) of their anchors.
 
     The marks of all processes are gathered here, and the function exchanges nothing with other processes.
 

@@ -1,4 +1,4 @@
-"""Losses made of a function: of one loss per row, or of the rows of all processes together."""
+"""Losses made from a function, which returns one loss per row or the loss of the rows of all processes together."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -19,19 +19,19 @@ def row_loss(function: RowFunction) -> PerRowLoss:
 
     Args:
         function: Returns one loss per row, (B,), from the embeddings and the labels or scores of a batch; no row may
-            depend on another one. Another shape is a UserError in training.
+            depend on another one. Any other shape raises a UserError in training.
     """
     return _OfRows(function)
 
 
 def batch_loss(function: BatchFunction) -> Loss:
-    """Return the loss that is function(embeddings), where the embeddings are those of all processes.
+    """Return the loss function(embeddings), computed on the embeddings of all processes together.
 
-    Every process computes the whole loss, and the gradient is that of one process with the joined batch.
+    Every process computes the whole loss. The gradient is the same as in one process with the joined batch.
 
     Args:
-        function: Returns a scalar from view name → (N, H), the embeddings of the N rows in all processes. Row i of
-            each view belongs to the same example.
+        function: Returns a scalar. Its argument maps the name of a view to the embeddings (N, H) of the N rows in all
+            processes. Row i of each view belongs to the same example.
     """
     return _OfBatch(function)
 

@@ -34,9 +34,9 @@ def nt_xent(
         hard_negative_weight: A logarithm that is added to the logits of an anchor's own hard negatives; 0 gives them
             the same weight as other negatives.
         others: Any number of tensors (E, H) of further negatives (in ConPVP, eq. 1, the negated prototypes).
-        excluded: Boolean masks (B, C) and (B, D) of the positives, then of each tensor of negatives, that are true at
-            candidates to leave out; None leaves out none.
-        offset: If the anchors are a part of more, the number of the first one, so that row offset + i belongs to
+        excluded: Boolean masks (B, C) of the positives, then (B, D) of each tensor of negatives; true at candidates to
+            leave out. None leaves out no candidate.
+        offset: Number of the first anchor if the anchors are a part of a batch, so that row offset + i belongs to
             anchor i.
         normalized: Whether all rows have length 1.
         to_positives: The cosines (B, C) of anchors and positives, if they are known already.
@@ -82,7 +82,7 @@ def cosines(vectors: Tensor, others: Tensor, normalized: bool = False) -> Tensor
     Args:
         vectors: (A, H).
         others: (B, H).
-        normalized: Whether the rows are those that `unit` returns.
+        normalized: Whether the rows already have length 1, as after `unit`.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         return vectors @ others.T if normalized else unit(vectors) @ unit(others).T
@@ -102,8 +102,7 @@ def precise(tensor: Tensor) -> Tensor:
 def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy over the masked tokens of a batch, in nats (BERT, section 3.1).
 
-    Returns 0 if no token is masked, which can happen in a batch of very short sentences, and for which the mean would
-    be NaN.
+    Returns 0 if no token is masked, because the mean would be NaN. This can happen in a batch of very short sentences.
 
     Args:
         logits: (n, vocabulary), at the n masked positions only.

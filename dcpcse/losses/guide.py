@@ -1,4 +1,4 @@
-"""Guides: frozen encoders that losses look at, to find false negatives (GISTEmbed) or to learn a ranking (RankCSE)."""
+"""Guides: frozen encoders from which losses find false negatives (GISTEmbed) or learn a ranking (RankCSE)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dcpcse.data.views import View, columns_of
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 FALSE_NEGATIVES = "guide"
-"""Name of the guide of --guide, by which losses leave out false negatives (Solatorio 2024)."""
+"""Name of the guide that --guide sets; losses use it to leave out false negatives (Solatorio 2024)."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,15 @@ class GuideSource:
 
 
 class Guide(nn.Module):
-    """A guide of the training: it stays in eval mode, is never trained and never saved.
+    """A guide of the training, which stays in eval mode and is neither trained nor saved.
 
-    Losses call `vectors` in `precompute`. It judges the sentences of the examples, whatever a view does to them.
+    Losses call `vectors` in `precompute`. The guide encodes the sentences of the examples, without the changes that a
+    view makes to them.
 
     Args:
-        model: The encoder that guides.
+        model: The encoder.
         views: The views of the method, whose columns `ViewCollator` tokenises for the guide.
-        name: Its name among the guides of the method.
+        name: The name of the guide among the guides of the method.
     """
 
     def __init__(self, model: SentenceEncoder, views: Sequence[View], name: str = FALSE_NEGATIVES) -> None:
@@ -62,7 +63,7 @@ class Guide(nn.Module):
         are compared.
 
         Args:
-            extras: The tensors of the batch, among them the guide's tokens.
+            extras: The tensors of the batch, which include the guide's tokens.
 
         Raises:
             UserError: If the batch was collated without the guide's tokens.

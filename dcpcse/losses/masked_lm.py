@@ -24,7 +24,7 @@ class MaskedLM(PerRowLoss):
         lm_head: The LM head of the encoder.
         masking: Chooses and masks the tokens.
         train_head: Train an untied copy of `lm_head`.
-        apart: Untie the weights of a frozen head as well, which is necessary if the encoder is trained.
+        apart: Whether the weights of a frozen head are untied too, which is necessary if the encoder is trained.
     """
 
     def __init__(

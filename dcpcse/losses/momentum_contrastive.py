@@ -40,7 +40,7 @@ class MomentumContrastive(Contrastive):
         super().__init__(**contrastive)
         self.momentum = momentum
         self.register_buffer("queue", torch.zeros(queue, width), persistent=False)
-        self.filled = torch.zeros((), dtype=torch.long)  # no buffer: reading it on a GPU would synchronise
+        self.filled = torch.zeros((), dtype=torch.long)  # no buffer, because reading it on a GPU would synchronise
         self.average = _Average({n: weight for n, weight in encoder.named_parameters() if weight.requires_grad})
 
     @torch.compiler.disable
@@ -108,9 +108,9 @@ class _Average(nn.Module):
 
 
 def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
-    """Return the token ids and attention mask (B, L) of a view, its template slots (None without), and its packing.
+    """Return the token ids and attention mask (B, L) of a view, its template slots (or None), and its packing.
 
-    The packing is None if that of the batch is.
+    The packing is None if the batch has no packing.
     """
     index, shape = list(batch.embeddings).index(view), batch.input_ids.shape[:2]
     ids, mask = (part[:, index] for part in (batch.input_ids, batch.attention_mask))

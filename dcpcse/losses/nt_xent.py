@@ -77,7 +77,7 @@ def two_way_nt_xent(
 
     Args:
         first: First copies (B, H) of this process's sentences.
-        second: Second copies (B, H) of these.
+        second: Second copies (B, H) of the same sentences.
         all_first: First copies (C, H) of all sentences, which begin with `first` if offset is 0.
         all_second: Second copies (C, H) of all sentences, which begin with `second` if offset is 0.
         temperature: Divides the cosines.

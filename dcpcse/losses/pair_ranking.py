@@ -1,4 +1,4 @@
-"""Losses of sentence pairs with targets, such as scores: of their order (CoSENT, AnglE), and in-batch negatives."""
+"""Losses of sentence pairs with targets such as scores: by their order (CoSENT, AnglE) and in-batch negatives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,14 +38,14 @@ class TargetPair:
 def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
     """Return the pairs of data with these columns: scored or labelled pairs, or a positive and hard negatives.
 
-    The targets of a positive and of hard negatives are those of entailment and contradiction.
+    A positive has the target of an entailment, and a hard negative has the target of a contradiction.
 
     Args:
         method: Name of the method, for messages.
         columns: The columns of the data.
 
     Raises:
-        UserError: If the data have neither, or if all targets are equal.
+        UserError: If the data have no such pairs, or if all targets are equal.
     """
     if columns.label in (LABEL, SCORE):
         values = columns.classes if columns.label == LABEL else columns.scores
@@ -65,7 +65,7 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
 
 
 def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
-    """Return the targets (B, P) of the pairs of each example: scores as they are, and `TARGETS` of labels.
+    """Return the targets (B, P) of the pairs of each example: unchanged scores, or `TARGETS` of labels.
 
     Args:
         batch: The batch, with scores or labels in `extras` if a pair has no target.
@@ -94,8 +94,8 @@ def angle_of_pairs(first: Tensor, second: Tensor) -> Tensor:
     """Return the similarities (N,) of pairs of vectors by their difference of angle (AnglE, section 3.3).
 
     The halves of a vector are the real and the imaginary parts of H/2 complex numbers. The numbers of the first vector
-    are divided by those of the second, in polar form with the lengths of the whole vectors; the similarity is the
-    absolute value of the sum of all real and imaginary parts. It is 1 for vectors of the same direction.
+    are divided by the numbers of the second, in polar form with the lengths of the whole vectors. The similarity is
+    the absolute value of the sum of all real and imaginary parts. It is 1 for vectors with the same direction.
 
     Args:
         first: (N, H).
@@ -160,9 +160,9 @@ class PairsInBatch(Loss):
     other pairs are candidates only. As in AnglE's code, the loss is divided by the number of sentences of all pairs.
 
     Args:
-        pairs: The pairs of an example; the first one is that of anchor and positive.
+        pairs: The pairs of an example; the first pair consists of anchor and positive.
         temperature: Divides the cosines.
-        least: The least target of a similar pair.
+        least: The smallest target of a similar pair.
     """
 
     has_row_chunks = True
@@ -175,7 +175,7 @@ class PairsInBatch(Loss):
         self.least = least
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return which examples (B,) have an anchor and a positive that are similar, as 1 and 0."""
+        """Return 1 for examples whose anchor and positive are similar, and 0 for others, (B,)."""
         return {"similar": (targets_of(batch, self.pairs[:1])[:, 0] >= self.least).float()}
 
     def forward(self, batch: EncodedBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Losses that compare rankings of a batch: those of a teacher and of the model (RankCSE), and those of two passes.
+"""Losses that compare rankings of a batch: of a teacher and the model (RankCSE), or of the model's two passes.
 
 A ranking orders the candidates of an anchor by their similarity to it. See RankCSE (Liu et al., ACL 2023).
 """
@@ -16,7 +16,8 @@ from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean
 
 FARTHEST = -1e30
-"""A similarity that no candidate is below. With minus infinity, the gradient of logcumsumexp would be NaN."""
+"""A similarity that is lower than every candidate's. With minus infinity, the gradient of logcumsumexp would be
+NaN."""
 
 
 def list_net(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
@@ -25,9 +26,9 @@ def list_net(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
     The result is the mean over the B anchors.
 
     Args:
-        similarities: (B, C), those of the model divided by their temperature.
-        teacher: (B, C), those of the teacher divided by their temperature.
-        left_out: Boolean (B, C), true at candidates that do not count.
+        similarities: (B, C), the similarities of the model, divided by its temperature.
+        teacher: (B, C), the similarities of the teacher, divided by its temperature.
+        left_out: Boolean (B, C), true at candidates that are left out.
     """
     wanted = teacher.masked_fill(left_out, FARTHEST).softmax(dim=1)
     logarithms = similarities.masked_fill(left_out, FARTHEST).log_softmax(dim=1)
@@ -50,7 +51,7 @@ def list_mle(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 
 
 def pairwise(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
-    """Return log(1 + Σ exp(s_j - s_i)) over all pairs of candidates of which the teacher finds i nearer than j.
+    """Return log(1 + Σ exp(s_j - s_i)) over all pairs of candidates with i nearer than j by the teacher.
 
     The result is the mean over the B anchors.
 
@@ -71,7 +72,7 @@ def log_violations(similarities: Tensor, targets: Tensor, left_out: Tensor | Non
     Args:
         similarities: (..., C).
         targets: (..., C).
-        left_out: Boolean (..., C), true at items that are in no pair. None: there are none.
+        left_out: Boolean (..., C), true at items that are in no pair. None: every item is in pairs.
     """
     order = targets.argsort(dim=-1)
     ordered, ranks = similarities.gather(-1, order), targets.gather(-1, order)
@@ -92,9 +93,9 @@ RANKINGS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 class RankDistillation(Loss):
-    """Loss of a model whose similarities should rank the candidates as those of its teachers (RankCSE).
+    """Loss of a model whose similarities should rank the candidates as its teachers do (RankCSE).
 
-    An anchor's candidates are the positives of all rows of all processes. The similarity by several teachers is the
+    An anchor's candidates are the positives of all rows of all processes. The similarity of several teachers is the
     weighted sum of their cosines.
 
     Args:
@@ -105,7 +106,7 @@ class RankDistillation(Loss):
         gather_gradient: "exact" or "published" (see `Contrastive`).
     """
 
-    leaves_out_false_negatives = True  # it has no negatives: every candidate has its place in the ranking
+    leaves_out_false_negatives = True  # no negatives: every candidate has a place in the ranking
     has_row_chunks = True
     has_widths = True
 
@@ -157,7 +158,7 @@ class RankDistillation(Loss):
 
 @torch.no_grad()
 def _agreement(similarities: Tensor, teacher: Tensor, mask: Tensor) -> Metrics:
-    """Return the share of anchors whose nearest other sentence is the teacher's, as a metric."""
+    """Return, as a metric, the share of anchors for which model and teacher have the same nearest other sentence."""
     nearest, wanted = (ranking.masked_fill(mask, FARTHEST).argmax(dim=1) for ranking in (similarities, teacher))
     return {"agreement": ((nearest == wanted).sum(), torch.full((), len(mask), device=mask.device))}
 

@@ -122,7 +122,7 @@ class ReplacedTokenDetection(PerRowLoss):
 
 
 def _only(batch: EncodedBatch, view: str) -> EncodedBatch:
-    """Return the batch with one view only, (B, 1, L), so that a second pass encodes no other rows.
+    """Return the batch with a single view, (B, 1, L), so that a second pass encodes only its rows.
 
     The batch must not have template slots, which are not selected.
     """

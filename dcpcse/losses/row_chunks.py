@@ -28,10 +28,10 @@ def mean_over_anchors(
     """Return the mean loss over B anchors, and its metrics; with widths, as `over_widths` does.
 
     Args:
-        of_rows: Computes the loss of some of the anchors; it is called with all of them, or with `chunk` at a time.
-            Its results are then computed twice, in the forward and in the backward pass, and only those of one chunk
-            are in memory. It must not exchange anything with other processes, since their numbers of chunks may
-            differ.
+        of_rows: Computes the loss of some of the anchors; it is called with all of them, or with `chunk` of them at a
+            time. In chunks, its results are computed twice, in the forward and in the backward pass, and only the
+            results of one chunk are in memory. It must not exchange data with other processes, which may have other
+            numbers of chunks.
         anchors: Tensors (B, H), which are split.
         candidates: Tensors of any number of rows, which are not split.
         chunk: `Loss.row_chunk`.

@@ -38,7 +38,7 @@ class TokenMasking(nn.Module):
 
         Args:
             input_ids: Token ids of any shape.
-            candidates: Boolean, in the same shape; the positions that may be chosen. None: all.
+            candidates: Boolean, in the same shape, true at the positions that may be chosen. None: all positions.
         """
         ordinary = ~torch.isin(input_ids, self.special_ids)
         candidates = ordinary if candidates is None else ordinary & candidates

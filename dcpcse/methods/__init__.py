@@ -1,7 +1,7 @@
 """Training methods. A method defines the trained parameters, the views, the representation and the losses.
 
-Each module registers one method, and this package imports all of its modules. `dcpcse.methods.plugins` loads methods
-from elsewhere. A custom method needs only the names exported by `dcpcse.methods` and `dcpcse.losses`.
+Each module registers one method, and this package imports all of its modules. `dcpcse.methods.plugins` loads other
+methods. A custom method needs only the names exported by `dcpcse.methods` and `dcpcse.losses`.
 """
 
 import importlib

@@ -24,7 +24,7 @@ ANGLES = needs_above_zero("angle_weight")
 
 @dataclass
 class AngleOptions(Options):
-    """Options of AnglE; the weights are w1, w2 and w3 of its paper and code."""
+    """Options of AnglE, whose weights are called w1, w2 and w3 in its paper and code."""
 
     _argument_group_name = "AnglE"
 
@@ -49,7 +49,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         raise OptionError(
             "matryoshka_dims", odd[0], "an angle needs two halves", f"give even sizes, or {spell('angle_weight')} 0"
         )
-    if args.cosine_weight == args.in_batch_weight == 0:  # only angles are left, which have a temperature of their own
+    if args.cosine_weight == args.in_batch_weight == 0:  # only angles are left, which have a different temperature
         refuse_contrastive_options(args, data=f" with {spell('cosine_weight')} 0 and {spell('in_batch_weight')} 0")
     else:
         refuse_contrastive_options(args, "temp")
@@ -58,7 +58,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
-    """Return the default of --similar_from. Raises UserError if no pair of the data has in-batch negatives."""
+    """Return the value of --similar_from or its default. Raises UserError if no pair has in-batch negatives."""
     if (scores := columns.scores) and (args.similar_from or 0) > scores[1]:
         raise UserError(
             f"{spell('similar_from')} {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}"

@@ -71,8 +71,8 @@ class EncoderOptions(Options):
     )
     method: str = option("dcpcse", "Training method: one of the methods of this package, or of --plugin.")
     plugin: list[str] = option([], "Python modules or .py files that register additional methods. Their code is run.")
-    config_name: str | None = option(None, "Folder or hub id of the configuration. Default: that of the encoder.")
-    tokenizer_name: str | None = option(None, "Folder or hub id of the tokenizer. Default: that of the encoder.")
+    config_name: str | None = option(None, "Folder or hub id of the configuration. Default: the encoder's.")
+    tokenizer_name: str | None = option(None, "Folder or hub id of the tokenizer. Default: the encoder's.")
     cache_dir: str | None = option(None, "Folder for downloaded models and for the parsed training data.")
     use_fast_tokenizer: bool = option(
         True, "Accepted for old scripts. False is an error, because transformers 5 has fast tokenizers only."
@@ -93,7 +93,7 @@ class EncoderOptions(Options):
     )
     encoder_dropout: float | None = option(
         None,
-        "Dropout rate of hidden states and attention in training. Default: that of the encoder's configuration.",
+        "Dropout rate of hidden states and attention in training. Default: the rates in the encoder's configuration.",
         **SHARE,
     )
     init_from: str | None = option(
@@ -150,8 +150,8 @@ class RepresentationOptions(Options):
     )
     matryoshka_dims: list[int] | None = option(
         None,
-        "Train also the first values of the embeddings (Matryoshka): the sizes, such as 384,256,128,64, of which the "
-        "largest is that of the embeddings. The loss is the sum of the losses of all sizes. Default: off.",
+        "Train also the first values of the embeddings (Matryoshka): the sizes, such as 384,256,128,64, the largest "
+        "of which must be the size of the embeddings. The loss is the sum of the losses of all sizes. Default: off.",
         at_least=1,
     )
     matryoshka_weights: list[float] | None = option(
@@ -212,7 +212,7 @@ class TemplateOptions(Options):
         text=True,
     )
     no_blank_in_training: bool | None = flag(
-        "In training, leave out the blank that a template has before the sentence, as the public PromptBERT code does "
+        "In training, leave out the space that a template has before the sentence, as the public PromptBERT code does "
         "with RoBERTa. Dev sets and encode keep it. Default: off.",
         needs=HAS_TEMPLATE,
     )
@@ -248,7 +248,7 @@ class TemplateOptions(Options):
         needs=(DENOISING, BY_TEMPLATE),
     )
     denoise_from_zero: bool | None = flag(
-        "Count the positions of the template alone from 0 even if those of the encoder begin at 2, as the public "
+        "Count the positions of the template alone from 0, even in encoders whose positions begin at 2, as the public "
         "PromptBERT code does with RoBERTa. Default: off.",
         needs=(DENOISING, BY_TEMPLATE),
     )
@@ -286,7 +286,7 @@ class PromptOptions(Options):
     )
     prompt_form: str | None = option(
         None,
-        "What is trained of a prompt in every layer: keys_values (its key and its value, as in the public code; the "
+        "The trained form of prompts in every layer: keys_values (its key and its value, as in the public code; the "
         "default) or vectors (one vector, of which the frozen layer computes key and value, as the paper describes; "
         "half as many parameters).",
         choices=list(PROMPT_FORMS),
@@ -316,7 +316,7 @@ class PromptOptions(Options):
 
 @dataclass
 class LoraOptions(Options):
-    """The LoRA adapter; names and meaning of the options are those of peft."""
+    """The LoRA adapter; options have the same names and meanings as in peft."""
 
     lora_r: int | None = option(None, "Rank of the updates of a LoRA adapter. Default: 8.", needs=LORA, **COUNT)
     lora_alpha: int | None = option(
@@ -330,13 +330,13 @@ class LoraOptions(Options):
     )
     lora_target_modules: list[str] | None = option(
         None,
-        f"Linear layers that a LoRA adapter changes: ends of their names, or {ALL_LINEAR}. Default: those that "
-        "compute the queries and values of attention.",
+        f"Linear layers that a LoRA adapter changes: suffixes of their names, or {ALL_LINEAR}. Default: the layers of "
+        "the queries and values of attention.",
         needs=LORA,
     )
 
     def check(self) -> None:
-        """Raise OptionError if names of layers are given beside the name of all."""
+        """Raise OptionError if names of layers are given besides the name of all layers."""
         targets = self.lora_target_modules or ()
         if ALL_LINEAR in targets and len(targets) > 1:
             raise OptionError(
@@ -406,7 +406,7 @@ class ModelArguments(
         ]
 
     def record(self) -> dict[str, Any]:
-        """Return the options that are recorded: those that describe the model and differ from their default."""
+        """Return the options to record: the options that describe the model and differ from their defaults."""
         # Paths of the training machine do not describe the model.
         paths = {"model_name_or_path", "config_name", "tokenizer_name", "cache_dir"}
         left_out = {"preset", "plugin", "use_auth_token", *paths}
@@ -415,7 +415,7 @@ class ModelArguments(
 
 
 _OF_RUN = ("model_name_or_path", "method", "preset", "plugin")
-"""Options that say what is trained, not how."""
+"""Options that say which model and data are trained, not how."""
 
 DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
@@ -423,12 +423,12 @@ CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide
 
 
 def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
-    """Return no defaults, or raise UserError for an option of the contrastive loss that has no effect.
+    """Return no defaults; raise UserError for an option of the contrastive loss that has no effect.
 
     Args:
         args: Options of the method.
         used: Options of the contrastive loss that the method uses.
-        data: The data for which the method has no such loss, for the message.
+        data: The data for which the method has no such loss, as the end of the message.
     """
     for name in CONTRASTIVE_OPTIONS:
         if name not in used and getattr(args, name) != DEFAULTS[name]:

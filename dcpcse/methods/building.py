@@ -48,7 +48,7 @@ class Part:
         return tuple(replace(view, templates=tuple(count + i for i in view.templates)) for view in self.views)
 
     def followed_by(self, other: "Part") -> "Part":
-        """Return both parts as one, with the templates of the other after those of this part."""
+        """Return both parts as one; the templates of the other part follow the templates of this part."""
         views = (*self.views, *other.views_after(len(self.templates)))
         return Part((*self.templates, *other.templates), views, {**self.terms, **other.terms})
 
@@ -108,7 +108,7 @@ def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:
-    """Parse a template. Its tokens are trained if the tuning is of a template and it contains no [PROMPT] slots.
+    """Parse a template. Its tokens are trained if the tuning trains templates and there are no [PROMPT] slots.
 
     Args:
         text: The template.
@@ -124,10 +124,10 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
     Args:
         backbone: The loaded encoder.
         args: Options of the method.
-        templates: The templates; the first one is used for the anchor and at inference. () without templates.
+        templates: The templates, or (). The first one is used for the anchor and at inference.
 
     Raises:
-        UserError: If another template than the first one has trainable tokens, or if --tuning shallow has no tokens to
+        UserError: If a template other than the first one has trainable tokens, or if --tuning shallow has no tokens to
             train.
     """
     if any(template.prompts or template.continuous for template in templates[1:]):
@@ -151,7 +151,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
 
 
 def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
-    """Return the settings of template denoising: whether and how the template's own [MASK] vector is subtracted.
+    """Return the settings of template denoising: whether and how the empty template's [MASK] vector is subtracted.
 
     Args:
         backbone: The loaded encoder.
@@ -176,7 +176,7 @@ def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
 
 
 def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
-    """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; else no term.
+    """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; otherwise {}.
 
     Args:
         backbone: The loaded encoder.
@@ -191,7 +191,7 @@ def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
 
 
 def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> Encoder:
-    """Build the encoder with what the tuning adds to it, and the input vectors of template slots."""
+    """Build the encoder with the parts that the tuning adds, and with the input vectors of template slots."""
     tuning = TUNINGS[args.tuning]
     backbone.model.requires_grad_(not tuning.frozen)
     if args.encoder_dropout is not None:
@@ -224,7 +224,7 @@ def _lora(backbone: Backbone, args: ModelArguments) -> dict[str, Any]:
 
 
 _ADDED: Mapping[str, Callable[[Backbone, ModelArguments], dict[str, Any]]] = {"deep": _deep_prompts, "lora": _lora}
-"""Value of `--tuning` → function that returns what the tuning adds to an encoder, as arguments of `Encoder`."""
+"""Value of `--tuning` → function that returns the parts that the tuning adds, as arguments of `Encoder`."""
 
 
 def _cls_prompt(backbone: Backbone) -> ShallowPrompt:

@@ -30,7 +30,13 @@ from dcpcse.utils.option_fields import RATE, Need, Options, flag, option
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of augmentation. option: sets its strength. default: the strength in the paper. make: creates it."""
+    """A kind of augmentation.
+
+    Args:
+        option: Name of the option that sets the strength.
+        default: The strength in the paper.
+        make: The function that creates the augmentation.
+    """
 
     option: str | None = None
     default: float | None = None
@@ -45,7 +51,8 @@ KINDS: Mapping[str, _Kind] = {
     "dropout": _Kind("embedding_dropout_rate", 0.2, lambda args: ElementDropout(args.embedding_dropout_rate)),
     "adversarial": _Kind("noise_norm", 1.0),
 }
-"""The values of --augmentation_1 and _2. The defaults are those of the paper; noise_norm is from its public code."""
+"""The values of --augmentation_1 and _2. The defaults come from the paper, except noise_norm, which comes from the
+public code."""
 
 
 def _used(kind: str) -> Need:

@@ -13,7 +13,8 @@ from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, wi
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    # The [CLS] prompt helps with pairs only (Table 6, d), although the RoBERTa column of Table 7 also uses it without.
+    # The [CLS] prompt helps with pairs only (Table 6, d), although the RoBERTa column of Table 7 also uses it without
+    # pairs.
     cls_prompt = {"cls_prompt": "positive" in columns} if args.tuning in (None, "deep") else {}
     return {**crtd_defaults(args, columns), "tuning": "deep", "discriminator": "self", **cls_prompt}
 

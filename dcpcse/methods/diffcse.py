@@ -23,7 +23,7 @@ CITATION = (
 )
 
 
-# The learning rate is that of the public script for single sentences.
+# The learning rate comes from the public script for single sentences.
 @register(
     "diffcse",
     citation=CITATION,

@@ -69,7 +69,11 @@ class WordRepetition(Augmentation):
         return tokens + self._limit(tokens) - 1
 
     def _limit(self, tokens: int) -> int:
-        """Return the exclusive upper limit of the number of repeated tokens. tokens: excludes special tokens."""
+        """Return the exclusive upper limit of the number of repeated tokens.
+
+        Args:
+            tokens: Number of tokens without special tokens.
+        """
         return max(1, min(10, int(self.rate * (tokens + 2))))
 
 

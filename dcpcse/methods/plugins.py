@@ -1,4 +1,4 @@
-"""Methods from outside this package: loading of installed packages, modules and files (--plugin), and identity."""
+"""Methods of other code: loading them from installed packages, modules and files (--plugin), and their identity."""
 
 import hashlib
 import importlib
@@ -28,7 +28,7 @@ GROUP = "dcpcse.methods"
 def load_plugins(named: Sequence[str]) -> None:
     """Import modules that register methods: entry points of installed packages, and the named modules or .py files.
 
-    The code of each module is run once. An entry point that fails is a warning.
+    The code of each module is run once. An entry point that fails causes a warning.
 
     Args:
         named: Modules or .py files.
@@ -39,7 +39,7 @@ def load_plugins(named: Sequence[str]) -> None:
     for point in entry_points(group=GROUP):
         try:
             _run(point.module, f"the entry point {point.name} = {point.value}")
-        except UserError as error:  # only a warning, since this command may not need the package
+        except UserError as error:  # only a warning, since the command may not need the package
             logger.warning("%s; its methods are not available: fix the package, or uninstall it", error)
     for name in named:
         module = _run(_module_name(name), spell("plugin", name))
@@ -50,11 +50,11 @@ def load_plugins(named: Sequence[str]) -> None:
 
 
 def code_digest(build: Builder) -> dict[str, str]:
-    """Return the sha256 of the code of a method, by what it is computed from; {} for the methods of this package.
+    """Return {source: sha256} for the code of a method; {} for the methods of this package.
 
-    It is computed from the file that registers the method, as it was run. For a function of a notebook, a script or an
-    interactive session, and for one that is not registered, it is computed from the source of the function alone, or
-    from its bytecode if Python does not know the source.
+    The digest is computed from the file that registers the method, as it was run. For functions of a notebook, a
+    script or an interactive session, and for functions that are not registered, it is computed from the source of the
+    function alone, or from its bytecode if Python does not have the source.
     """
     module = build.__module__
     if module.startswith(f"{__package__}."):
@@ -72,7 +72,7 @@ def code_digest(build: Builder) -> dict[str, str]:
 
 
 def _bytecode(code: CodeType) -> list[Any]:
-    """Return the instructions, names and constants of a function and of those inside it, without paths and lines."""
+    """Return the instructions, names and constants of a function and of nested functions, without paths and lines."""
     constants = [
         _bytecode(obj) if isinstance(obj, CodeType) else sorted(map(repr, obj)) if isinstance(obj, frozenset) else obj
         for obj in code.co_consts
@@ -85,7 +85,7 @@ _DIGESTS: dict[str, str] = {}
 
 
 class _SourceLoader(SourceFileLoader):
-    """Runs the source of a module, read once, instead of a compiled file that Python knows by size and time alone."""
+    """Runs the source of a module, which is read once. Python would compare a compiled file by size and time only."""
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
@@ -127,7 +127,8 @@ def _file_of(module: str) -> Path | None:
 def _run(module: str, owner: str) -> ModuleType:
     """Import a module. Raises UserError with the line of the module if importing it raises any exception.
 
-    owner: the origin of the module, for messages.
+    Args:
+        owner: The origin of the module, for messages.
     """
     try:
         return _import(module)

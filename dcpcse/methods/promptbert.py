@@ -74,7 +74,7 @@ class PromptBERTOptions(Options):
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Return the paper's settings for single sentences and for pairs (section 5 and appendix C).
 
-    One setting is that of the public code: models of pairs denoise after training, too. The paper uses denoising "only
+    One setting comes from the public code: models of pairs denoise after training, too. The paper uses denoising "only
     in our contrastive training objective" (section 6.1).
     """
     optiprompt = args.tuning == "shallow"
@@ -100,8 +100,9 @@ CITATION = (
 )
 
 
-# The learning rate is that of the paper's Table 14. OptiPrompt's, 3e-5 for five epochs of a million sentences, would
-# not move the vectors of a template in a short training; they have the rate of all methods with --tuning shallow.
+# The learning rate comes from the paper's Table 14. OptiPrompt's rate, 3e-5 for five epochs of a million sentences,
+# would not move the vectors of a template in a short training; they have the rate of all methods with --tuning
+# shallow.
 @register(
     "promptbert",
     citation=CITATION,

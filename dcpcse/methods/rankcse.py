@@ -1,4 +1,4 @@
-"""RankCSE (Liu et al. 2023), which adds to SimCSE the consistency of two rankings, and the rankings of teachers."""
+"""RankCSE (Liu et al. 2023), which adds two losses to SimCSE: consistent rankings, and the rankings of teachers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

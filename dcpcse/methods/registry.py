@@ -39,7 +39,7 @@ class Adversary:
     g is the gradient of a loss term.
 
     Args:
-        term: Name of this term; its loss is a `PerRowLoss` on views that are not adversarial.
+        term: Name of the loss term; its loss is a `PerRowLoss` on views that are not adversarial.
         epsilon: Length ε of the step, which is added to the output of the embedding layer.
         views: Name of an adversarial view → name of the view that it copies.
     """
@@ -51,14 +51,14 @@ class Adversary:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Trained parameters that have a learning rate or a warm-up of their own.
+    """Trained parameters with a different learning rate or warm-up.
 
     Args:
         name: Name of the group; the log contains its learning rate as `learning_rate_NAME`.
         parameters: The parameters.
-        learning_rate: The highest learning rate; None for --learning_rate.
-        warmup_steps: Number of steps of the linear warm-up, or if below 1 their share of the run; the schedule of the
-            run follows. None for --warmup_steps.
+        learning_rate: The highest learning rate. None: --learning_rate.
+        warmup_steps: Number of steps of the linear warm-up, or their share of the run if below 1. The schedule of the
+            run follows. None: --warmup_steps.
     """
 
     name: str
@@ -76,9 +76,9 @@ class Method:
         views: The views of an example.
         terms: The weighted loss terms by name.
         adversary: Adversarial views; None if there are none.
-        groups: The parameters that have a learning rate or a warm-up of their own.
-        guides: Frozen encoders that the losses look at, by name, such as `teacher`; training loads those that are
-            given by their source, and adds that of --guide, whose name is `guide`.
+        groups: The parameters with a different learning rate or warm-up.
+        guides: Frozen encoders that the losses use, by name, such as `teacher`. Training loads the guides that are
+            given as a source, and adds the guide of --guide under the name `guide`.
     """
 
     model: SentenceEncoder
@@ -132,10 +132,10 @@ class Entry:
     Args:
         build: The function that builds the method.
         defaults: The function that returns values for options that were left out.
-        parts: The dataclasses of the options that only this method or few methods have.
+        parts: The dataclasses of the options that not all methods have.
         citation: The paper that introduced the method.
         labels: Which of the columns `label`, `score` and `class` the method uses.
-        recipes: Tuning → the learning rate and the batch size where those of `RECIPES` do not suit the method.
+        recipes: Tuning → learning rate and batch size, where `RECIPES` do not suit the method.
     """
 
     build: Builder
@@ -166,12 +166,12 @@ def register(
 ) -> Callable[[Builder], Builder]:
     """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
 
-    The function gets the loaded encoder, the options of the method, and the columns of the training data; of rows with
-    classes, columns also has `positive`.
+    The function gets the loaded encoder, the options of the method, and the columns of the training data. For rows
+    with classes, the columns include `positive`.
 
     Args:
         name: Name of the method.
-        options: One or several dataclasses with the method's own options, declared with `option` and `flag` of
+        options: One or several dataclasses with the options of the method, declared with `option` and `flag` of
             `dcpcse.utils.option_fields`; methods may share a dataclass. The default of every option must be None,
             which means that the option was left out. A dataclass may also have a method `defaults(columns)`, which is
             called after the values of `fixed` and of the argument `defaults` are filled in.
@@ -179,8 +179,8 @@ def register(
             data; they take precedence over `fixed`.
         citation: The paper, for the model card.
         labels: The columns that the method uses besides the sentences: `label`, `score`, `class` or several of them.
-        recipes: Tuning → the learning rate and the batch size of a run whose user gives none, where those of
-            `dcpcse.methods.tunings.RECIPES` do not suit the method.
+        recipes: Tuning → default learning rate and batch size, where `dcpcse.methods.tunings.RECIPES` do not suit the
+            method.
         fixed: Values for options that were left out.
 
     Raises:
@@ -214,7 +214,7 @@ _NAME = re.compile(METHOD_NAME)
 
 
 def _is_run_again(builder: Builder, registered: Builder) -> bool:
-    """Return whether a cell of a notebook, or an interactive session, defines the same function again."""
+    """Return whether a notebook or an interactive session defines the same function again."""
     names = [(function.__module__, function.__qualname__) for function in (builder, registered)]
     return names[0] == names[1] and builder.__module__ == "__main__"
 
@@ -222,15 +222,15 @@ def _is_run_again(builder: Builder, registered: Builder) -> bool:
 def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
     """Return the name and the entry of a method.
 
-    A function need not be registered: its name is the name of the method, which has the options and the defaults of
-    `dcpcse` (deep prompts, [CLS] pooling) and may use labels. The entry of a built method whose name is not registered
-    is that of `dcpcse`.
+    A function need not be registered: its name is then the name of the method, which has the options and the defaults
+    of `dcpcse` (deep prompts, [CLS] pooling) and may use labels. A built method whose name is not registered has the
+    entry of `dcpcse`.
 
     Args:
         method: Name of a registered method, a function that builds a method, or a built method.
 
     Raises:
-        UserError: If there is no such method, or if the name is invalid or that of another method.
+        UserError: If there is no such method, or if the name of a function is invalid or belongs to another method.
     """
     if isinstance(method, str):
         if method not in METHODS:
@@ -265,8 +265,8 @@ def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
 
     Args:
         entry: The method; None for a method that is not registered.
-        tuning: A key of `RECIPES`; None for a method that does not say what it trains, whose learning rate is that of
-            an encoder, the lowest.
+        tuning: A key of `RECIPES`. None, if it is not known which parameters the method trains: the lowest learning
+            rate, for an encoder, is returned.
     """
     recipes = entry.recipes if entry else {}
     return {**RECIPES, **recipes}[tuning or "full"]
@@ -279,7 +279,8 @@ def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults
 def _require_valid_options(part: type, replaced: str) -> None:
     """Raise ValueError if an option of the dataclass has a name that is taken or a default other than None.
 
-    replaced: the name of the method whose own options are not taken, as it is registered again.
+    Args:
+        replaced: The name of a method that is registered again, whose own options count as free.
     """
     others = option_parts(without=replaced)
     taken = {field.name: known.__module__ for known in (ModelArguments, *others) for field in fields(known)}
@@ -310,7 +311,7 @@ def option_fields() -> dict[str, Field]:
 
 
 def arguments_class(method: str | Builder | Method = ModelArguments.method) -> type[ModelArguments]:
-    """Return the dataclass of the options of a method: those of all methods and its own.
+    """Return the dataclass of the options of a method: the options of all methods, and its own.
 
     Args:
         method: Name of a registered method, a function that builds a method, or a built method.
@@ -333,11 +334,11 @@ def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
 
 
 def require_own_options(method: str | Builder | Method | None, option_names: Collection[str]) -> type[ModelArguments]:
-    """Return `arguments_class(method)`, if none of the given options is one that only other methods have.
+    """Return `arguments_class(method)`; raise an error if a given option belongs to other methods only.
 
     Args:
         method: Name of a method, a function that builds a method, or a built method; None for the default method.
-        option_names: Names of options, also of those that belong to no method.
+        option_names: Names of options; options that belong to no method may be included.
 
     Raises:
         UserError: If there is no such method, or if an option has no effect on it.
@@ -360,7 +361,7 @@ def model_arguments(method: str | Builder = ModelArguments.method, **options: An
         options: Options by name; the others have their default values.
 
     Raises:
-        UserError: If the method is unknown, or if an option is that of another method or has a value that is not
+        UserError: If the method is unknown, or if an option belongs to another method or has a value that is not
             allowed.
         TypeError: If no method has an option of this name.
     """
@@ -372,9 +373,9 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: En
 
     Args:
         args: The options.
-        columns: The columns of the training data. None means that they are not known yet: only contradictions that do
-            not depend on them are found, and the values are those for single sentences.
-        entry: The method. None: the one that is registered as `args.method`.
+        columns: The columns of the training data. None: they are not known yet. Then only contradictions that do not
+            depend on them are found, and the values are the defaults for single sentences.
+        entry: The method. None: the method that is registered as `args.method`.
 
     Raises:
         UserError: If the method is unknown, if an option has no effect, or if options cannot be combined.
@@ -464,7 +465,7 @@ def build_resolved(
         backbone: The loaded encoder.
         args: Options that `fill_defaults` returned for the same columns and entry.
         columns: The columns of the training data.
-        entry: The method. None: the one that is registered as `args.method`.
+        entry: The method. None: the method that is registered as `args.method`.
     """
     columns, entry = Columns.of(columns), entry or find_method(args.method)[1]
     method = entry.build(backbone, args, columns)
@@ -491,7 +492,7 @@ def build_resolved(
         try:
             read_beside_training(args.init_from, load)
         except UserError as error:
-            raise UserError(f"{spell('init_from')} {error}") from error  # which starts with the folder
+            raise UserError(f"{spell('init_from')} {error}") from error  # the message starts with the folder
     for module in (method.model, *method.losses):
         set_frozen_dtype(module, TORCH_DTYPES[args.encoder_dtype])
     return method
@@ -500,7 +501,7 @@ def build_resolved(
 def _with_crops(method: Method, args: ModelArguments) -> Method:
     """Return the method with random spans of a text as anchor and positive.
 
-    Raises UserError if the method does not compare a text with itself, or changes it in a way of its own.
+    Raises UserError if the method does not compare a text with itself, or if it changes the text in another way.
     """
     views = {view.name: view for view in method.views}
     for name in ("anchor", "positive"):
@@ -517,7 +518,7 @@ def _with_crops(method: Method, args: ModelArguments) -> Method:
 
 
 def _set_widths(method: Method, args: ModelArguments) -> None:
-    """Let the losses of embeddings train their first values too; raise UserError if this is not possible."""
+    """Let the losses also train the first values of the embeddings; raise UserError if this is not possible."""
     dims, size = args.matryoshka_dims, method.model.source.hidden_size
     if dims[0] != size:
         raise OptionError(
@@ -538,7 +539,7 @@ def _set_widths(method: Method, args: ModelArguments) -> None:
 
 
 def _without_blanks(method: Method) -> Method:
-    """Return the method with views that leave out the blank before the sentence."""
+    """Return the method with views that leave out the space before the sentence."""
     if not any(template.lead_matters for template in method.model.templates):
         warn(
             f"{spell('no_blank_in_training', True)} has no effect: the tokenizer of {method.model.source.model_type} "

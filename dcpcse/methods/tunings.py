@@ -1,4 +1,4 @@
-"""The tunings, what of an encoder is trained, and the learning rate and batch size that each usually takes.
+"""The tunings: which parameters of an encoder are trained, with the usual learning rate and batch size of each.
 
 `dcpcse.methods.building` builds the encoder of each.
 """
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tuning:
-    """What of an encoder is trained.
+    """The choice of the parameters that are trained.
 
     Args:
         trains: The trained weights, for `--help`.
-        frozen: Whether the encoder's own weights stay as they are.
-        dropout: The option for the dropout rate of what is added to the encoder, if there is one.
+        frozen: Whether the encoder's own weights are frozen.
+        dropout: The option for the dropout rate of the added parameters, or None.
         needs_template: Whether the trained weights belong to a template.
-        package: The optional package that it requires.
+        package: The optional package that the tuning requires, or None.
         defaults: Function that returns values for the options of this tuning that were left out, given the options.
     """
 
@@ -59,7 +59,7 @@ TUNINGS: Mapping[str, Tuning] = {
 """Value of `--tuning` → the tuning."""
 
 DROPOUT_OPTIONS = ("encoder_dropout", *(one.dropout for one in TUNINGS.values() if one.dropout))
-"""The options for rates of dropout: of the encoder, and of what a tuning adds to it."""
+"""The options for dropout rates, of the encoder and of the parameters that a tuning adds."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Recipe:
     """The learning rate and the batch size of a training.
 
     Args:
-        learning_rate: For an encoder that was not trained for sentences.
-        batch_size: Examples per device.
+        learning_rate: The learning rate for an encoder that was not trained for sentences.
+        batch_size: Number of examples per device.
         on_sentence_encoder: The learning rate for an encoder that was trained for sentences before; None for the same
             one.
     """
@@ -78,7 +78,7 @@ class Recipe:
     on_sentence_encoder: float | None = None
 
     def rate(self, *, sentence_encoder: bool) -> float:
-        """Return the learning rate for an encoder of this kind."""
+        """Return the learning rate; sentence_encoder: whether the encoder was trained for sentences before."""
         rate = self.on_sentence_encoder if sentence_encoder else None
         return self.learning_rate if rate is None else rate
 
@@ -90,4 +90,4 @@ RECIPES: Mapping[str, Recipe] = {
     "lora": Recipe(1e-3),  # the best of five rates on a small encoder, docs/methods.md
     "full": Recipe(3e-5),  # SimCSE's README, BERT-base
 }
-"""Tuning → recipe of every method that has none of its own for this tuning (`register(..., recipes=...)`)."""
+"""Tuning → recipe of all methods that define no other recipe for it (`register(..., recipes=...)`)."""

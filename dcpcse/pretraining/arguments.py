@@ -20,7 +20,7 @@ SIZES: Mapping[str, Size] = {"tiny": Size(2, 128), "mini": Size(4, 256), "small"
 """The named architectures of Turc et al. (2019), *Well-Read Students Learn Better*, table 1, and BERT-base."""
 
 HEAD_SIZE = 64
-"""Units of a head; a smaller hidden size has one head."""
+"""Units of a head; a model with a smaller hidden size has one head."""
 
 VOCAB_SIZE = 8000
 MAX_STEPS = 10_000
@@ -42,7 +42,7 @@ UNUSED_WITH_MODEL = (
 class PretrainingArguments(Options):
     """Options of a pretraining: the data, the model, the masks, the schedule and the output.
 
-    Those with the name of an argument of transformers' Trainer are passed to it.
+    Options with the name of an argument of transformers' Trainer are passed to it.
     """
 
     _argument_group_name = "pretraining"
@@ -80,7 +80,7 @@ class PretrainingArguments(Options):
         None, "Folder or hub id of an existing tokenizer. By default, a tokenizer is trained on the text."
     )
     vocab_size: int | None = option(
-        None, f"Most tokens of the trained tokenizer (default: {VOCAB_SIZE}).", at_least=20
+        None, f"Maximum number of tokens of the trained tokenizer (default: {VOCAB_SIZE}).", at_least=20
     )
     lowercase: bool | None = flag(
         "Convert the text to lower case and remove accents (default: true for bert; roberta cannot)."
@@ -145,7 +145,7 @@ class PretrainingArguments(Options):
     save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.", **COUNT)
 
     def check(self) -> None:
-        """Raise OptionError for options that exclude each other, and settle those that are left out."""
+        """Raise OptionError for options that exclude each other, and fill in options that are left out."""
         if not self.output_dir:
             raise OptionError("output_dir", reason="is missing", remedy="give a folder for the encoder")
         self._require_no_conflict()
@@ -173,7 +173,7 @@ class PretrainingArguments(Options):
             raise OptionError("fp16", reason="needs a GPU", remedy=remedy)
 
     def _settle(self) -> None:
-        """Replace values that are None by those that depend on other options; raise UserError if they do not fit."""
+        """Replace None by values that depend on other options; raise UserError if options do not fit together."""
         if self.model_name_or_path is None:
             self._settle_model()
         self.short_seq_length = self.short_seq_length or max(SHORTEST, self.max_seq_length // 4)
@@ -188,7 +188,7 @@ class PretrainingArguments(Options):
             self.max_steps = self.max_steps or MAX_STEPS
         for name in ("causal_steps", "warmup_steps"):
             if (value := getattr(self, name)) >= (self.max_steps or 1):
-                limit = f"{spell('minutes')}, of which it is a share below 1" if self.minutes else self.max_steps
+                limit = f"1, since it is a share of {spell('minutes')}" if self.minutes else self.max_steps
                 raise OptionError(name, value, f"must be below {limit}")
 
     def _settle_model(self) -> None:
@@ -216,7 +216,7 @@ class PretrainingArguments(Options):
         return self.causal_steps if self.causal_steps < 1 else self.causal_steps / self.max_steps
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options that the result depends on, and how it is saved, by name."""
+        """Return the options on which the result and its files depend, by name."""
         return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "resume")}
 
     def words(self) -> list[str]:

@@ -23,7 +23,7 @@ from dcpcse.utils.parsing import open_input
 from dcpcse.utils.text_lines import decode_line, numbered_lines
 
 BLOCK = 100
-"""Lines that are held out together, since neighbouring lines of an article are similar."""
+"""Number of lines that are held out together, since neighbouring lines of an article are similar."""
 
 LINES_AT_ONCE = 10_000
 """Number of lines that are tokenized at once."""
@@ -39,7 +39,7 @@ class Text:
     sha256: str
 
     def facts(self) -> dict[str, Any]:
-        """Return what the record says of the file."""
+        """Return the entries of the record about the file."""
         characters = sum(map(len, self.lines))
         facts = {"file": self.path.name, "sha256": self.sha256, "lines": len(self.lines), "blank_lines": self.blank}
         return facts | {"characters": characters}
@@ -69,10 +69,15 @@ def read_lines(path: Path, what: str) -> Text:
 
 
 def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
-    """Return the lines for training and those that are held out: the last of every 1/share blocks of `BLOCK` lines.
+    """Return the lines for training and the held-out lines: the last of every 1/share blocks of `BLOCK` lines.
 
-    The blocks of a small file are smaller, so that there is at least one to hold out. share: above 0, at most 1/2.
-    Raises UserError if the file has fewer than 1/share lines.
+    The blocks of a small file are smaller, so that there is at least one to hold out.
+
+    Args:
+        share: Above 0, at most 1/2.
+
+    Raises:
+        UserError: If the file has fewer than 1/share lines.
     """
     lines, block = len(text.lines), min(BLOCK, int(len(text.lines) * share))
     if not block:
@@ -113,11 +118,11 @@ MEASURED_AT_ONCE = 64
 """Windows per batch of a measurement."""
 
 IGNORED = -100
-"""The label of a place that is not predicted, as in torch's cross entropy."""
+"""The label of a position that is not predicted, as in torch's cross entropy."""
 
 
 class MaskedBatch(NamedTuple):
-    """Windows (N, L) with masks, the places (N, K) to predict, and their original tokens (N, K) or `IGNORED`."""
+    """Windows (N, L) with masks, the positions (N, K) to predict, and their original tokens (N, K) or `IGNORED`."""
 
     ids: Tensor
     places: Tensor
@@ -130,9 +135,11 @@ class MaskedBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PackedCorpus:
-    """The tokens (n,) of the training text, which of them start words, the masked batches for measuring, and facts.
+    """The tokens (n,) of the training text, whether each starts a word, the masked batches for measuring, and facts.
 
-    bits: the bits per character of a loss of one nat per token. facts: what the record says of the text.
+    Args:
+        bits: The bits per character of a loss of one nat per token.
+        facts: The entries of the record about the text.
     """
 
     tokens: np.ndarray
@@ -145,7 +152,7 @@ class PackedCorpus:
 def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int]) -> Tensor:
     """Cut windows (N, length) from an array (n,) that is read as a ring.
 
-    Each consists of `ends[0]`, the values from `first` (N,) on, and `ends[1]`.
+    Each window consists of `ends[0]`, the values from `first` (N,) on, and `ends[1]`.
     """
     places = send(torch.from_numpy(first), ring.device)[:, None]
     rows = ring[(places + torch.arange(length - 2, device=ring.device)) % len(ring)]
@@ -154,16 +161,16 @@ def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int])
 
 
 def grid(tokens: int, length: int) -> np.ndarray:
-    """Return where windows of `length` tokens, [CLS] and [SEP] included, begin that cover all tokens once."""
+    """Return the beginnings of windows of `length` tokens, including [CLS] and [SEP], that cover all tokens once."""
     return np.arange(0, tokens, length - 2)
 
 
 class Batches(Dataset):
     """The batches of a training by number. A batch depends only on the seed and its number, so none is stored.
 
-    The windows of a batch have one length and no padding. With probability `short_seq_prob` they are short, begin with
-    a sentence that is drawn at random, and are so many that the batch has about as many tokens. The others pass
-    through the text in a random order; a pass leaves out the last windows that do not fill a batch.
+    The windows of a batch have one length and no padding. With probability `short_seq_prob`, they are short and begin
+    with a randomly drawn sentence, and there are more of them, so that the batch has about the same number of tokens.
+    The others pass through the text in a random order; a pass leaves out the last windows that do not fill a batch.
     """
 
     def __init__(
@@ -202,7 +209,7 @@ class Batches(Dataset):
 
 
 def sentence_starts(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """Return the places of the tokens that begin a sentence: those after the end of a line or of a sentence."""
+    """Return the positions of tokens that begin a sentence, after the end of a line or of a sentence."""
     vocabulary = tokenizer.get_vocab()
     ends = [tokenizer.sep_token_id, *(vocabulary[sign] for sign in SENTENCE_ENDS if sign in vocabulary)]
     is_end = np.isin(tokens, ends)
@@ -212,8 +219,10 @@ def sentence_starts(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> n
 class Masking:
     """Draws the masks of windows. Special tokens are never masked.
 
-    share: of the other tokens of a window that are masked. mask_share and random_share: of the masked tokens that
-    become the mask token or a random token; the others stay (BERT, section 3.1).
+    Args:
+        share: Share of the other tokens of a window that are masked.
+        mask_share: Share of the masked tokens that become the mask token.
+        random_share: Share of the masked tokens that become a random token; the rest stays (BERT, section 3.1).
     """
 
     def __init__(
@@ -235,9 +244,12 @@ class Masking:
     def __call__(
         self, input_ids: Tensor, words: Tensor | None = None, *, generator: torch.Generator | None = None
     ) -> MaskedBatch:
-        """Mask windows (N, L). The number of places K depends on L alone, so that a GPU need not wait for it.
+        """Mask windows (N, L).
 
-        words (N, L): which tokens start a word, to mask all tokens of a word or none.
+        The number of positions K depends only on L, so the CPU need not wait for a GPU to know it.
+
+        Args:
+            words (N, L): Which tokens start a word, to mask all tokens of a word or none.
         """
         how = {"generator": generator, "device": input_ids.device}
         scores = torch.rand(input_ids.shape, **how)
@@ -247,7 +259,7 @@ class Masking:
         count = ((scores >= 0).sum(1, keepdim=True) * self.share).round().clamp(min=1).long()
         most = max(1, int(np.ceil((input_ids.shape[1] - 2) * self.share)))
         top = scores.topk(most + 1, dim=1)
-        # Places with the score of the first one that is left out belong to its word, or are special.
+        # Positions with the same score as the first position that is left out belong to its word, or are special.
         chosen = top.values[:, :most] > top.values.gather(1, count)
         places = top.indices[:, :most]
         tokens = input_ids.gather(1, places)
@@ -263,7 +275,7 @@ def held_out_batches(
     tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast, length: int, device: torch.device
 ) -> list[MaskedBatch]:
     """Return the batches of a measurement: the same tokens are masked each time, all of them by the mask token."""
-    cpu = torch.device("cpu")  # whose random numbers are the same on every machine
+    cpu = torch.device("cpu")  # the CPU's random numbers are the same on every machine
     ring, generator = torch.from_numpy(tokens).long(), torch.Generator().manual_seed(0)
     mask = Masking(tokenizer, MEASURED_SHARE, cpu, mask_share=1.0, random_share=0.0)
     first = grid(len(tokens), length)
@@ -276,8 +288,10 @@ def unigram_figures(tokens: np.ndarray, special: np.ndarray, masked: np.ndarray)
     """Return the loss (nats) and the accuracy (in percent) of a unigram model at the masked tokens.
 
     The model gives each token the probability (count + 1) / (sum of all counts + 1), with the counts of the training
-    tokens (n,), and guesses the most frequent one. special (vocabulary,): tokens that are never masked, which have no
-    probability.
+    tokens (n,), and guesses the most frequent one.
+
+    Args:
+        special (vocabulary,): True at tokens that are never masked, which have no probability.
     """
     counts = np.where(special, 0.0, np.bincount(tokens, minlength=len(special)) + 1.0)
     return {

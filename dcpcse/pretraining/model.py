@@ -19,21 +19,21 @@ from dcpcse.utils.errors import UserError, spell
 WORD_DEVIATION = 0.02
 """Standard deviation of the initial word embeddings, as in BERT.
 
-They are the output layer too, and the sum with the positions is normalised: larger ones would hide both the unigram
-probabilities of the output bias and the positions.
+The word embeddings are also the output layer, and their sum with the positions is normalised. Larger ones would hide
+both the unigram probabilities of the output bias and the positions.
 """
 
 POSITION_DEVIATION = 0.03
 """Standard deviation of the initial position embeddings.
 
-It is larger than that of the words, so that attention can tell from the first step which tokens are near.
+It is larger than for the words, so that attention can recognise near tokens from the first step on.
 """
 
 INITIALIZER_RANGE = 0.04
 """Standard deviation of the initial weights other than embeddings.
 
-The outputs of a linear layer grow with this number times the square root of the number of units: 0.04 gives a layer of
-256 units (0.64) about the outputs that 0.02 gives one of BERT's 768 units (0.55).
+The outputs of a linear layer grow with this number times the square root of the number of units: 0.04 with 256 units
+(0.64) gives about the same outputs as 0.02 with BERT's 768 units (0.55).
 """
 
 LONGEST_WAVE = 10_000
@@ -43,8 +43,8 @@ LONGEST_WAVE = 10_000
 def load_base(args: PretrainingArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, dict[str, str]]:
     """Load the model that --model_name_or_path names, in float32, with the dropout of the pretraining.
 
-    Returns it with its tokenizer and what the record says of it. Raises UserError if it is no BERT or RoBERTa, lacks
-    its masked-LM head or a special token, or has fewer positions than --max_seq_length.
+    Returns it with its tokenizer and its entries in the record. Raises UserError if it is not a BERT or RoBERTa, if it
+    lacks its masked-LM head or a special token, or if it has fewer positions than --max_seq_length.
     """
     name = args.model_name_or_path
     model, tokenizer = load_masked_lm(name, LoadOptions())
@@ -85,7 +85,8 @@ def architecture(model: PreTrainedModel) -> dict[str, Any]:
 def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, counts: Tensor) -> PreTrainedModel:
     """Return a new masked language model with random weights by the seed of the run.
 
-    counts (vocabulary,): how often each token occurs in the training text.
+    Args:
+        counts (vocabulary,): Number of occurrences of each token in the training text.
     """
     transformers.set_seed(args.seed)
     with quiet():
@@ -100,8 +101,11 @@ def initialize(model: PreTrainedModel, counts: Tensor) -> None:
 
     Positions are sinusoids (Vaswani et al., 2017, section 3.5), which training changes: neighbours are similar from
     the start, where random positions must be learned first. The output bias is the logarithm of the unigram
-    probabilities, (count + 1) / sum, so that the model begins at the level of the unigram model, and no steps are
-    spent on frequencies. counts (vocabulary,): how often each token occurs in the training text.
+    probabilities, (count + 1) / sum, so that the model starts with the loss of the unigram model and need not learn
+    frequencies.
+
+    Args:
+        counts (vocabulary,): Number of occurrences of each token in the training text.
     """
     model.get_input_embeddings().weight.normal_(0, WORD_DEVIATION)
     first = positions_of(model.base_model).first

@@ -27,10 +27,10 @@ DROPOUT = 0.1
 """Dropout in config.json: contrastive training needs it as noise, even if pretraining uses none."""
 
 LOADED_FIRST = "config.json"
-"""The file without which nothing loads the folder."""
+"""The file without which the folder cannot be loaded."""
 
 FORMAT = 2
-"""The entry `format` of records, which those of earlier versions lack; their trainings cannot be resumed."""
+"""The entry `format` of records. Records of earlier versions lack it, and their trainings cannot be resumed."""
 
 Picture = Callable[[Mapping[str, Any]], bytes | None]
 """A function that draws the curve of a record as PNG, or returns None if it cannot."""
@@ -83,8 +83,10 @@ def read_record(folder: Path) -> dict[str, Any]:
 def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str, list[dict[str, Any]]]:
     """Return `curve` and `training_log` of the record from the log of transformers' Trainer.
 
-    Each loss is the mean over the steps since the entry before. causal_steps: number of steps of next-token
-    prediction.
+    Each loss is the mean over the steps since the previous entry.
+
+    Args:
+        causal_steps: Number of steps of next-token prediction.
     """
     names = ("tokens_seen", "loss", "masked_accuracy", "bits_per_character")
     curve = [
@@ -102,7 +104,11 @@ def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str,
 
 
 def write_card(record: Mapping[str, Any], name: str, *, picture: bool) -> str:
-    """Return the text of the card of a pretrained encoder. picture: whether the folder contains `CURVE`."""
+    """Return the text of the card of a pretrained encoder.
+
+    Args:
+        picture: Whether the folder contains `CURVE`.
+    """
     options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(
         library_name="transformers", pipeline_tag="fill-mask", tags=[kind, "masked-language-model"]
@@ -133,9 +139,14 @@ def write_encoder(
 ) -> None:
     """Write all files of a pretrained encoder to a folder, which may contain others.
 
-    The options of the record set the data type of the weights. The files are written
-    elsewhere first and then moved, config.json and the record last: whoever finds them finds a complete encoder.
-    picture: draws the curve. Raises UserError if a weight is not finite in the data type.
+    The options of the record set the data type of the weights. The files are first written elsewhere and then moved,
+    config.json and the record last, so a folder with these files contains a complete encoder.
+
+    Args:
+        picture: The function that draws the curve.
+
+    Raises:
+        UserError: If a weight is not finite in the data type.
     """
     with staging_folder(folder / "encoder") as part:
         _save_model(part, model, record["options"])
@@ -150,14 +161,14 @@ def write_encoder(
         names = sorted((path.name for path in part.iterdir()), key=lambda name: (name in last, name))
         for name in names:
             fsync(part / name)
-            shutil.copymode(part / CARD, part / name)  # transformers writes weights for their owner only
+            shutil.copymode(part / CARD, part / name)  # transformers makes weights readable only for their owner
         for name in names:
             os.replace(part / name, folder / name)
     fsync(folder)
 
 
 def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]) -> None:
-    """Save the weights in the data type of the options, and a config.json by which they are computed in float32."""
+    """Save the weights in the data type of the options; with config.json, transformers computes in float32."""
     config = copy.deepcopy(model.config)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = DROPOUT
     stored = copy.deepcopy(model).to("cpu", getattr(torch, options["export_dtype"]))
@@ -169,5 +180,7 @@ def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]
     stored.config = config
     with quiet():
         stored.save_pretrained(folder)
-    config.dtype = torch.float32  # save_pretrained has set the type of the file, in which transformers would compute
+    config.dtype = (
+        torch.float32
+    )  # save_pretrained has written the type of the file, in which transformers would compute
     config.save_pretrained(folder)

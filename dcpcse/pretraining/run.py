@@ -37,8 +37,12 @@ from dcpcse.utils.signals import DeferredSignal, Interrupted
 def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Picture) -> dict[str, Any]:
     """Pretrain an encoder on a text file, write it to `args.output_dir`, and return its record.
 
-    picture: draws the curve. Raises UserError for a mistake of the user, and Interrupted after a signal, once the
-    running step and a checkpoint are finished.
+    Args:
+        picture: The function that draws the curve.
+
+    Raises:
+        UserError: For a mistake of the user. Interrupted: After a signal, once the running step and a checkpoint are
+            finished.
     """
     output = Path(args.output_dir)
     if launched() > 1:
@@ -120,7 +124,8 @@ def require_output(folder: Path, resume: bool) -> None:
 def require_same(folder: Path, args: PretrainingArguments, texts: Mapping[str, Text | None]) -> dict[str, Any]:
     """Return the record of a pretraining; raise UserError unless it has the same options and texts.
 
-    texts: entry of the record → text.
+    Args:
+        texts: Entry of the record → text.
     """
     record, options = read_record(folder), args.recorded()
 
@@ -151,7 +156,7 @@ def require_tokenizer(folder: Path, record: Mapping[str, Any]) -> None:
 def _write_start(folder: Path, record: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
     """Write the record, to which the digest of the tokenizer is added, and the tokenizer.
 
-    The record comes first: a folder without it could not be resumed, and not be used again.
+    The record is written first, since a folder without it could be neither resumed nor used again.
     """
     with staging_folder(folder / "tokenizer") as part:
         save_tokenizer(tokenizer, part)
@@ -162,7 +167,7 @@ def _write_start(folder: Path, record: dict[str, Any], tokenizer: PreTrainedToke
 
 
 def _digest(folder: Path) -> dict[str, str]:
-    """Return what the record says of the tokenizer in a folder."""
+    """Return the entry of the record about the tokenizer in a folder."""
     return {"tokenizer.json": file_sha256(folder / "tokenizer.json")}
 
 

@@ -1,4 +1,4 @@
-"""Train a language model on next tokens, then on masked tokens, with logits at the predicted places only."""
+"""Train a language model on next tokens, then on masked tokens, with logits only at the predicted positions."""
 
 import os
 import time
@@ -26,21 +26,25 @@ from dcpcse.utils.run_files import checkpoints_in
 from dcpcse.utils.signals import DeferredSignal
 
 STEPS_OF_TIME = 10**7
-"""The number of steps into which a schedule in minutes is divided, and the most that such a training can take."""
+"""Number of steps into which a schedule in minutes is divided; also the maximum number of steps of such a training."""
 
 KEPT = 2
 """Number of checkpoints that are kept."""
 
 
 def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> transformers.TrainingArguments:
-    """Return the arguments of transformers' Trainer. measures_first: whether the model is measured before training."""
+    """Return the arguments of transformers' Trainer.
+
+    Args:
+        measures_first: Whether the model is measured before training.
+    """
     same = {field.name: getattr(args, field.name) for field in fields(args)}
     schedule = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
     own = {
         "max_steps": args.max_steps or STEPS_OF_TIME,
         "lr_scheduler_type": schedule,
         "per_device_train_batch_size": 1,  # an item of the data is a batch
-        "torch_compile": False,  # the layers alone are compiled
+        "torch_compile": False,  # only the layers are compiled
         "train_sampling_strategy": "sequential",
         "eval_strategy": "steps",
         "eval_on_start": measures_first,
@@ -50,7 +54,7 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "dataloader_pin_memory": False,  # batches are made on the device
-        "logging_nan_inf_filter": False,  # which waits for the device in every step
+        "logging_nan_inf_filter": False,  # this would wait for the device in every step
     }
     known = {field.name for field in fields(OneGpuArguments)}
     try:
@@ -76,11 +80,11 @@ class Progress(TrainerCallback, ExportableState):
         return self._before + time.monotonic() - self._started
 
     def state(self) -> dict[str, Any]:
-        """Return what Trainer saves."""
+        """Return the state that the Trainer saves."""
         return {"args": {}, "attributes": {"seconds": self.seconds, "causal_steps": self.causal_steps}}
 
     def done(self, steps: float) -> float:
-        """Return the share of the training that is done after a number of steps, or by now if it is in minutes."""
+        """Return the finished share of the training: after these steps or, for a training in minutes, now."""
         return steps / self.args.max_steps if self.args.minutes is None else self.seconds / (60 * self.args.minutes)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -113,11 +117,15 @@ class Progress(TrainerCallback, ExportableState):
 
 
 class MaskedLMTrainer(HookedTrainer):
-    """A transformers Trainer for BERT and RoBERTa that computes logits at the predicted places only.
+    """A transformers Trainer for BERT and RoBERTa that computes logits only at the predicted positions.
 
-    Without the logits of the other places, a step of a small model with a vocabulary of 8,000 takes about 2/3 of the
-    time. masking: draws the masks of the training. batches: those of the evaluation, on the device. bits: the bits per
-    character of a loss of one nat per token.
+    Without the logits of the other positions, a step of a small model with a vocabulary of 8,000 takes about 2/3 of
+    the time.
+
+    Args:
+        masking: Draws the masks of the training.
+        batches: The batches of the evaluation, on the device.
+        bits: The bits per character of a loss of one nat per token.
     """
 
     def __init__(
@@ -146,7 +154,7 @@ class MaskedLMTrainer(HookedTrainer):
         return scheduler
 
     def compute_loss(self, model: nn.Module, inputs: Mapping[str, Tensor], *args: Any, **others: Any) -> Tensor:
-        """Return the mean cross entropy (nats) of the next tokens or of the masked ones, 0 if no token is masked."""
+        """Return the mean cross entropy (nats) of the next tokens or the masked tokens; 0 if no token is masked."""
         causal = self.progress.done(self.state.global_step + 1) <= self.progress.args.causal_share
         # Mixed precision is set up for the model's forward, which is not called.
         with self.accelerator.autocast():
@@ -160,7 +168,8 @@ class MaskedLMTrainer(HookedTrainer):
         return F.cross_entropy(logits.float(), labels, reduction="sum") / (labels != IGNORED).sum().clamp(min=1)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:
-        """Return and log loss (nats a token), accuracy and bits per character at the masked tokens held out."""
+        """Return and log loss (nats per token), accuracy and bits per character at masked tokens of the held-out
+        text."""
         started = time.perf_counter()
         with self.accelerator.autocast():
             figures = measure(self.model, self.batches)
@@ -172,7 +181,7 @@ class MaskedLMTrainer(HookedTrainer):
         return figures
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint of the current step, which gets its name once it is complete, and remove old ones."""
+        """Save a checkpoint of this step, which gets its final name when it is complete, and remove old ones."""
         output, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
         with staging_folder(output / name) as part:
             self.args.output_dir = str(part)
@@ -199,7 +208,7 @@ def measure(model: PreTrainedModel, batches: Sequence[MaskedBatch]) -> dict[str,
 
 
 def masked_logits(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
-    """Return the logits (n, vocabulary) at the n places of a batch, and its labels (n,)."""
+    """Return the logits (n, vocabulary) at the n predicted positions of a batch, and their labels (n,)."""
     hidden = model.base_model(batch.ids).last_hidden_state
     rows = torch.arange(len(hidden), device=hidden.device)[:, None] * hidden.shape[1]
     places = (batch.places + rows).flatten()
@@ -209,7 +218,7 @@ def masked_logits(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor]
 def next_token_logits(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return logits (n, vocabulary) for the next tokens of windows (N, L), n = N (L - 1), and these tokens (n,).
 
-    A place attends to itself and those before it. The special tokens that end lines are predicted too.
+    A position attends to itself and earlier positions. The special tokens at the end of lines are predicted too.
     """
     hidden = model.base_model(ids, is_causal=True).last_hidden_state[:, :-1]
     return _head(model)(hidden.flatten(0, 1)), ids[:, 1:].flatten()

@@ -15,7 +15,7 @@ BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 MIN_FREQUENCY = 2
-"""A token must occur this many times, as in BERT's and RoBERTa's vocabularies."""
+"""Minimum number of occurrences of a token, as in BERT's and RoBERTa's vocabularies."""
 
 
 def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrainedTokenizerFast:
@@ -34,9 +34,9 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
 
 
 def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for a model of so many positions that neither truncates nor pads the lines to be packed."""
+    """Return a tokenizer for a model with this number of positions that neither truncates nor pads lines."""
     tokenizer.model_max_length = positions
-    tokenizer.backend_tokenizer.no_truncation()  # a loaded tokenizer may have been saved with it
+    tokenizer.backend_tokenizer.no_truncation()  # a loaded tokenizer may have been saved with these settings
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
@@ -44,7 +44,8 @@ def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTo
 def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrainedTokenizerFast:
     """Return a tokenizer; raise UserError unless it is a fast one with all special tokens that pretraining needs.
 
-    source: the option that names it, and its value.
+    Args:
+        source: The option that names the tokenizer, and its value.
     """
     if not tokenizer.is_fast:
         raise UserError(f"{source} has no tokenizer.json; give the tokenizer of the library tokenizers")
@@ -55,7 +56,8 @@ def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrain
 
 def train_word_piece(lines: Iterable[str], size: int, lowercase: bool) -> PreTrainedTokenizerFast:
     """Return BERT's tokenizer with a WordPiece vocabulary of at most `size` tokens."""
-    # A letter takes two entries: at the start of a word, and after it. Rare letters would fill a small vocabulary.
+    # A letter takes two entries: one at the start of a word, and one inside it. Rare letters would fill a small
+    # vocabulary.
     letters = min(1000, max(size // 20, min(100, size // 3)))
     new = BertTokenizer(vocab=_numbered(BERT_SPECIAL), do_lower_case=lowercase)
     return _trained(new, lines, size, limit_alphabet=letters)
@@ -78,7 +80,7 @@ def _trained(
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Save a tokenizer without the facts about its own loading that transformers adds."""
+    """Save a tokenizer without the facts about its loading that transformers adds."""
     for name in ("is_local", "local_files_only", "name_or_path"):
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.save_pretrained(folder)

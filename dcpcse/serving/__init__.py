@@ -1,1 +1,1 @@
-"""An HTTP server for one encoder and many adapters; its interface for embeddings is that of OpenAI's API."""
+"""An HTTP server for one encoder and many adapters, with the interface of OpenAI's API for embeddings."""

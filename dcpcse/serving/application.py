@@ -1,4 +1,4 @@
-"""The application: what its routes do, and what surrounds every request (keys, bounds, errors, logs and figures)."""
+"""The application: its routes, and the handling of every request (keys, limits, errors, logs and metrics)."""
 
 import asyncio
 import base64
@@ -57,7 +57,8 @@ request: the name of the model, and the numbers of encoded texts and of their to
 class Encoded:
     """The vectors (N, H) of a request's texts, and the number of their tokens.
 
-    truncated: number of texts that were truncated.
+    Args:
+        truncated: Number of texts that were truncated.
     """
 
     model: SentenceEncoder
@@ -67,9 +68,9 @@ class Encoded:
 
 
 class Service:
-    """The models, the indexes and the batcher of one process, and what it answers to requests.
+    """The models, the indexes and the batcher of a process, with the answers to requests.
 
-    options: how texts are encoded unless a request says otherwise.
+    `options` are the options of encoding unless a request sets them.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class Service:
             self.metrics.queue.dec()
 
     async def in_helper(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in a thread that is not the encoder's."""
+        """Call a function in a thread other than the encoder's."""
         return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
 
     async def encode(
         self, client: str, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
     ) -> Encoded:
-        """Return the vectors of texts by the model of a name. Raises ApiError for a mistake in the texts."""
+        """Return the vectors of texts by the model with this name. Raises ApiError for invalid texts."""
         return (await self.encode_fields(client, name, {param: inputs}, options, truncate=truncate))[0]
 
     async def encode_fields(
@@ -140,7 +141,7 @@ class Service:
         return results
 
     def encode_for_demo(self, name: str, sentences: Sequence[str]) -> np.ndarray:
-        """Return the vectors (N, H) of sentences, of which long ones are cut; not called in the event loop."""
+        """Return the vectors (N, H) of sentences; long ones are truncated. It must not be called in the event loop."""
         encoding = self.encode("demo", name, sentences, "sentence", self.options, truncate=True)
         return asyncio.run_coroutine_threadsafe(encoding, self.batcher.loop).result().vectors
 
@@ -165,7 +166,7 @@ class Service:
         return content, {"model": body.model, "texts": len(data), "tokens": encoded.tokens}
 
     async def similarity(self, client: str, body: SimilarityBody) -> Reply:
-        """Return the answer of POST /similarity: the cosines (N, M) of the texts of `a` with those of `b`."""
+        """Return the answer of POST /similarity: the cosines (N, M) of the texts in `a` with the texts in `b`."""
         most = self.args.max_inputs
         a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
         if len(a) + len(b) > most:
@@ -209,7 +210,7 @@ def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
 
 
 OPEN_ROUTES = ("/health", "/ready")
-"""Routes that need no key: a load balancer asks them."""
+"""Routes without a key, for load balancers."""
 
 DEMO = "/demo"
 
@@ -218,7 +219,7 @@ MOST_READ = 256 * 2**20
 
 
 class Gate:
-    """An ASGI application around another one: it checks the key, the size of the body and the time, and logs.
+    """An ASGI application that wraps another one: it checks the key, the body size and the time, and logs requests.
 
     Every request is answered: errors that the inner application raises become answers in the form of OpenAI's API.
     """
@@ -266,7 +267,7 @@ class Gate:
         number = matching(token_of(headers.get(b"authorization")), self._keys)
         host = (scope.get("client") or ("",))[0]
         scope["state"]["client"] = f"{number} {host}"
-        # The routes of adapters have a token of their own.
+        # The routes for adapters have a separate token.
         needs_key = scope["path"] not in OPEN_ROUTES and not scope["path"].startswith("/adapters")
         if self._keys and needs_key and number is None:
             scheme = 'Basic realm="dcpcse"' if scope["path"].startswith(DEMO) else "Bearer"
@@ -276,7 +277,7 @@ class Gate:
             )  # fmt: skip
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """Return `receive` with the bounds of a body; it raises ApiError as soon as a body is too large."""
+        """Return `receive` with limits for a body; it raises ApiError as soon as a body is too large."""
         most = self._service.args.max_body_bytes
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced[:20]) > most:
@@ -309,7 +310,9 @@ class Gate:
         return _failed()
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")  # not the path of the request, which may hold anything
+        route = getattr(
+            scope.get("route"), "path", "unknown"
+        )  # not the path of the request, which may contain anything
         self._service.metrics.requests.labels(route, status).inc()
         self._service.metrics.seconds.labels(route).observe(seconds)
         facts, number = scope["state"]["facts"], scope["state"]["id"]
@@ -334,7 +337,8 @@ def _failed() -> ApiError:
 def build_application(service: Service, while_serving: contextlib.AbstractContextManager[None]) -> ASGIApp:
     """Return the ASGI application of a service, with the routes that its options allow.
 
-    while_serving: a context in which the application runs.
+    Args:
+        while_serving: A context manager in which the application runs.
     """
     args, in_thread = service.args, service.batcher.in_thread
     absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
@@ -382,7 +386,7 @@ def build_application(service: Service, while_serving: contextlib.AbstractContex
 
     handlers = {ApiError: as_answer, ClientDisconnect: as_answer, HTTPException: as_answer, Exception: as_answer}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    app.router.redirect_slashes = False  # such an answer would name the host that the request claims to want
+    app.router.redirect_slashes = False  # such an answer would contain the host name in the request
     if args.demo_sentences is not None:
         from dcpcse.serving.demo import add_demo  # imports gradio, which takes seconds
 
@@ -403,10 +407,11 @@ class _Endpoints:
     def answering(
         self, kind: type[BodyT], answer: Callable[[str, BodyT], Awaitable[Reply]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that reads a body, and answers it unless the client leaves before.
+        """Return an endpoint that reads a body and answers, unless the client disconnects first.
 
-        answer: a function of the client and the body. The client is with which other requests a request shares its
-        turn: those of the same key and address.
+        Args:
+            answer: A function of the client and the body. Requests with the same key and address belong to the same
+                client and share its turn.
         """
 
         async def endpoint(request: Request) -> Response:
@@ -467,7 +472,7 @@ class _Endpoints:
 
     def _inside_root(self, folder: str) -> Path:
         """Return a folder inside --adapter_root. Raises ApiError for any other path, whether or not it exists."""
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # of names that no folder can have
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # for names that no folder can have
             path = (self._root / folder).resolve()
             if path != self._root and path.is_relative_to(self._root) and path.is_dir():
                 return path
@@ -484,7 +489,7 @@ def _described(entry: ServedModel) -> dict[str, Any]:
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """Return the result of the work; cancel it if the client closes the connection. Raises ApiError then."""
+    """Return the result of the work; if the client closes the connection, cancel the work and raise ApiError."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)

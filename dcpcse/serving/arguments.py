@@ -12,9 +12,9 @@ KEY_VARIABLE = "DCPCSE_API_KEY"
 
 @dataclass
 class ServingArguments(EncodeOptions):
-    """What is served, at which address, to whom, and within which bounds.
+    """The served models, the address, the keys and the limits of a server.
 
-    The options of encoding hold for all requests that do not say otherwise.
+    The options of encoding are used for all requests that do not set them.
     """
 
     _argument_group_name = "server"
@@ -34,7 +34,7 @@ class ServingArguments(EncodeOptions):
         "--workers is then the number of replicas.",
     )
     api_key_file: str | None = option(
-        None, f"File of API keys, one a line, of which a request must have one. Default: the variable {KEY_VARIABLE}."
+        None, f"File of API keys, one per line; a request must have one of them. Default: the variable {KEY_VARIABLE}."
     )
     watch: str | None = option(
         None, "Folder whose subfolders are adapters: new and changed ones are loaded, deleted ones removed."
@@ -45,7 +45,7 @@ class ServingArguments(EncodeOptions):
     )
     max_adapters: int | None = option(
         None,
-        "Maximum number of adapters in memory; the least recently used one leaves. Default: no maximum.",
+        "Maximum number of adapters in memory; the least recently used one is removed. Default: no maximum.",
         at_least=1,
     )
     max_batch_tokens: int | None = option(

@@ -1,4 +1,4 @@
-"""Dynamic batching: texts of many requests, clients and models are encoded together by one thread.
+"""Dynamic batching: one thread encodes texts of many requests, clients and models together.
 
 All bookkeeping happens in the event loop. The thread only computes the vectors of one batch after another, and builds
 the adapters that are loaded between two batches.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Job:
-    """A text that is to be encoded, for all requests that wait for it."""
+    """A text to encode, for all requests that wait for it."""
 
     def __init__(self, text: PreparedText) -> None:
         self.text = text
@@ -48,7 +48,7 @@ class Ticket:
 class FairQueue:
     """Jobs in the order in which they are encoded: one job of each client in turn.
 
-    A job for which two clients wait is in the queues of both, so that neither waits for the other.
+    A job for which two clients wait is in both queues, so that neither client waits for the other.
     """
 
     def __init__(self) -> None:
@@ -84,9 +84,11 @@ class FairQueue:
 class Batcher:
     """Encode the texts of requests in batches. All methods are called in one event loop.
 
-    encode: a function that returns the vectors of texts. texts, tokens: maximum of a batch. wait: seconds that a
-    request waits for others. The wait ends early if the batch is full, or if as many requests wait as were in the last
-    batch: the clients that can be expected have then sent their requests.
+    Args:
+        encode: A function that returns the vectors of texts.
+        texts, tokens: Maximum number of texts and tokens of a batch.
+        wait: Seconds that a request waits for others. The wait ends early if the batch is full, or if as many requests
+            are waiting as were in the last batch, since all active clients have then probably sent a request.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Batcher:
         self._texts, self._tokens, self._wait = texts, tokens, wait
         self._queue = FairQueue()
         self._in_flight: dict[Any, Job] = {}
-        self._waiting: dict[Ticket, None] = {}  # requests with texts that are not taken yet, oldest first
+        self._waiting: dict[Ticket, None] = {}  # requests with texts that are not in a batch yet, oldest first
         self._waiting_tokens = 0
         self._last_requests = 1
         self._arrived = asyncio.Event()
@@ -115,13 +117,13 @@ class Batcher:
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Start to encode, in the running event loop, which is then the attribute `loop`."""
+        """Start to encode in the running event loop, which becomes the attribute `loop`."""
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run())
         self._task.add_done_callback(_report)
 
     async def stop(self) -> None:
-        """Stop to encode; the batch in work is finished."""
+        """Stop encoding; the current batch is finished."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -134,7 +136,11 @@ class Batcher:
     async def encode(self, client: str, texts: Sequence[PreparedText]) -> list[np.ndarray]:
         """Return the vector (H,) of each text. If this call is cancelled, its texts leave the queue.
 
-        client: with which clients the texts share the encoder in turn. Raises ApiError if they cannot be encoded.
+        Args:
+            client: The client of the request; clients take turns.
+
+        Raises:
+            ApiError: If the texts cannot be encoded.
         """
         ticket = Ticket(client, [None] * len(texts), asyncio.get_running_loop().create_future())
         for number, text in enumerate(texts):
@@ -178,7 +184,7 @@ class Batcher:
             await self._encode_batch(batch)
 
     async def _gather(self) -> None:
-        """Wait for the first request, and then for others as long as it pays off."""
+        """Wait for the first request, and then for others as long as this is useful."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -203,7 +209,7 @@ class Batcher:
             try:
                 vectors: Sequence[np.ndarray] = await self.in_thread(self._encode, [job.text for job in batch])
             except Exception as error:
-                if len(batch) > 1:  # the text that fails must not fail the others
+                if len(batch) > 1:  # a text with an error must not affect the other texts
                     for job in batch:
                         await self._encode_batch([job])
                     return
@@ -232,7 +238,7 @@ class Batcher:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """Log an error that has ended the batches; GET /ready then answers 503, so that the process is replaced."""
+    """Log an error that has ended the encoding; GET /ready then answers 503, so that the process is replaced."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log_failure("batches_ended", error)
 
@@ -240,7 +246,10 @@ def _report(task: asyncio.Task[None]) -> None:
 def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndarray]:
     """Return the float32 vector (H,) of each text, before it is scaled to unit length.
 
-    batch_size: maximum number of texts in a pass. Models of different dimensions have passes of their own.
+    Models with different dimensions are encoded in separate passes.
+
+    Args:
+        batch_size: Maximum number of texts in a pass.
     """
     of_dimension, places = grouped([text.model.dimension for text in texts])
     vectors = [_encode([texts[index] for index in indices], batch_size) for indices in of_dimension.values()]

@@ -1,4 +1,4 @@
-"""The page that shows, side by side, the sentences that several models place nearest to a typed sentence."""
+"""The page that shows, side by side, the sentences nearest to a typed sentence by several models."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 class DemoModel:
     """A model and its embeddings of the sentences to search, (C, H) float32.
 
-    The embeddings have unit length, except that rows of zeros stay zero. about: path or name of the model, and its
-    pooling if the user chose one. encode: a function that returns the embeddings (N, H) of sentences.
+    The embeddings have unit length, except that rows of zeros stay zero.
+
+    Args:
+        about: Path or name of the model, and its pooling if the user chose one.
+        encode: A function that returns the embeddings (N, H) of sentences.
     """
 
     label: str
@@ -54,7 +57,7 @@ def load_demo_model(
 ) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
-    A trained model keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
+    A trained model keeps its own pooling, regardless of the options. If `args.cache_dir` is set,
     embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
     """
     from senteval.lines import Line
@@ -112,7 +115,7 @@ PAGE_OPTIONS = {
     "max_file_size": 0,  # no uploads
     **dict.fromkeys(("enable_monitoring", "ssr_mode", "pwa", "mcp_server"), False),
 }
-"""The arguments of gradio for the page; nothing comes from another host."""
+"""The arguments of gradio for the page, which loads nothing from other hosts."""
 
 
 def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
@@ -147,7 +150,7 @@ def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
     # At the start, gradio requests its own page; a proxy could not reach it.
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
-    blocks.queue(default_concurrency_limit=1)  # one query at a time, which uses all cores
+    blocks.queue(default_concurrency_limit=1)  # one query at a time, since a query uses all cores
     blocks.launch(
         server_name=host, server_port=port, share=False, quiet=True, prevent_thread_lock=True, **PAGE_OPTIONS
     )
@@ -156,7 +159,7 @@ def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
 
 
 MOST_MODELS = 8
-"""Number of models of a server that the page shows: the plain encoder and the first adapters."""
+"""Maximum number of models that the page of a server shows: the plain encoder and the first adapters."""
 
 HITS = 10
 """Number of sentences that the page of a server shows for a model."""
@@ -176,7 +179,7 @@ def add_demo(
         app: The application.
         path: The path.
         models: Name → model.
-        encode: A function that returns the vectors of sentences by the model of a name while the server runs; it is
+        encode: A function of a model's name and sentences that returns their vectors while the server runs. It is
             called in threads of gradio.
         options: How the sentences of the file are encoded.
         file: The sentences, one per line.

@@ -1,4 +1,4 @@
-"""What a server reports: a line of JSON for each event, without paths, and figures for Prometheus."""
+"""The reports of a server: a line of JSON for each event, without paths, and metrics for Prometheus."""
 
 import contextlib
 import json
@@ -21,7 +21,8 @@ from dcpcse.serving.requests import without_paths
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
-"""Number of lines that wait for a slow terminal or disk; further lines are dropped, so that no request waits."""
+"""Maximum number of lines that wait for a slow terminal or disk; further lines are dropped, so that no request
+waits."""
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
@@ -30,7 +31,7 @@ def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def log_failure(event: str, error: BaseException, **fields: Any) -> None:
-    """Log an unexpected error with the functions in which it occurred, but without its message, which may be a text.
+    """Log an unexpected error with the functions in which it occurred; its message may contain a text and is left out.
 
     The functions are given as file name, line and name.
     """
@@ -56,12 +57,12 @@ class JsonLines(logging.Formatter):
 def structured_logs(stream: TextIO | None = None) -> Iterator[None]:
     """Write the logs of all libraries to a stream (by default stderr) as lines of JSON within the context."""
     waiting = logging.handlers.QueueHandler(queue.Queue(MOST_WAITING))
-    waiting.setFormatter(JsonLines())  # it formats a record before the record waits
+    waiting.setFormatter(JsonLines())  # it formats a record before the record is queued
     listener = logging.handlers.QueueListener(waiting.queue, logging.StreamHandler(stream or sys.stderr))
     root, before = logging.getLogger(), (logging.getLogger().handlers[:], logging.raiseExceptions)
     # Lines are dropped that do not fit into the queue, or that cannot be written, for example to a full disk.
     logging.raiseExceptions = False
-    # uvicorn reports the start and the end of its processes, which the events of this package report too.
+    # uvicorn reports the start and the end of its processes, which this package also logs.
     levels = {"dcpcse": logging.INFO, "uvicorn": logging.WARNING, "uvicorn.error": logging.WARNING}
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
@@ -79,11 +80,11 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of prometheus_client: a folder in which the processes of a server add up their figures."""
+"""Environment variable of prometheus_client: the folder in which the processes of a server add up their metrics."""
 
 
 class Metrics:
-    """The figures of one application. With several processes, `page` returns their sums."""
+    """The metrics of an application. With several processes, `page` returns their sums."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -109,7 +110,7 @@ class Metrics:
         return Gauge(name, help, registry=self._registry, multiprocess_mode="livesum")
 
     def page(self) -> bytes:
-        """Return the figures in the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
         if not os.environ.get(FOLDER_VARIABLE):
             return generate_latest(self._registry)
         joint = CollectorRegistry()

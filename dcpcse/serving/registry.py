@@ -33,9 +33,12 @@ InThread = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model by its name. folder: None for the plain encoder. model: None if it is not in memory.
+    """A model by its name.
 
-    sizes: its `matryoshka_dims`.
+    Args:
+        folder: None for the plain encoder.
+        model: None if it is not in memory.
+        sizes: Its `matryoshka_dims`.
     """
 
     name: str
@@ -50,8 +53,11 @@ class ServedModel:
 class ModelRegistry:
     """The plain encoder and its adapters by name.
 
-    most: maximum number of adapters in memory; None for no maximum. An adapter that has left memory is loaded again
-    when a request names it. Methods that are coroutines are called in one event loop.
+    An adapter that has left memory is loaded again when a request names it. Methods that are coroutines are called in
+    one event loop.
+
+    Args:
+        most: Maximum number of adapters in memory; None for no maximum.
     """
 
     def __init__(self, encoder: SentenceEncoder, name: str, metrics: Metrics, most: int | None = None) -> None:
@@ -72,7 +78,7 @@ class ModelRegistry:
         return sum(entry.model is not None for entry in self._entries.values()) - 1
 
     def find(self, name: str) -> ServedModel:
-        """Return a model by its name. Raises ApiError, which names the nearest one, if there is none."""
+        """Return a model by its name. Raises ApiError, with the most similar name, if there is none."""
         if name not in self._entries:
             hint = did_you_mean(name[:200], self._entries)
             raise ApiError(
@@ -91,13 +97,13 @@ class ModelRegistry:
         return model
 
     def require_adapters_fit(self) -> None:
-        """Raise UserError if no adapter can belong to the encoder, because it was trained or has one itself."""
+        """Raise UserError if no adapter fits the encoder, because the encoder was trained or has a LoRA adapter."""
         self._collection()
 
     async def model(self, name: str, in_thread: InThread) -> SentenceEncoder:
-        """Return a model by its name, which is loaded if it is not in memory.
+        """Return a model by its name; it is loaded if it is not in memory.
 
-        Raises ApiError if there is no such model, or if its folder cannot be loaded any more.
+        Raises ApiError if there is no such model, or if its folder can no longer be loaded.
         """
         entry = self.find(name)
         entry.used = time.monotonic()
@@ -118,12 +124,15 @@ class ModelRegistry:
         return self.find(name).model or await self.model(name, in_thread)
 
     async def load(self, name: str, folder: Path, in_thread: InThread) -> None:
-        """Load an adapter, or replace the one of this name. Raises UserError if it is refused; the old one remains."""
+        """Load an adapter, or replace the adapter of this name.
+
+        Raises UserError if it is not valid; the old one remains.
+        """
         self._put(name, folder, await self._read(name, folder, in_thread))
         log_event("adapter_loaded", adapter=name)
 
     async def _read(self, name: str, folder: Path, in_thread: InThread) -> SentenceEncoder:
-        """Return the adapter in a folder. Raises UserError, which is logged, if it is refused."""
+        """Return the adapter in a folder. Raises UserError, which is logged, if the folder is not valid."""
         try:
             self.require_name(name)
             if name == self.encoder_name:
@@ -163,7 +172,9 @@ class ModelRegistry:
         first = self.encoder.encoder
         set_packed(model, first.packed, first.by_kernels)
         model.bf16 = self.encoder.bf16
-        release_memory(self.encoder.device)  # of the files; without it, a thousand adapters take a third more
+        release_memory(
+            self.encoder.device
+        )  # the tokenizers of the files; without this, a thousand adapters take a third more memory
         return model
 
     def _put(self, name: str, folder: Path, model: SentenceEncoder) -> None:
@@ -180,10 +191,10 @@ class ModelRegistry:
 
 
 SECONDS = 1.0
-"""Time between two looks at the folder."""
+"""Time in seconds between two checks of the folder."""
 
 LOOKS_AT_START = 10
-"""Maximum number of looks at the start, for a folder that keeps changing."""
+"""Maximum number of checks at the start, if the folder keeps changing."""
 
 State = tuple[Any, ...]
 
@@ -200,7 +211,7 @@ def scan(root: Path) -> dict[str, State]:
         if is_model_folder(str(folder)):
             files = {entry.name: entry.stat() for entry in os.scandir(folder) if entry.is_file()}
             states = {"": folder.lstat(), **files}
-            # The ctime also changes if a folder or file is put aside and comes back, or has its old times restored.
+            # The ctime also changes if a folder or file is moved away and back, or if its old times are restored.
             folders[folder.name] = tuple(
                 sorted((name, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size) for name, stat in states.items())
             )
@@ -210,20 +221,20 @@ def scan(root: Path) -> dict[str, State]:
 class FolderWatcher:
     """Keep the adapters of a registry equal to the model folders in a folder.
 
-    A folder is loaded when its files were the same in two looks, so that one that is being copied is not read; the
-    folders that are present at the start are loaded at once. A folder that is refused is tried again when its files
+    A folder is loaded when its files were the same in two checks, so that a folder that is being copied is not read.
+    Folders that are present at the start are loaded at once. A folder that is not valid is tried again when its files
     change.
     """
 
     def __init__(self, root: Path, registry: ModelRegistry) -> None:
         self._root, self._registry = root, registry
-        self._seen: dict[str, State] = {}  # at the last look
+        self._seen: dict[str, State] = {}  # at the last check
         self._settled: dict[str, State] = {}  # loaded or refused
 
     async def start(self, in_thread: InThread) -> None:
         """Load the adapters in the folder, so that the first requests find them.
 
-        Loading takes a while on a busy machine, so what has changed in the meantime is loaded too.
+        Loading takes a while on a busy machine, so folders that changed in the meantime are loaded too.
         """
         for _ in range(LOOKS_AT_START):
             before = dict(self._settled)
@@ -240,14 +251,17 @@ class FolderWatcher:
     async def _look_or_log(self, in_thread: InThread, *, at_once: bool = False) -> None:
         try:
             await self.look(in_thread, at_once=at_once)
-        except OSError as error:  # the folder may be on a disk that is away for a while
+        except OSError as error:  # the folder may be on a disk that is temporarily not available
             log_failure("watch_failed", error)
 
     async def look(self, in_thread: InThread, *, at_once: bool = False) -> None:
-        """Look once at the folder, and load and remove what has changed.
+        """Check the folder once; load new and changed adapters, and remove deleted ones.
 
-        at_once: whether to load folders that were not the same in the look before. Raises OSError if the folder
-        cannot be read.
+        Args:
+            at_once: Whether to load folders even if they have changed since the last check.
+
+        Raises:
+            OSError: If the folder cannot be read.
         """
         states = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
         for name in self._settled.keys() - states.keys():
@@ -274,7 +288,7 @@ class ServedIndex:
     _checked: WeakSet[SentenceEncoder] = field(default_factory=WeakSet)  # weak: a model may leave memory
 
     def require_model(self, model: SentenceEncoder) -> None:
-        """Raise ApiError if the model is not the one that made the vectors; it may have been replaced since."""
+        """Raise ApiError if the model did not compute the vectors, for example because it was replaced."""
         if model in self._checked:
             return
         if differences(self.index.identity or {}, current_identity(model)):
@@ -284,9 +298,13 @@ class ServedIndex:
 
 
 def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[str, Any]]) -> dict[str, ServedIndex]:
-    """Return the indexes by name. Raises UserError if a folder has no index, or if no served model made its vectors.
+    """Return the indexes by name.
 
-    folders: name → folder. identities: name → identity of each served model.
+    Raises UserError if a folder has no index, or if no served model computed its vectors.
+
+    Args:
+        folders: Name → folder.
+        identities: Name → identity of each served model.
     """
     indexes = {}
     for name, folder in folders.items():
@@ -299,7 +317,7 @@ def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[st
 
 
 def find_index(indexes: Mapping[str, ServedIndex], name: str) -> ServedIndex:
-    """Return an index by its name. Raises ApiError, which names the nearest one, if there is none."""
+    """Return an index by its name. Raises ApiError, with the most similar name, if there is none."""
     if name in indexes:
         return indexes[name]
     hint = did_you_mean(name[:200], indexes)

@@ -27,7 +27,9 @@ _PATH = re.compile(r"(?<![\w./])(?:~|\.{1,2})?/(?:[^\s/'\":;,()]+/)*([^\s/'\":;,
 class ApiError(Exception):
     """An answer with an error status.
 
-    param: the field of the request that is wrong. code: a short name of the error, as OpenAI's API uses.
+    Args:
+        param: The field of the request that is wrong.
+        code: A short name of the error, as OpenAI's API uses.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def without_paths(message: str) -> str:
-    """Return a message in which every path is replaced by the last part of it."""
+    """Return a message in which every path is replaced by its last part."""
     return _PATH.sub(lambda match: match[1] or "…", message)
 
 
@@ -139,7 +141,7 @@ class SearchBody(Body):
 
 
 class AdapterBody(Body):
-    """POST /adapters: a folder inside --adapter_root, which becomes an adapter or replaces the one of this name."""
+    """POST /adapters: a folder inside --adapter_root that becomes an adapter, or replaces one with the same name."""
 
     name: str = Field(description=NAME)
     folder: str = Field(description="the path of a folder inside --adapter_root")
@@ -175,14 +177,18 @@ def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
 
 
 def _clearest(errors: Sequence[Any]) -> Any:
-    """Return the error to report: an unknown field is often the misspelled name of one that is missing."""
+    """Return the error to report, since an unknown field is often the misspelled name of a missing field."""
     return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
 
 
 def texts_of(value: str | Sequence[Any], param: str, most: int) -> list[Any]:
-    """Return a text or a list of token ids as a list of one, and other lists as they are.
+    """Return a single text or list of token ids as a list of one, and other lists unchanged.
 
-    most: the maximum number of texts. Raises ApiError for an empty list or too many texts.
+    Args:
+        most: The maximum number of texts.
+
+    Raises:
+        ApiError: For an empty list or too many texts.
     """
     if isinstance(value, str):
         return [value]
@@ -195,12 +201,12 @@ def texts_of(value: str | Sequence[Any], param: str, most: int) -> list[Any]:
 
 
 Inputs = Sequence[str] | Sequence[list[int]]
-"""The texts of a request, all as strings or all as token ids."""
+"""The texts of a request, either all as strings or all as token ids."""
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedText:
-    """A text as the token ids with which its model encodes it, and the slots of its template if there is one."""
+    """A text as token ids for its model, with the slots of its template if there is one."""
 
     model: SentenceEncoder
     ids: Sequence[int]
@@ -208,27 +214,32 @@ class PreparedText:
 
     @property
     def key(self) -> tuple[int, tuple[int, ...]]:
-        """A value that is equal for texts with the same vector, as long as both of them exist."""
+        """A value that is equal for texts with the same vector; valid as long as both objects exist."""
         return id(self.model), tuple(self.ids)
 
 
 PreparedTexts = tuple[list[PreparedText], int]
-"""Prepared texts, and the number of those that were truncated."""
+"""Prepared texts, and the number of truncated ones."""
 
 
 def prepare(
     model: SentenceEncoder, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
 ) -> PreparedTexts:
-    """Return the prepared texts of a request, in order, and the number of those that were truncated.
+    """Return the prepared texts of a request, in order, and the number of truncated texts.
 
-    name: name of the model, for messages. param: the field that contains the texts. truncate: whether to cut texts
-    that are longer than the options allow. Raises ApiError if a text is too long or empty, or a token id is unknown.
+    Args:
+        name: Name of the model, for messages.
+        param: The field that contains the texts.
+        truncate: Whether to cut texts that are longer than the options allow.
+
+    Raises:
+        ApiError: If a text is too long or empty, or a token id is unknown.
     """
     for number, item in enumerate(inputs):
         if not len(item):
             what = "text" if isinstance(item, str) else "list of token ids"
             raise ApiError(400, f"{param}: the {what} {number} is empty; give at least one token", param=param)
-    # The maximum is given, because without it each request with a long text would add a warning to the log.
+    # The maximum is given, since otherwise each request with a long text would add a warning to the log.
     options = replace(options, max_length=options.max_length or model.max_tokens)
     if isinstance(inputs[0], str):
         return _of_strings(model, name, inputs, param, options, truncate)
@@ -251,7 +262,7 @@ def _of_strings(
 def _of_ids(
     model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, options: EncodeOptions, truncate: bool
 ) -> PreparedTexts:
-    """Prepare texts given as token ids, to which special tokens and the template are added as to a string."""
+    """Prepare texts given as token ids; special tokens and the template are added as for strings."""
     if model.text_prefix or model.final_period:
         raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings

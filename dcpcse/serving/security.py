@@ -1,4 +1,4 @@
-"""The address of a server, and its keys: where they are read from, how they are compared, and when one is needed."""
+"""The address of a server and its keys: reading them, comparing them, and when a key is required."""
 
 import base64
 import binascii
@@ -14,9 +14,9 @@ from dcpcse.utils.parsing import read_text
 
 
 def read_api_keys(file: str | None) -> tuple[bytes, ...]:
-    """Return the API keys of a file, one a line, or the one of the environment; an empty tuple if there are none.
+    """Return the API keys of a file, one per line, or the key in the environment; () if there are none.
 
-    Raises UserError if the file cannot be read, is empty, or if a key is not printable ASCII without blanks.
+    Raises UserError if the file cannot be read, is empty, or if a key is not printable ASCII without spaces.
     """
     if file is None:
         value = os.environ.get(KEY_VARIABLE)
@@ -25,7 +25,7 @@ def read_api_keys(file: str | None) -> tuple[bytes, ...]:
 
 
 def read_admin_token(file: str | None) -> bytes | None:
-    """Return the admin token of a file, None without a file. Raises UserError as `read_api_keys` does."""
+    """Return the admin token of a file; None without a file. Raises UserError as in `read_api_keys`."""
     if file is None:
         return None
     tokens = _read_tokens(file, "--admin_token_file")
@@ -54,7 +54,7 @@ def _token(text: str, where: str) -> bytes:
 def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
     """Return the number of the token that equals the given one, or None.
 
-    Each token is compared in constant time, and all are compared, so that the time tells nothing about them.
+    All tokens are compared, each in constant time, so that the duration reveals nothing about them.
     """
     index = None
     for number, token in enumerate(tokens):
@@ -64,7 +64,7 @@ def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
 
 
 def token_of(authorization: bytes | None) -> bytes | None:
-    """Return the token of a header `Authorization`: that of the scheme Bearer, or the password of the scheme Basic.
+    """Return the token in a header `Authorization`: after Bearer, or the password of the scheme Basic.
 
     A browser can send only the latter, for the page /demo.
     """
@@ -80,7 +80,7 @@ def token_of(authorization: bytes | None) -> bytes | None:
 
 
 def require_key_beyond_this_machine(host: str, keys: Sequence[bytes]) -> None:
-    """Raise UserError if a host is not an address of this machine alone and there is no API key."""
+    """Raise UserError if a host is more than a loopback address and there is no API key."""
     if keys or is_loopback(host):
         return
     raise UserError(

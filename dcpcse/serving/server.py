@@ -1,4 +1,4 @@
-"""Load all that a server needs, and run its application: by uvicorn in one process or several, or by Ray Serve."""
+"""Load everything that a server needs, and run its application with uvicorn or Ray Serve."""
 
 import asyncio
 import contextlib
@@ -51,8 +51,10 @@ _OF_THE_PROCESS = contextlib.ExitStack()
 class ServerOptions:
     """The options of a server; calling it loads everything and returns the application.
 
-    encoder: path or hub id. is_worker: whether this is one of several processes, which sets up its own logs and takes
-    its part of the threads.
+    Args:
+        encoder: Path or hub id of the encoder.
+        is_worker: Whether this is one of several processes. Each sets up its own logs and uses its share of the
+            threads.
     """
 
     encoder: str
@@ -96,7 +98,7 @@ class ServerOptions:
 
 
 def require_usable(options: ServerOptions) -> None:
-    """Raise UserError for options that are wrong, before the encoder is loaded."""
+    """Raise UserError for wrong options, before the encoder is loaded."""
     args = options.args
     require_key_beyond_this_machine(args.host, read_api_keys(args.api_key_file))
     read_admin_token(args.admin_token_file)
@@ -134,19 +136,19 @@ def _require_transformer(name: str, model: SentenceEncoder) -> None:
 
 
 HEADER_SECONDS = 10
-"""Time in which the header of a request must arrive."""
+"""Time in seconds in which the header of a request must arrive."""
 
 KEEP_ALIVE_SECONDS = 5
-"""Time between two requests of a connection."""
+"""Maximum time in seconds between two requests of a connection."""
 
 READ_SECONDS = 30
-"""Time in which a client must read what is left of an answer."""
+"""Time in seconds in which a client must read the rest of an answer."""
 
 BACKLOG = 2_048
-"""Connections that wait in the operating system; so many can be accepted before the first of them is closed."""
+"""Maximum number of connections that wait in the operating system; so many can be accepted before one is closed."""
 
 MOST_CONNECTIONS = "DCPCSE_MAX_CONNECTIONS"
-"""Environment variable by which processes learn --max_connections; uvicorn has no setting for it."""
+"""Environment variable that passes --max_connections to processes, since uvicorn has no setting for it."""
 
 
 class BoundedConnection(H11Protocol):
@@ -163,10 +165,10 @@ class BoundedConnection(H11Protocol):
         self._watch_header()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived."""
+        """Parse the received data."""
         try:
             super().data_received(data)
-        except h11.LocalProtocolError:  # the rest of a request is invalid that was answered already
+        except h11.LocalProtocolError:  # the rest of a request that was already answered is invalid
             self.transport.abort()
         self._watch_header()
 
@@ -176,12 +178,12 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection without a further request; if its client reads no answer either, drop the answer."""
+        """Close a connection without a further request; if the client does not read the answer, drop the answer."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is not HTTP, in the form of all other errors."""
+        """Answer a request that is not HTTP, with an error in the usual form."""
         body = orjson.dumps(ApiError(400, msg).body())
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         events = (
@@ -196,7 +198,7 @@ class BoundedConnection(H11Protocol):
     def _close_oldest_idle(self, most: int) -> None:
         """Close the oldest idle connection if more than `most` are open.
 
-        Connections that were closed already are still in the set if many arrive at once.
+        If many connections arrive at once, closed ones are still in the set.
         """
         still_open = [conn for conn in self.connections if not conn.transport.is_closing()]
         if len(still_open) > most:
@@ -225,10 +227,10 @@ class BoundedConnection(H11Protocol):
 
 
 class Processes(Multiprocess):
-    """The processes of a server; one that has ended no longer counts in the figures of the present."""
+    """The processes of a server; a process that has ended no longer counts in current metrics."""
 
     def keep_subprocess_alive(self) -> None:
-        """Start a process in place of each one that has ended."""
+        """Start a new process for each process that has ended."""
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         for ended in before - {process.pid for process in self.processes}:
@@ -238,12 +240,13 @@ class Processes(Multiprocess):
 def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.socket) -> None:
     """Serve an application until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
 
-    build: a function that builds the application; with several processes, it must be possible to pickle it.
+    Args:
+        build: A function that builds the application; with several processes, it must be possible to pickle it.
     """
     _allow_files(args.max_connections + BACKLOG + 256)
     host, port = bound.getsockname()[:2]
     log_event("serving", host=host, port=port, processes=args.workers)
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn repeats the signal after it has ended in good order
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn repeats the signal after an orderly end
         if args.workers == 1:
             Server(uvicorn_config(build, args)).run(sockets=[bound])
         else:
@@ -274,14 +277,14 @@ def uvicorn_config(build: Callable[[], ASGIApp], args: ServingArguments) -> Conf
 
 @contextlib.contextmanager
 def _shared_figures() -> Iterator[None]:
-    """Let the processes of a server add up their figures in a folder, unless the user has named one."""
+    """Let the processes of a server add up their metrics in a temporary folder, unless the user has set a folder."""
     with tempfile.TemporaryDirectory(prefix="dcpcse-metrics-") as folder:
         os.environ.setdefault(FOLDER_VARIABLE, folder)
         yield
 
 
 def _allow_files(count: int) -> None:
-    """Raise the soft limit of open files, of which every connection is one, as far as the hard limit allows."""
+    """Raise the soft limit of open files, since every connection is one, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -291,14 +294,19 @@ def _allow_files(count: int) -> None:
 def serve_on_ray(address: str, options: ServerOptions) -> None:
     """Serve until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
 
-    address: of the cluster; `local` starts one on this machine. Every machine needs dcpcse, and the folders at the
-    same paths. Raises UserError if Ray Serve is not installed, or if the cluster or a replica does not start.
+    Every machine needs dcpcse, and the folders at the same paths.
+
+    Args:
+        address: Address of the cluster; `local` starts one on this machine.
+
+    Raises:
+        UserError: If Ray Serve is not installed, or if the cluster or a replica does not start.
     """
     try:
         from ray import serve
     except ImportError as error:
         raise not_installed("--ray", 'ray[serve] (pip install "ray[serve]")', "ray") from error
-    # By itself, Ray Serve writes its warnings as plain lines to stderr, not as lines of JSON.
+    # By default, Ray Serve writes warnings as plain lines to stderr, not as lines of JSON.
     ray_logger = logging.getLogger("ray.serve")
     ray_logger.handlers.clear()
     ray_logger.propagate = True
@@ -314,12 +322,12 @@ def serve_on_ray(address: str, options: ServerOptions) -> None:
             serve.ingress(build)(),
             name="dcpcse",
             num_replicas=args.workers,
-            max_ongoing_requests=args.max_queue + args.max_connections,  # the replica itself answers 429
+            max_ongoing_requests=args.max_queue + args.max_connections,  # the replica answers with 429
             ray_actor_options={"num_cpus": cores, "num_gpus": 1 - cores},
             graceful_shutdown_timeout_s=args.time_limit,
         )
         http = {"host": args.host, "port": args.port, "request_timeout_s": args.time_limit + 5}
-        # Ray has a handler of SIGTERM of its own, which would end this process and leave the replicas running.
+        # Ray's handler of SIGTERM would end this process and leave the replicas running.
         with contextlib.suppress(KeyboardInterrupt), sigterm_raises():
             try:
                 serve.start(proxy_location="EveryNode", http_options=http)

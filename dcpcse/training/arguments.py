@@ -1,6 +1,6 @@
 """Define the options of train.py and check their values.
 
-The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
+The names are the same as in the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
 
 import copy
@@ -52,7 +52,7 @@ UNSUPPORTED = {
     **dict.fromkeys(("label_names", "remove_unused_columns", "use_cache", "do_predict"), _UNUSED),
     **dict.fromkeys(("include_num_input_tokens_seen", "average_tokens_across_devices"), _UNUSED),
 }
-"""Option of transformers.TrainingArguments that is rejected → reason."""
+"""Option of transformers.TrainingArguments that raises an error → reason."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class DataArguments(Options):
         at_least=3,
     )
     pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of to its longest sentence.")
-    overwrite_cache: bool = option(False, "Read and tokenise the training file again even if this is cached.")
+    overwrite_cache: bool = option(False, "Read and tokenise the training file again even if the result is cached.")
     eval_pairs: str | None = option(
         None,
         "File of your own with two sentences and a score (or 0 and 1) per row, evaluated before training and at every "
@@ -137,16 +137,16 @@ BOUNDS_OF_TRANSFORMERS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass
 class TrainingArguments(OneGpuArguments):
-    """Options of a run: those of transformers' Trainer, and further options of train.py.
+    """Options of a run: the options of transformers' Trainer, and further options of train.py.
 
-    Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
-    trains and the encoder, and `bf16`, `optim` and `dataloader_num_workers` on the device, unless they are given;
-    losses that are not finite stop a run, batches of the evaluation are those of `encode`, and
-    `metric_for_best_model` is a score of the evaluation data, by default the first one. Options that would change the
-    meaning of a contrastive loss are refused. Raises UserError for values that are not allowed.
+    Differences from transformers: unless they are given, `learning_rate` and `per_device_train_batch_size` depend on
+    the method, the tuning and the encoder, and `bf16`, `optim` and `dataloader_num_workers` on the device. Losses that
+    are not finite stop a run. The evaluation uses the batches of `encode`. `metric_for_best_model` is a score of the
+    evaluation data, by default the first one. Options that would change the meaning of a contrastive loss raise
+    UserError, as do values that are not allowed.
     """
 
-    # These are not options themselves.
+    # These are not options.
     given = frozenset()  # names of the options that were passed, also with a default value
     filled = MappingProxyType({})  # option → the value that `dcpcse.training.resolve_arguments` has filled in
     is_resolved = False  # set by `resolve_arguments`
@@ -180,7 +180,7 @@ class TrainingArguments(OneGpuArguments):
     )
     logging_nan_inf_filter: bool = option(
         False,
-        "Leave losses that are not finite and do no harm out of the log. Without it, training stops at such a loss.",
+        "Leave out of the log losses that are not finite. Without this option, training stops at such a loss.",
     )
     gradient_cache_chunk: int | None = option(
         None,
@@ -234,7 +234,8 @@ class TrainingArguments(OneGpuArguments):
     )
     dataloader_num_workers: int | None = option(
         None,
-        "Further processes that collate the next batches, for each process that trains. Default: 2 on a GPU, else 0.",
+        "Number of processes that collate the next batches, for each process that trains. Default: 2 on a GPU, else "
+        "0.",
         at_least=0,
     )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
@@ -256,7 +257,7 @@ class TrainingArguments(OneGpuArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
-        """Record which options are given, since transformers' defaults and values that follow from others look alike.
+        """Record which options are given, since given values cannot be distinguished from defaults and derived values.
 
         None is not a given value. Raises UserError if an option is unknown.
         """
@@ -282,7 +283,7 @@ class TrainingArguments(OneGpuArguments):
             self.optim = OptimizerNames.ADAMW_TORCH_FUSED if fused else OptimizerNames.ADAMW_TORCH
         self._check_values()
         if self.tf32 is not None:
-            enable_tf32.cache_clear()  # it would do nothing for a value that an earlier run of this process had
+            enable_tf32.cache_clear()  # an option left from an earlier run of this process would have no effect
         backend = self.ddp_backend or ("nccl" if on_gpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         workers = self.dataloader_num_workers
@@ -304,7 +305,7 @@ class TrainingArguments(OneGpuArguments):
             self.mixed_precision = "bf16"  # what transformers gives to accelerate
 
     def _check_values(self) -> None:
-        """Raise UserError for values that transformers would not refuse, or only during the training."""
+        """Raise UserError for values for which transformers raises no error, or only during the training."""
         for field in fields(self):
             value, bounds = getattr(self, field.name), BOUNDS_OF_TRANSFORMERS.get(field.name, {})
             if bounds or "help" in field.metadata:
@@ -340,23 +341,23 @@ class TrainingArguments(OneGpuArguments):
 
 
 def require_supported(names: Collection[str]) -> None:
-    """Raise UserError if one of the given options is one that train.py rejects."""
+    """Raise UserError if train.py does not support one of the given options."""
     for name in sorted(names):
         if name in UNSUPPORTED:
             raise UserError(f"{spell(name)} is not supported: {UNSUPPORTED[name]}; leave it out")
 
 
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
-    """Return a copy of the options of a run, in our class, that a Trainer may change.
+    """Return a copy of the options of a run, as dcpcse.TrainingArguments, that a Trainer may change.
 
-    All values of transformers' own class count as given, also those that equal its defaults. Options that an earlier
-    Trainer has filled in are left open again.
+    All values of transformers.TrainingArguments count as given, even if they equal its defaults. Options that an
+    earlier Trainer filled in are reset.
 
     Args:
         args: The options. None: the defaults.
 
     Raises:
-        UserError: If they are of another type, or if an option is not supported.
+        UserError: If `args` has another type, or if an option is not supported.
     """
     if args is None:
         return TrainingArguments()
@@ -380,16 +381,17 @@ def as_training_arguments(args: transformers.TrainingArguments | None) -> Traini
 
 
 def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
-    """Return the names of the options whose values are not those of arguments without options.
+    """Return the names of the options whose values differ from arguments without options.
 
-    Values that follow from other options are left out, and columns that are removed or not: none is removed here.
+    Values that are derived from other options are left out, and also `remove_unused_columns`, which has no effect
+    here.
     """
     usual = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
     shared = {field.name for field in fields(args)} & {field.name for field in fields(usual)}
     changed = {name for name in shared if getattr(args, name) != getattr(usual, name)}
     changed |= {"use_cpu"} if args.use_cpu else set()
     changed -= {"remove_unused_columns", "do_eval", "gradient_checkpointing", "gradient_checkpointing_kwargs"}
-    if args.metric_for_best_model == "loss":  # as is by default, where the loss selects the best checkpoint
+    if args.metric_for_best_model == "loss":  # as by default, where the loss selects the best checkpoint
         changed -= {"metric_for_best_model", "greater_is_better"}
     if args.per_device_eval_batch_size == transformers.TrainingArguments.per_device_eval_batch_size:
         changed -= {"per_device_eval_batch_size"}

@@ -1,6 +1,6 @@
 """Save checkpoints and results atomically: write a temporary folder, sync it to the disk, and rename it.
 
-.checkpoint-N.DIGITS.part      a checkpoint that is being written; 16 random digits, so that nobody has such a name
+.checkpoint-N.DIGITS.part      a checkpoint that is being written; 16 random digits avoid names of the user's files
 .checkpoint-N.DIGITS.replaced  an old checkpoint that a new one of the same step is replacing
 .checkpoint-N.DIGITS.deleted   a checkpoint that is being deleted
 .model.DIGITS.part             a result that is being written
@@ -86,7 +86,7 @@ def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int |
 
     Args:
         folder: The output folder of the run.
-        limit: Number of checkpoints that are left; None or 0 for all.
+        limit: Number of checkpoints that are kept; None or 0 for all.
         newest: Step of the newest checkpoint.
         best: Step of the best checkpoint; None if no metric selects one.
     """
@@ -110,7 +110,7 @@ def atomic_checkpoint(
         meet: A function that waits for all processes.
     """
     checkpoint = folder / f"checkpoint-{step}"
-    digits = f"{all_reduce_max(secrets.randbits(62) if first else 0):016x}"  # those of the first process
+    digits = f"{all_reduce_max(secrets.randbits(62) if first else 0):016x}"  # the digits of the first process
     with staging_folder(checkpoint, digits) if first else contextlib.nullcontext():
         meet()
         part = staging_path(checkpoint, digits)
@@ -178,18 +178,20 @@ def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterato
 
     Args:
         folder: The output folder of the run.
-        resume_hint: Returns how to resume; called only after such an error.
+        resume_hint: A function that returns how to resume; it is called only after such an error.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        location = error.filename or f"while a file in {folder} was written"  # only errors of opening name the file
+        location = (
+            error.filename or f"while a file in {folder} was written"
+        )  # only errors of opening contain the name of the file
         room = _room(folder) if error.errno in _DISK_FULL_ERRORS or not folder.is_dir() else ""
         raise UserError(f"{error.strerror} ({location}); {room}{resume_hint()}") from error
     except Exception as error:
-        # The writers of torch and of tokenizers raise other exceptions than OSError.
+        # torch and tokenizers raise other exceptions than OSError when writing.
         if isinstance(error, UserError) or not any(mark in str(error) for mark in ("inline_container", "os error")):
             raise
         raise UserError(f"cannot write into {folder}: {first_line(error)}; {_room(folder)}{resume_hint()}") from error

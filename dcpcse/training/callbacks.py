@@ -1,4 +1,4 @@
-"""Callbacks of a training: the records that it writes, its progress bar, and what makes a resumed run exact.
+"""Callbacks of a training, for its records, its progress bar, and the exact continuation of a resumed run.
 
 The argument `trainer` is always a `dcpcse.training.trainer.Trainer`.
 """
@@ -32,7 +32,7 @@ from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
 
 
 def require_callbacks(callbacks: Any) -> None:
-    """Raise UserError unless these are a list of callbacks, or of their classes."""
+    """Raise UserError unless the value is a list of callbacks or of their classes."""
     if not isinstance(callbacks, list | tuple):
         raise UserError(f"callbacks is {describe(callbacks)}; give a list of transformers.TrainerCallback")
     for callback in callbacks:
@@ -108,7 +108,7 @@ class MetricsFile(TrainerCallback):
         self.follow(state)
 
     def follow(self, state: TrainerState) -> None:
-        """Rewrite the file with the log entries in this state; entries of later steps are dropped."""
+        """Rewrite the file with the log entries of this state; entries of later steps are dropped."""
         if state.is_world_process_zero:
             write_atomic(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
 
@@ -133,7 +133,7 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 
 
 def write_environment(folder: Path, step: int) -> None:
-    """Write the environment of this call of train.py, keeping those of earlier calls.
+    """Write the environment of this call of train.py after the environments of earlier calls.
 
     Args:
         folder: The folder of the run.
@@ -144,7 +144,7 @@ def write_environment(folder: Path, step: int) -> None:
 
 
 class LogLines(TrainerCallback):
-    """Prints a line for each log entry, but for the figures at the end of a training."""
+    """Prints a line for each log entry, except for the figures at the end of a training."""
 
     prints = True
 
@@ -165,11 +165,11 @@ class LogLines(TrainerCallback):
 
 
 class ProgressBar(LogLines, ProgressCallback):
-    """Shows the number of finished steps, in a notebook as on a terminal."""
+    """Shows the number of finished steps, in a notebook and on a terminal."""
 
 
 def replace_progress(trainer: transformers.Trainer, *, prints_log: bool) -> None:
-    """Replace the callbacks of transformers that show the progress; with `--disable_tqdm True` there is no bar.
+    """Replace transformers' callbacks for the progress; with `--disable_tqdm True` there is no progress bar.
 
     Args:
         trainer: The trainer.
@@ -183,7 +183,7 @@ def replace_progress(trainer: transformers.Trainer, *, prints_log: bool) -> None
 
 
 def close_bars(callbacks: list[TrainerCallback]) -> None:
-    """Close the bars of a training that an error or an interruption has ended: later bars would be drawn below."""
+    """Close the bars of a training that ended by an error or interruption, since later bars would be drawn below."""
     for callback in callbacks:
         if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
             callback.training_bar.close()

@@ -62,20 +62,21 @@ A different path of the encoder is safe because the encoder is identified by its
 """
 
 _MAY_MOVE = ("guide", "teacher")
-"""Options that may change when a run resumes, but not be added or left out, since what they name is identified."""
+"""Options whose values may change when a run resumes, since the named content is identified; they must not be added or
+left out."""
 
 _MOVES_ROUNDING = (
     *("packing", "attention", "prepack", "gradient_cache_chunk", "loss_chunk", *REMOVED),
     *("torch_compile", "gradient_checkpointing", "activation_checkpointing", "use_cpu", "tf32"),
 )
-"""Options of `_MAY_CHANGE` that change results in the last digits."""
+"""Options of `_MAY_CHANGE` that change the last digits of results."""
 
 _MOVES_SCHEDULE = ("num_train_epochs", "max_steps")
 """Options of `_MAY_CHANGE` that change the learning rate schedule."""
 
 _PICKLED = ("optimizer.pt", "scheduler.pt")
 _OPTIONAL = ("scaler.pt",)
-"""Files that only training in float16 writes."""
+"""Files that are written only in float16 training."""
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -101,12 +102,12 @@ class Checkpoint:
     best: int | None = None
 
     def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
-        """Raise UserError unless options, inputs, model and losses are those of the run that wrote the checkpoint.
+        """Raise UserError unless options, inputs, model and losses equal the run that wrote the checkpoint.
 
         Args:
             options: All options of the run, as checkpoints record them.
-            made_of: Its inputs besides the options.
-            method: Its method.
+            made_of: The inputs of the run besides the options.
+            method: The method of the run.
         """
         self.require_same_options(options)
         self.require_same_origin(made_of)
@@ -262,9 +263,9 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
     """Return the folder of the best checkpoint, or None if it is not found.
 
     Args:
-        best: Its step.
+        best: Step of the best checkpoint.
         output_dir: The folder that may contain it.
-        checkpoint: The checkpoint from which the run resumes, next to which it may be too.
+        checkpoint: The checkpoint from which the run resumes; the best one may also be next to it.
     """
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
     return next((path for path in places if path.is_dir()), None)
@@ -273,22 +274,22 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
 def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpoint | None:
     """Return the checkpoint from which the run resumes, or None if it starts from the beginning.
 
-    It is the given folder, or the newest complete checkpoint in --output_dir; broken checkpoints there are skipped
-    with a warning.
+    The checkpoint is the given folder, or the newest complete checkpoint in --output_dir. Broken checkpoints there are
+    skipped with a warning.
 
     Args:
         run: Options of the run.
-        asked: What to resume from, in place of --resume and --resume_from_checkpoint; None for these options.
+        asked: A value that replaces --resume and --resume_from_checkpoint. None: these options are used.
 
     Raises:
-        UserError: If --resume_from_checkpoint finds no checkpoint, or if the given folder is incomplete: Trainer would
-            silently start from scratch if a file were missing.
+        UserError: If --resume_from_checkpoint finds no checkpoint, or if the given folder is incomplete. With a
+            missing file, transformers' Trainer would silently start from scratch.
     """
     resume = run.resume and asked is None
     asked = run.resume_from_checkpoint if asked is None else asked
     if asks_to_resume(asked) and not asks_for_newest(asked):
         path, what = Path(asked), spell("resume_from_checkpoint", asked)
-        if is_in(path, run):  # the training that is running there is this one
+        if is_in(path, run):  # this training is the one that is running there
             return _read(path, what, run.world_size)
         return read_beside_training(path, lambda: _read(path, what, run.world_size))
     if not (resume or asks_to_resume(asked)):
@@ -301,7 +302,7 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
 
 
 def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> None:
-    """Give a run that resumes the precision of its record, unless one is given.
+    """Set the precision of a resumed run to the recorded one, unless a precision is given.
 
     The default depends on the device, and earlier versions trained in float32 everywhere.
 
@@ -396,7 +397,7 @@ def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
 
 
 def _require_readable(path: Path) -> None:
-    """Raise BrokenCheckpoint if a pickle is damaged or contains code. No code in the file is executed."""
+    """Raise BrokenCheckpoint if a pickle is damaged or contains code. No code in the file is run."""
     try:
         with safe_globals():  # allows the numpy types of random states, as Trainer does
             torch.load(path, map_location="cpu", weights_only=True)
@@ -427,7 +428,7 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
         run: Options of the run.
         encoder: Folder or hub id of the encoder; None for a built method.
     """
-    if run.process_index:  # only the first process checks: a slower process would find files that it has written
+    if run.process_index:  # only the first process checks, since a slower process would find files of the first one
         return
     folder = Path(run.output_dir)
     if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
@@ -459,12 +460,12 @@ def _resumes_in(folder: Path, run: TrainingArguments) -> bool:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Return whether a run that was killed before its first checkpoint may have written this file."""
+    """Return whether this file may come from a run that was killed before its first checkpoint."""
     return atomic_save.is_temporary(path) or path.name in REPORTS
 
 
 def resume_hint(output: Path) -> str:
-    """Return the message for an interrupted run: the path of its last checkpoint, and how to resume."""
+    """Return the end of a message about an interrupted run: the path of its last checkpoint, and how to resume."""
     newest = last_checkpoint(output)
     if newest is None:
         return f"there is no checkpoint in {output} yet; {same_call()} with {spell('resume', True)} starts again"

@@ -1,4 +1,4 @@
-"""The evaluation data of a training: open them, settle the metric of the best checkpoint, and compute the metrics."""
+"""The evaluation data of a training: open them, choose the metric of the best checkpoint, and compute metrics."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Number
@@ -23,11 +23,11 @@ from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, invalid_choice, plural, spell
 
 OwnTask = PairsTask | LabelsTask | BeirTask
-"""Evaluation data of the user's own."""
+"""A task with the user's evaluation data."""
 
 
 LOADED = (LoadedPairs, LoadedLabels, LoadedBeir)
-"""The types of own evaluation data after they are loaded."""
+"""The types of loaded user data for evaluation."""
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
@@ -36,7 +36,7 @@ def dev_tasks(data: DataArguments) -> list[str]:
 
 
 def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) -> list[OwnTask]:
-    """Read and check the own evaluation data of a run, before any encoder is loaded.
+    """Read and check the user's evaluation data of a run, before any encoder is loaded.
 
     Args:
         data: The options that name the evaluation data.
@@ -54,7 +54,7 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
 
     Args:
         data: The options that name the evaluation data.
-        own_tasks: The own evaluation data. None: those that the options name.
+        own_tasks: The user's evaluation data. None: the data that the options name.
     """
     own_tasks = read_own_data(data) if own_tasks is None else own_tasks
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
@@ -63,7 +63,7 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
 
 
 def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[str]) -> None:
-    """Set the metric of the best checkpoint to that of the own data, if there are any and no metric is given.
+    """Select the best checkpoint by the user's evaluation data, if there are any and no metric is given.
 
     Args:
         run: Options of the run, which are changed.
@@ -71,7 +71,7 @@ def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[s
         option_names: Names of the options that the user has set.
 
     Raises:
-        UserError: If the given metric is not measured, which depends on the scores of the pairs.
+        UserError: If the given metric is not measured. For pairs, this depends on their scores.
     """
     metrics = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
     if "metric_for_best_model" not in option_names:
@@ -97,20 +97,21 @@ WITH_METRIC = (*METRIC_NAMES, *TRANSFER_TASKS)
 """Tasks that can be given by their names."""
 
 _WITH_NAMED_METRIC = ("sts", "transfer", *OWN_METRICS)
-"""Families of tasks whose metrics `dev_metrics` returns; other tasks of a suite are named by themselves."""
+"""Families of tasks with metrics from `dev_metrics`; for other tasks of a suite, the metric has the name of the
+task."""
 
 EVALUATES = "give pairs with scores (three columns), texts with classes (two columns), or a list of names of tasks"
 
 
 @advice(OF_TRAINING)
 def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
-    """Return the suites to evaluate by the name that precedes their metrics; "" for data without a name.
+    """Return the suites to evaluate, by the prefix of their metrics; "" for data without a name.
 
     Args:
         data: Pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, the
             name of a task with a dev set or a list of such names, a `senteval.Suite`, or a dict name → one of these.
-            None is no evaluation.
-        options: The folder with the files of the tasks, and whether their sizes must be the official ones.
+            None: no evaluation.
+        options: The folder with the files of the tasks, and whether the official sizes are required.
         name: Name of the data, for messages.
 
     Raises:
@@ -144,7 +145,7 @@ def _is_names(data: Any) -> bool:
 
 
 def _is_columns(data: Mapping[Any, Any]) -> bool:
-    """Return whether a mapping is a table (name of a column → cells) and not a dict of several data."""
+    """Return whether a mapping is a table (column → cells) and not a dict of several sets of data."""
     return all(
         hasattr(cells, "__len__") and not isinstance(cells, (str, Mapping)) and _holds_cells(cells)
         for cells in data.values()
@@ -157,7 +158,7 @@ def _holds_cells(cells: Any) -> bool:
 
 
 def _own_task(data: Any, name: str) -> Any:
-    """Return the task of own data: pairs if they have three columns, labelled texts if they have two."""
+    """Return a task with user data: pairs if there are three columns, labelled texts if there are two."""
     if isinstance(data, (str, PathLike)):
         raise UserError(
             f"{name} {data} is no task ({', '.join(WITH_METRIC)}); for a file, give own_pairs(file) or "
@@ -187,8 +188,9 @@ def compute_scores(
         model: The model.
         suites: The suites by name.
         batch_size: As in `SentenceEncoder.encode`.
-        compute: Called once for each set of pairs with `predictions` the cosines (n,) and `label_ids` the gold scores
-            (n,); with several such sets in a suite, the names of its metrics are preceded by those of the sets.
+        compute: A function that is called for each set of pairs, with the cosines (n,) as `predictions` and the gold
+            scores (n,) as `label_ids`. With several sets in a suite, the name of the set precedes the names of its
+            metrics.
 
     Raises:
         UserError: If `compute` returns anything but numbers by name.
@@ -211,7 +213,7 @@ def _own_metrics(results: Mapping[str, Result], compute: ComputeMetrics | None) 
         computed = compute(EvalPrediction(predictions=result.cosines, label_ids=result.gold))
         if not isinstance(computed, Mapping) or not all(isinstance(value, Number) for value in computed.values()):
             raise UserError("compute_metrics must return a dict of numbers by name, such as {'accuracy': 0.9}")
-        # transformers itself adds the prefix, or leaves it where the function has added it.
+        # transformers adds the prefix, unless the function has added it.
         scores = {str(name).removeprefix("eval_"): float(value) for name, value in computed.items()}
         prefix = METRIC_NAMES.get(task, task).removesuffix("_spearman") if len(pairs) > 1 else ""
         metrics |= {f"{prefix}_{name}" if prefix else name: value for name, value in scores.items()}

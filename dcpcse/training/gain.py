@@ -32,14 +32,13 @@ Entry = dict[str, Any]
 
 
 def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
-    """Measure the encoder before training on own data, and record the outcomes in the folder of the run.
+    """Measure the untrained encoder on the user's evaluation data, and record the outcomes in the folder of the run.
 
-    Data that the record contains already, as that of a resumed run does, are not measured. All processes must call
-    this function.
+    Data that are already recorded, as in a resumed run, are not measured again. All processes must call this function.
 
     Args:
         trainer: The Trainer of the run.
-        tasks: The own evaluation data.
+        tasks: The user's evaluation data.
     """
     recorded = _recorded(trainer, tasks)
     missing = [task for task in tasks if task.name not in recorded]
@@ -57,14 +56,14 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
 
 
 def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool = False) -> None:
-    """Measure the trained model on own data, record its gain over the untouched encoder, and print a line for each.
+    """Measure the trained model on the user's evaluation data; record and print its gain over the untouched encoder.
 
-    Data on which the untouched encoder is not recorded are left out. All processes must call this function.
+    Data without a record of the untouched encoder are left out. All processes must call this function.
 
     Args:
         trainer: The Trainer of the run.
-        tasks: The own evaluation data.
-        finished: Whether the run had ended before, so that its recorded gains still hold.
+        tasks: The user's evaluation data.
+        finished: Whether the run had already ended, so that its recorded gains are still valid.
     """
     entries = _recorded(trainer, tasks)
     known = [task for task in tasks if task.name in entries]
@@ -77,7 +76,7 @@ def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool =
 
 
 def _recorded(trainer: Trainer, tasks: Sequence[OwnTask]) -> dict[str, Entry]:
-    """Return the recorded entries of these data by name, the same ones in all processes."""
+    """Return the recorded entries of these data by name; they are the same in all processes."""
     try:
         entries = read_gains(Path(trainer.args.output_dir)) if trainer.is_world_process_zero() else []
     except UserError as error:
@@ -102,9 +101,9 @@ def _measure(model: SentenceEncoder, suite: Suite, trainer: Trainer) -> Mapping[
 
 
 def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
-    """Load the encoder of a run once more, with its own representation or else the one that is trained.
+    """Load the encoder of a run again, with its own representation or, without one, the trained representation.
 
-    Returns it with a description of the representation. Raises UserError if it cannot be loaded.
+    Return it with a description of the representation. Raises UserError if it cannot be loaded.
     """
     model, options = trainer.sentence_encoder, load_options(trainer.model_options)
     name, run = model.source.name_or_path, trainer.args
@@ -119,7 +118,7 @@ def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
 
 
 def _representation(model: SentenceEncoder) -> dict[str, Any]:
-    """Return the options of evaluation.py for what a model computes without its trained parts: prompts and head."""
+    """Return the options of evaluation.py for the representation of a model without its trained parts."""
     pooler = "cls_before_pooler" if model.pooling == "cls" else model.pooling
     if model.template is None:
         return {"pooler_type": pooler}
@@ -145,7 +144,7 @@ def _entry(task: OwnTask, results: Mapping[str, Result], representation: str) ->
 
 
 def _compared(entry: Entry, task: OwnTask, results: Mapping[str, Result], trainer: Trainer) -> Entry:
-    """Return the entry of own data with the score of the trained model and the interval of the difference."""
+    """Return the entry of user data with the score of the trained model and the interval of the difference."""
     args = trainer.args
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
     return {

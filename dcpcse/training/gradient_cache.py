@@ -29,7 +29,8 @@ Batch = Mapping[str, Any]
 Terms = dict[str, Tensor]
 
 CACHED = "cached"
-"""Name of a term of a chunk whose gradient equals the chunk's part of the gradient of all losses that compare rows."""
+"""Name of the term of a chunk that stands for all losses that compare rows; its gradient is the chunk's part of
+theirs."""
 
 
 class Steps(Protocol):
@@ -48,13 +49,13 @@ class Replay:
     """Results of the first pass that the second pass over a chunk needs.
 
     Args:
-        gradient: Gradient (B, V, H) of the weighted loss of the whole batch with respect to the chunk's embeddings;
+        gradient: Gradient (B, V, H) of the weighted loss of the complete batch with respect to the chunk's embeddings;
             None if no loss compares all rows.
-        of_losses: Trained parameters of the losses that compare all rows, with the gradient of the same loss with
-            respect to them; the last chunk has them, the others have none.
+        of_losses: Trained parameters of the losses that compare all rows, each with its gradient of the same loss;
+            only the last chunk has them.
         sampled: The result of `sample` of each loss that is a mean over rows, so that no random numbers are drawn
             twice.
-        counts: The number of items in the whole batch of each such loss, averaged over processes.
+        counts: The number of items of each such loss in the complete batch, averaged over processes.
     """
 
     gradient: Tensor | None
@@ -128,8 +129,8 @@ def run_in_chunks(
         batch: The batch.
         chunk: Number of examples per chunk.
         weights: Weights of the terms in the loss.
-        run: Function for the second pass over a chunk, which computes the forward pass, and the backward pass of the
-            sum of `CACHED` and the weighted terms; its last argument is whether this is the last chunk.
+        run: Function for the second pass over a chunk: it computes the forward pass, and the backward pass of the sum
+            of `CACHED` and the weighted terms. Its last argument says whether the chunk is the last one.
         precision: Context of the first pass and of the joint losses (autocast).
     """
     of_processes = batch.get(COUNTS_KEY) or [all_reduce_max(len(batch["input_ids"]))]
@@ -145,7 +146,7 @@ def run_in_chunks(
     counts = {name: mean_count(sum(first.counts[name] for first in first_passes)) for name in per_row}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
-        is_last = i == len(chunks) - 1  # in which DDP averages the gradients of all parameters over the processes
+        is_last = i == len(chunks) - 1  # DDP averages the gradients of all parameters over the processes in this pass
         replay = Replay(gradients[i], of_losses if is_last else (), first_passes[i].sampled, counts)
         with _seeded(seed, part["input_ids"].device):
             parts = run(part, replay, is_last)
@@ -158,8 +159,9 @@ def run_in_chunks(
 class _FirstPass(NamedTuple):
     """Results of the first pass over a chunk: its embeddings (B, V, H), and intermediate results by name of the loss.
 
-    precomputed: results of `precompute` of the losses that compare all rows. sampled, counts: results of `sample` and
-    numbers of items of the losses that are means over rows.
+    Args:
+        precomputed: Results of `precompute` of the losses that compare all rows.
+        sampled, counts: Results of `sample` and numbers of items of the losses that are means over rows.
     """
 
     embeddings: Tensor
@@ -177,7 +179,7 @@ def _first_pass(steps: Steps, chunk: Batch, seed: int) -> _FirstPass:
         precomputed = {name: loss_fn.precompute(batch) for name, loss_fn in joint(steps.losses).items()}
     vectors = _stacked(batch)
     counts = {name: loss_fn.num_items(batch, sampled[name]) for name, loss_fn in alone.items()}
-    # Not `torch.tensor`, whose copy of a number to a GPU the host would wait for.
+    # Not `torch.tensor`, since the host would wait for its copy of a number to a GPU.
     counts = {name: c.to(vectors) if isinstance(c, Tensor) else vectors.new_full((), c) for name, c in counts.items()}
     return _FirstPass(vectors, precomputed, sampled, counts)
 
@@ -191,7 +193,7 @@ def _joint_terms(
 ) -> tuple[Terms, Sequence[Tensor | None], Sequence[tuple[Tensor, Tensor]]]:
     """Return the terms of losses that compare all rows, and the gradients of their weighted sum.
 
-    The gradients are those with respect to the embeddings of each chunk, and to the parameters of the losses.
+    There are gradients with respect to the embeddings of each chunk and to the parameters of the losses.
     """
     losses = joint(steps.losses)
     if not losses:

@@ -1,4 +1,4 @@
-"""The optimiser of older public code, and groups of parameters with a learning rate or a warm-up of their own."""
+"""The optimiser of older public code, and groups of parameters with a separate learning rate or warm-up."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -20,14 +20,14 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
     For the gradient g of a parameter p: m ← β₁·m + (1−β₁)·g, v ← β₂·v + (1−β₂)·g², p ← p − lr·m / (√v + eps), and then
     p ← p − lr·weight_decay·p. This is AdamW of transformers 4 with `correct_bias=False`, which the public code of
-    SBERT and ConSERT uses. Its first steps are longer than those of AdamW, by a factor of up to (1−β₁) / √(1−β₂).
+    SBERT and ConSERT uses. Its first steps are longer than AdamW's, by a factor of up to (1−β₁) / √(1−β₂).
 
     Args:
         params: As in torch.optim.
         lr: Learning rate.
         betas: β₁ and β₂.
-        eps: Added to √v.
-        weight_decay: Rate of decay of the weights, times lr.
+        eps: Number that is added to √v.
+        weight_decay: Rate of decay of the weights, which is multiplied by lr.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
 
 def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
-    """Move the parameters of each group to groups of the optimiser of their own, with their learning rate.
+    """Move the parameters of each group to separate groups of the optimiser, with their learning rate.
 
     Args:
         optimizer: The optimiser, which is changed.
@@ -73,7 +73,7 @@ def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGro
         missing = len(members) - sum(id(p) in members for group in optimizer.param_groups for p in group["params"])
         if missing:
             raise ValueError(f"{missing} parameters of the group {target.name} are not trained by the optimiser")
-        for group in list(optimizer.param_groups):  # one with weight decay, and one without
+        for group in list(optimizer.param_groups):  # one group with weight decay, and one without
             moved = [parameter for parameter in group["params"] if id(parameter) in members]
             if not moved:
                 continue
@@ -83,14 +83,14 @@ def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGro
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the present learning rates of the groups that `split_groups` has made, by the names in the log."""
+    """Return the current learning rates of the groups that `split_groups` made, by the names in the log."""
     return {f"learning_rate_{group['name']}": group["lr"] for group in optimizer.param_groups if "name" in group}
 
 
 def with_own_warmups(
     schedule: LambdaLR, groups: Sequence[ParameterGroup], args: TrainingArguments, steps: int
 ) -> LambdaLR:
-    """Return the schedule of a run in which some groups have a warm-up of their own.
+    """Return the schedule of a run in which some groups have a separate warm-up.
 
     Args:
         schedule: The schedule of the other parameters.
@@ -106,7 +106,7 @@ def with_own_warmups(
 def _factor(args: TrainingArguments, group: ParameterGroup, steps: int) -> Callable[[int], float]:
     """Return the function step → learning rate / highest learning rate of the schedule with a group's warm-up."""
     warmup, rate = group.warmup_steps, args.learning_rate if group.learning_rate is None else group.learning_rate
-    count = int(warmup) if warmup >= 1 else math.ceil(steps * warmup)  # as --warmup_steps is read
+    count = int(warmup) if warmup >= 1 else math.ceil(steps * warmup)  # read like --warmup_steps
     constant = args.lr_scheduler_type == SchedulerType.CONSTANT
     kind = SchedulerType.CONSTANT_WITH_WARMUP if constant else args.lr_scheduler_type
     any_optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate)  # some schedules end at a given rate

@@ -1,7 +1,7 @@
 """Resolve the options of a training run, given on a command line or in Python.
 
-The given options override the preset, which overrides the options that the given ones imply, which override the
-defaults.
+Given options take precedence over the preset, the preset over options that are implied by given ones, and these over
+the defaults.
 """
 
 import json
@@ -33,11 +33,15 @@ OWN_METRICS_OF_OPTION: Mapping[str, tuple[str, ...]] = {
     "eval_labels": ("labels_accuracy",),
     "eval_retrieval": ("retrieval_ndcg_at_10",),
 }
-"""Option of own evaluation data → the metrics that they can have. The first given one chooses the best checkpoint."""
+"""Option of user data for evaluation → their possible metrics. The first given option chooses the best checkpoint."""
 
 
 def training_option_parser(**settings: Any) -> Parser:
-    """Return a parser of the options of train.py, with those of all registered methods. settings: as of `Parser`."""
+    """Return a parser of the options of train.py, including the options of all registered methods.
+
+    Args:
+        settings: As in `Parser`.
+    """
     # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
     from dcpcse.methods import option_parts
     from dcpcse.methods.arguments import ModelArguments
@@ -50,7 +54,7 @@ def training_option_parser(**settings: Any) -> Parser:
 def resolve_options(
     parser: Parser, options: Mapping[str, Any], method: "Builder | Method | None" = None
 ) -> "tuple[Options, set[str]]":
-    """Return the options as dataclasses, and the names of those that were given, also by the preset.
+    """Return the options as dataclasses, and the names of options given by the user or the preset.
 
     Args:
         parser: Result of `training_option_parser`.
@@ -73,7 +77,7 @@ def resolve_options(
 def require_valid(options: "Options", option_names: "Collection[str]", objects: "Collection[str]" = ()) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    The modules that train, whose import takes seconds, are not needed for this.
+    This does not import the modules of the training, which takes seconds.
 
     Args:
         options: The result of `resolve_options`.
@@ -109,13 +113,13 @@ def require_valid(options: "Options", option_names: "Collection[str]", objects: 
 def python_options(
     function: str, parser: Parser, options: Mapping[str, Any], others: "Collection[str]" = ()
 ) -> dict[str, Any]:
-    """Return the options that a function of the Python interface was called with, without those that are None.
+    """Return the options with which a function of the Python interface was called, without options that are None.
 
     Args:
         function: Name of the function, for messages.
         parser: Result of `training_option_parser`.
         options: Keywords of the function.
-        others: Names of its further parameters.
+        others: Names of further parameters of the function.
 
     Raises:
         UserError: If an option was removed or is not supported.
@@ -130,7 +134,7 @@ def python_options(
             refuse_removed([name])
             raise unknown_argument(function, name, [*others, *map(spell, set(known) - parser.unsupported.keys())])
         if isinstance(options[name], dict):
-            json.dumps(options[name])  # raises TypeError for what run.yaml could not record
+            json.dumps(options[name])  # raises TypeError for values that run.yaml cannot record
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -145,7 +149,7 @@ def _preset(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options implied by own evaluation data: they alone are measured, before training and at every epoch.
+    """Return the options that user data for evaluation imply: only these are measured, at the start and every epoch.
 
     The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.eval_datasets`).
     """
@@ -203,14 +207,15 @@ TELLING_OPTIONS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     "generator_name": ("diffcse", _diffcse),
     "lambda_weight": ("diffcse", _diffcse),
 }
-"""Option that identifies a public code without a method option → the method, and a function that returns the settings
-of that code for a value of the option."""
+"""Option that identifies a public code without a method option → the method, and a function of the option's value that
+returns the settings of the code."""
 
 
 def _implied_method(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the method and settings of the public code that an option identifies, unless a method is given.
 
-    options: the options of the command line, the options file and the preset together.
+    Args:
+        options: The options of the command line, the options file and the preset together.
     """
     telling = next((name for name in TELLING_OPTIONS if options.get(name) is not None), None)
     if telling is None or "method" in options:

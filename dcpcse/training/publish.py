@@ -56,7 +56,7 @@ _DIGEST_ROW = "SHA-256 digest of the trained weights"
 
 _PARTS = {"prompt": "deep prompts", "shallow": "input vectors", "cls_prompt": "[CLS] vectors", "backbone": "encoder"}
 _PARTS["lora"] = "LoRA adapter"
-"""Part of a model, as its files name it → its name in the card. Other parts keep their names."""
+"""Name of a part of a model in its files → name in the card. Other parts keep their names."""
 
 
 def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str | Path] = ()) -> str:
@@ -65,7 +65,7 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
     Args:
         folder: The model folder.
         name: Name of the model, also used in the example that loads it. None: the name of the folder.
-        scores: Files written by evaluation.py --output_file. (): those in the folder.
+        scores: Files written by evaluation.py --output_file. (): the score files in the folder.
 
     Raises:
         UserError: If a file contains the scores of a different model.
@@ -107,7 +107,7 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
 
 
 def digest_in(card: str) -> str | None:
-    """Return the digest of the weights that a card was written for; None if dcpcse did not write the card."""
+    """Return the digest of the weights for which a card was written; None if dcpcse did not write the card."""
     match = re.search(rf"^\| {_DIGEST_ROW} \| ([0-9a-f]{{64}}) \|$", card, flags=re.MULTILINE)
     return match and match[1]
 
@@ -115,7 +115,11 @@ def digest_in(card: str) -> str | None:
 def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
     """Return file name → content of the score files, with an entry `results` added.
 
-    expected: entries of the model's identity. Raises UserError if those in a score file differ.
+    Args:
+        expected: Entries of the model's identity.
+
+    Raises:
+        UserError: If the entries in a score file differ.
     """
 
     def damaged(line: str) -> None:
@@ -138,7 +142,7 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path
 
 
 def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those entries of the model's `identity` that follow from the record of its folder."""
+    """Return the entries of the model's `identity` that can be read from the record of its folder."""
     later = {name: record["base"][name] for name in ("weights", "configuration") if record["base"].get(name)}
     return {
         **later,
@@ -173,7 +177,7 @@ EXTRA_FILES = (CARD, RUN_FILE, METRICS, ENVIRONMENT)
 """Files that are pushed with the model: the card, and the records from which it is written."""
 
 LAST_PUSH_FILE = "hub.json"
-"""A local file with the repository, branch and commit that a folder was last pushed to or pulled from."""
+"""A local file with the repository, branch and commit of the last push from a folder or pull to it."""
 
 HUB_FILES = frozenset({".gitattributes"})
 """Files that the Hub itself adds to a new repository."""
@@ -181,7 +185,7 @@ HUB_FILES = frozenset({".gitattributes"})
 
 @dataclass(frozen=True)
 class PushTarget:
-    """The repository and branch that a folder is pushed to.
+    """The repository and branch to which a folder is pushed.
 
     Args:
         repo_id: ORGANISATION/NAME.
@@ -209,13 +213,13 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
 
     Args:
         folder: The folder, which need not exist yet.
-        target: Where it is pushed to.
-        overwrite: Whether the branch may contain anything except the version that this folder was last pushed to or
-            pulled from.
+        target: The repository and branch to which it is pushed.
+        overwrite: Whether the branch may contain something else than the version that was last pushed from or pulled
+            to this folder.
 
     Raises:
-        UserError: If the user is not logged in or the Hub cannot be reached, or unless `overwrite` is set, if the
-            branch contains anything else.
+        UserError: If the user is not logged in, if the Hub cannot be reached, or if the branch contains anything else
+            and `overwrite` is not set.
     """
     if not hub.has_owner(target.repo_id):
         raise UserError(f"{target.repo_id} is not a repository id; give ORGANISATION/NAME")
@@ -247,9 +251,9 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
 
     Args:
         folder: The model folder.
-        target: Where it is pushed to.
+        target: The repository and branch to which it is pushed.
         message: Message of the commit; None for the default.
-        overwrite: Also replace a branch that does not contain an earlier version of this folder.
+        overwrite: Whether to replace a branch that does not contain an earlier version of this folder.
     """
     folder = Path(folder)
     own_files(folder)  # rejects links before a card describes the files behind them
@@ -269,7 +273,7 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
         removed = sorted(_files(remote) - set(names))
         for name in removed:
             logger.info("%s: removing %s, which is not in this folder", target.repo_id, name)
-        # Not upload_folder: it may split a push into several commits, and only the first would check its parent.
+        # Not upload_folder, which may split a push into several commits, of which only the first checks its parent.
         commit = api.create_commit(
             target.repo_id,
             [

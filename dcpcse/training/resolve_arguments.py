@@ -1,4 +1,4 @@
-"""Fill in options of train.py that follow from others, the method, the encoder or the device, and check them."""
+"""Fill in options of train.py that depend on other options, the method, the encoder or the device; check them."""
 
 import os
 import re
@@ -62,7 +62,7 @@ NEEDS: Mapping[str, Need] = {
 }
 """Option of a run → the condition on other options without which it has no effect.
 
-Such an option is reported and not rejected, since old scripts contain some.
+Such an option causes a message and not an error, since old scripts contain some.
 """
 
 
@@ -128,7 +128,7 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
     if run.dataloader_pin_memory and not torch.cuda.is_available():
         _set_aside(run, "dataloader_pin_memory", "memory is pinned for GPUs, and there is none")
     if "accelerator_config" not in option_names:
-        # Copies from pinned memory need not be waited for: the next batch is collated in the meantime.
+        # The process need not wait for copies from pinned memory, and the next batch is collated in the meantime.
         run.accelerator_config.non_blocking = run.dataloader_pin_memory
     if run.remove_unused_columns:
         _set_aside(run, "remove_unused_columns", "all columns of the training data are read")
@@ -148,14 +148,14 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
 
 
 def _set_aside(run: TrainingArguments, name: str, reason: str) -> None:
-    """Set an option that is True and cannot have an effect to False, and say so if it was given."""
+    """Set an option that is True and has no effect to False; log a message if it was given."""
     setattr(run, name, False)
     if name in run.given:
         warn(f"{spell(name, True)} has no effect: {reason}")
 
 
 def _notify_of_unused(run: TrainingArguments, option_names: Collection[str]) -> None:
-    """Report each given option that has no effect. A flag that is off asks for none."""
+    """Report each given option that has no effect, except flags that are off."""
     for name, need in NEEDS.items():
         is_off = getattr(run, name, None) is False
         if name in option_names and not is_off and not need.holds(run):
@@ -164,12 +164,12 @@ def _notify_of_unused(run: TrainingArguments, option_names: Collection[str]) -> 
 
 
 def _word(value: Any) -> str:
-    """Return the value of an option that transformers may have made an enumeration."""
+    """Return the value of an option, which transformers may have converted to an Enum member."""
     return str(getattr(value, "value", value))
 
 
 def _try_optimizer_and_schedule(run: TrainingArguments) -> None:
-    """Raise the errors of transformers before anything is written: for a missing package, or options of a schedule."""
+    """Raise transformers' errors for a missing package or options of a schedule before anything is written."""
     transformers.Trainer.get_optimizer_cls_and_kwargs(run)
     # A learning rate that is not given is filled in later (`dcpcse.training.resolve_arguments.fill_recipe`).
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate or 1.0)
@@ -191,11 +191,11 @@ WORKERS_ON_GPU = 2
 """Number of processes that collate the batches of a training on a GPU, for each process that trains."""
 
 FAR = 10.001
-"""Factor by which a learning rate is far from the default. Ten times, without its rounding errors."""
+"""Factor above which a learning rate is far from the default: ten, with a margin for rounding errors."""
 
 
 def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
-    """Set the learning rate and the batch size if they are not given, and say so if the run trains.
+    """Set the learning rate and the batch size if they are not given; log them if the run trains.
 
     Args:
         run: Options of the run, which are changed.
@@ -213,7 +213,7 @@ def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -
 
 
 def _fill(run: TrainingArguments, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Set those of these options that are not given, and return them."""
+    """Set the options of `values` that are not given, and return these."""
     filled = {name: value for name, value in values.items() if getattr(run, name) is None}
     for name, value in filled.items():
         setattr(run, name, value)
@@ -227,9 +227,9 @@ def _words(model: ModelArguments) -> str:
 
 
 def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
-    """Warn if the given options are probably those of another method: a rate far from the recipe, or a folder's name.
+    """Warn if the given options probably belong to another method, by a rate far from the recipe or the folder's name.
 
-    The commands of other public codes name no method, so that they would train the default one.
+    Commands of other public codes do not name a method, so they would train the default one.
 
     Args:
         run: Options of the run.
@@ -256,9 +256,9 @@ def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelA
 
 
 def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | None) -> str | None:
-    """Return the method that the name of the output folder contains, or else a likely one, if none was chosen.
+    """If no method was chosen, return the method in the name of the output folder, or otherwise a likely method.
 
-    Options of prompts choose the default method as well.
+    Options of prompts also choose the default method.
     """
     choosing = {"method", "preset", "tuning", *(field.name for field in fields(PromptOptions))}
     if model.method != ModelArguments.method or choosing & run.given:
@@ -268,7 +268,7 @@ def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | N
 
 
 def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
-    """Set `bf16` if no precision is given, and say so if it is on and the run trains.
+    """Set `bf16` if no precision is given; log a message if it is on and the run trains.
 
     It is on if every process has a GPU with units for bfloat16; all processes must call this function.
 
@@ -278,7 +278,7 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
     """
     if run.bf16 is not None:
         return
-    by_launcher = run.mixed_precision  # that of accelerate launch, unless --fp16 is given
+    by_launcher = run.mixed_precision  # the precision of accelerate launch, unless --fp16 is given
     explicit = by_launcher != "no" or "fp16" in run.given or model.encoder_dtype != ModelArguments.encoder_dtype
     on = by_launcher == "bf16" or not (explicit or all_reduce_max(int(not has_bfloat16_units(run.device))))
     _fill(run, {"bf16": on})
@@ -288,9 +288,9 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
 
 
 def fill_workers(run: TrainingArguments) -> None:
-    """Set the number of processes that collate batches if it is not given, and say so if there are any.
+    """Set the number of processes that collate batches if it is not given; log it if there are any.
 
-    The result does not depend on it.
+    The result does not depend on this number.
     """
     number = WORKERS_ON_GPU if run.trains and run.device.type == "cuda" else 0
     if _fill(run, {"dataloader_num_workers": number}) and number:
@@ -300,7 +300,7 @@ def fill_workers(run: TrainingArguments) -> None:
 def _is_sentence_encoder(model: ModelArguments) -> bool:
     try:
         return is_sentence_encoder(model.model_name_or_path, load_options(model))
-    except UserError:  # an encoder that was built in memory, or one that cannot be loaded, which is reported later
+    except UserError:  # an encoder that was built in memory, or that cannot be loaded, which is reported later
         return False
 
 
@@ -312,11 +312,11 @@ def load_options(model: ModelArguments) -> LoadOptions:
 def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | None:
     """Return the sentence-transformers settings of an encoder; None if it has none.
 
-    A warning reports settings that cannot be reproduced; they count as none.
+    If settings cannot be reproduced, a warning is logged and None is returned.
 
     Args:
         model: Options of the model, which name the encoder.
-        loaded: Whether the encoder is in memory already, where its name need not be that of a folder.
+        loaded: Whether the encoder is already in memory; its name need then not be the name of a folder.
 
     Raises:
         UserError: If the encoder does not exist.
@@ -331,7 +331,7 @@ def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | 
     try:
         folder = SentenceFolder.find(name, options)
         if folder is not None:
-            folder.pooling  # noqa: B018, it is read here, so that its errors are raised here
+            folder.pooling  # noqa: B018, read here, so that its errors are raised here
         return folder
     except UserError as error:
         warn(f"the representation of {name} is not kept: {error}")
@@ -341,7 +341,7 @@ def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | 
 def fill_representation(
     model: ModelArguments, columns: Sequence[str], entry: Entry, folder: SentenceFolder | None
 ) -> ModelArguments:
-    """Return the options with the representation of a sentence encoder, unless another one is chosen.
+    """Return the options with the representation of a sentence encoder, unless another representation is chosen.
 
     A pooler, a template or a head chooses another representation; a method may do so too.
 
@@ -349,7 +349,7 @@ def fill_representation(
         model: Options of the model.
         columns: As in `fill_defaults`.
         entry: As in `fill_defaults`.
-        folder: The settings of the encoder; None for an encoder without any.
+        folder: The settings of the encoder, or None.
     """
     if folder is None:
         return model
@@ -365,7 +365,7 @@ def fill_representation(
 
 
 def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> None:
-    """Say whether a training keeps the representation of its sentence encoder, and warn of each difference.
+    """Log whether a training keeps the representation of its sentence encoder, and warn about differences.
 
     Args:
         model: The model that is trained.

@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a run that have no spelling on a command line; train.py gives none.
+    """Inputs of a run that cannot be given on a command line; train.py has none.
 
     Args:
-        train_data: Python object; None if the option of this name holds a path.
-        eval_pairs: Python object; None if the option of this name holds a path.
-        eval_labels: Python object; None if the option of this name holds a path.
+        train_data: The data as a Python object; None if the option of this name contains a path.
+        eval_pairs: The pairs as a Python object; None if the option of this name contains a path.
+        eval_labels: The labelled texts as a Python object; None if the option of this name contains a path.
         method: A function (backbone, args, columns) → `Method`, or a built `Method`; None if `--method` names a
-            registered one.
+            registered method.
         callbacks: As in transformers' Trainer.
         trainer_class: The class that trains.
-        prints_log: Whether log entries are printed beside the progress bar.
+        prints_log: Whether log entries are printed in addition to the progress bar.
     """
 
     train_data: Any = None
@@ -65,12 +65,12 @@ def run_training(
     option_names: Collection[str],
     inputs: Inputs = Inputs(),
 ) -> Trainer:
-    """Train, evaluate and record as train.py does, and return the trainer.
+    """Train, evaluate and write the records, as in train.py; return the trainer.
 
     Args:
         options: Parsed options.
         option_names: Names of the options that the user has set.
-        inputs: What options cannot hold.
+        inputs: Inputs that are not options.
     """
     _, _, run_args = options
     resolve_arguments(run_args, options[1], option_names)
@@ -115,7 +115,7 @@ def _train_with(
 
 
 def _train_and_evaluate(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask]) -> None:
-    """Train and evaluate if this is requested and not done yet, and report the gain on own data."""
+    """Train and evaluate, if this is requested and not done yet, and report the gain on the user's data."""
     run = trainer.args
     finished = run.trains and _is_finished(trainer)
     if run.trains and not finished:
@@ -152,7 +152,7 @@ def build_trainer(
         model_args: Options of the model.
         data_args: Options of the data.
         run_args: Options of the run.
-        inputs: What options cannot hold.
+        inputs: Inputs that are not options.
         data: The training data.
         dev: The dev evaluation, if there is one.
     """
@@ -259,14 +259,14 @@ def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | 
 def _explain_removal(
     checkpoint: checkpoints.Checkpoint | None, run: TrainingArguments, is_read: Callable[[], bool] = lambda: True
 ) -> contextlib.AbstractContextManager[None]:
-    """Explain the errors of this block if a training in another folder has removed the checkpoint to resume from."""
+    """Explain errors of this block if a training in another folder has removed the checkpoint to resume from."""
     foreign = checkpoint.folder if checkpoint and not checkpoints.is_in(checkpoint.folder, run) else None
     return explain_removal(foreign, is_read)
 
 
 def _report_lost_process(trainer: Trainer, output: Path) -> None:
-    """Report once that another process has ended: in the first process, or in the second if the first has ended."""
-    if number := trainer.stop.number:  # the launcher has noticed it as well and is ending this process
+    """Report once that another process has ended: in the first process or, if that has ended, in the second."""
+    if number := trainer.stop.number:  # the launcher has also noticed it and is ending this process
         raise Interrupted(number)
     reporter = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
     if trainer.args.process_index == reporter:

@@ -19,7 +19,8 @@ Content = TypeVar("Content")
 
 DEV_METRICS = ("pairs_spearman", "pairs_ap", "labels_accuracy", "stsb_spearman", "avg_sts", "sickr_spearman")
 DEV_METRICS += ("avg_transfer",)
-"""If a run does not select its best checkpoint by a dev score, the first available one of these is shown."""
+"""The dev scores of which the first available one is shown if a run does not select its best checkpoint by a dev
+score."""
 
 DEV_PREFIX = "eval_"
 """Prefix of dev metrics in a log."""
@@ -50,12 +51,12 @@ METRIC_TITLES = {
     "accuracy": "accuracy x 100",
     "mean": "nDCG@10 x 100",
 }
-"""Metric of own data, as in `gain.json` → its name in text."""
+"""Metric of user data, as in `gain.json` → its name in text."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The score × 100 of the trained model and of the untouched encoder on own evaluation data.
+    """The score × 100 of the trained model and of the untouched encoder on the user's evaluation data.
 
     Args:
         data: Name of the file or argument.
@@ -80,7 +81,7 @@ class Gain:
 
     @property
     def difference(self) -> float:
-        """The score of the trained model less that of the untouched encoder."""
+        """The difference of the scores, trained model minus untouched encoder."""
         return self.trained - self.untouched
 
     def __str__(self) -> str:
@@ -105,10 +106,10 @@ class Run:
         options: The options of run.yaml.
         metrics: Lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json.
         environment: The environment of each call.
-        end: trainer_state.json in the folder of the run; None until the run has finished once.
-        checkpoint: trainer_state.json of the newest checkpoint.
+        end: The content of trainer_state.json in the folder of the run; None until the run has finished once.
+        checkpoint: The content of trainer_state.json in the newest checkpoint.
         problems: A line about each damaged file.
-        gains: For each set of own evaluation data, the trained model and the untouched encoder.
+        gains: The scores of the trained model and the untouched encoder, for each set of the user's evaluation data.
     """
 
     folder: Path
@@ -135,7 +136,7 @@ class Run:
         return next((state.get("max_steps") for state in (self.end, self.checkpoint) if self._is_of_plan(state)), None)
 
     def _is_of_plan(self, state: Mapping[str, Any] | None) -> bool:
-        """Return whether a state has the number of epochs in run.yaml, which the user may have raised later."""
+        """Return whether a state has the number of epochs in run.yaml, which the user may have increased later."""
         epochs = self.options.get("num_train_epochs")
         return bool(state) and (not is_number(epochs) or state.get("num_train_epochs") == math.ceil(epochs))
 
@@ -163,7 +164,7 @@ class Run:
 
     @property
     def dev_score(self) -> DevScore | None:
-        """The metric that selects the best checkpoint, else the first of `DEV_METRICS`, else any, else None."""
+        """The metric that selects the best checkpoint, or otherwise the first of `DEV_METRICS`, any other, or None."""
         chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
         order = (chosen, *DEV_METRICS, *self.dev_scores)
         return next((self.dev_scores[name] for name in order if name in self.dev_scores), None)
@@ -176,7 +177,7 @@ class Run:
 
     @property
     def commit(self) -> str | None:
-        """The commit of dcpcse that the last call of train.py for this run used; None if it is not recorded."""
+        """The commit of dcpcse in the last call of train.py for this run; None if it is not recorded."""
         return self.environment[-1].get("commit") if self.environment else None
 
 
@@ -207,7 +208,7 @@ def read_run(folder: Path) -> Run:
 
 
 def gains_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Gain, ...]:
-    """Return the gains in the entries of `gain.json`; those of a training that has not ended are left out."""
+    """Return the gains in the entries of `gain.json`, without entries of a training that has not ended."""
     names = ("data", "metric", "representation", "untouched", "trained")
     return tuple(
         Gain(
@@ -222,7 +223,7 @@ def gains_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Gain, ...]:
 
 
 def _newest_state(folder: Path) -> Mapping[str, Any] | None:
-    """Return the state of the newest checkpoint; a running training may remove a listed one for a newer one."""
+    """Return the state of the newest checkpoint, although a running training may remove checkpoints meanwhile."""
     newest = run_files.last_checkpoint(folder)
     while newest:
         try:
@@ -258,7 +259,7 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
 
     Args:
         roots: The folders.
-        on_problem: Called with a message for each unreadable folder.
+        on_problem: A function that is called with a message for each unreadable folder.
 
     Raises:
         UserError: If a root is not a folder.
@@ -275,7 +276,7 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
 def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     def tell(error: OSError) -> None:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(error.filename):
-            return  # a running training has removed a folder since it was listed
+            return  # a running training has removed a listed folder
         on_problem(f"cannot read {error.filename}: {error.strerror}")
 
     for dirpath, folders, files in os.walk(root, onerror=tell):
@@ -296,7 +297,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
     Args:
         folder: The folder of the run.
-        on_problem: Called with a message for each damaged file.
+        on_problem: A function that is called with a message for each damaged file.
     """
     reports = {}
     for path in sorted(folder.glob("*.json")):
@@ -304,8 +305,8 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
             report = run_files.read_scores(path)
         except UserError as error:
             if getattr(error.__cause__, "errno", None) == errno.EFBIG:
-                raise  # not a file of scores, but nobody can tell without reading it
-            if path.is_symlink() or path.exists():  # otherwise it has been removed since it was listed
+                raise  # not a file of scores, which is known only after reading it
+            if path.is_symlink() or path.exists():  # otherwise it was removed after it was listed
                 on_problem(str(error))
             continue
         if report is not None:
@@ -314,7 +315,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
 
 def run_labels(folders: Sequence[Path]) -> list[str]:
-    """Return a label for each folder: the fewest last parts of its path that make all labels different.
+    """Return a label for each folder: the last parts of its path, as many as make all labels different.
 
     Raises UserError if a folder is given twice.
     """

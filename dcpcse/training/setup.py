@@ -1,4 +1,4 @@
-"""Build what a run trains: the method on its encoder, and the collator and dataset that its batches come from."""
+"""Build the parts of a run: the method on its encoder, the collator and the dataset."""
 
 import hashlib
 import json
@@ -83,12 +83,12 @@ _OF_LOADING = ("config_name", "tokenizer_name", "lm_head", "cache_dir", "model_r
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run trains.
+    """The parts of a run.
 
     Args:
         method: The method with its model.
         options: Options of the model with the values that the method fills in.
-        collator: Makes the batches.
+        collator: The collator of the batches.
         dataset: The examples; None without training data.
         made_of: The inputs of the run other than its options and encoder, by the names used in error messages.
     """
@@ -109,7 +109,7 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
         values: `method_options` of `dcpcse.Trainer`.
 
     Raises:
-        UserError: For an encoder or a method of another type, and for an option that is unknown or has no effect.
+        UserError: If the encoder or the method has a wrong type, or if an option is unknown or has no effect.
     """
     known = option_fields().keys() - {"model_name_or_path", "method", "preset", "plugin"}
     if unknown := next((name for name in values if name not in known), None):
@@ -128,10 +128,10 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
 
 
 def options_of_built(model: Any, method: Method, option_names: Collection[str]) -> ModelArguments:
-    """Return the options that a built method was made from.
+    """Return the options from which a built method was made.
 
     Args:
-        model: The encoder that was given beside the method, which must be None.
+        model: The encoder that was given in addition to the method; it must be None.
         method: The built method.
         option_names: Names of the options of a model that were given.
 
@@ -174,10 +174,10 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
 def open_train_dataset(
     data: Any, args: ModelArguments, *, refresh: bool = False, name: str = "train_dataset"
 ) -> TrainingData | None:
-    """Return training data, read from a path or a Python object unless they are read already; None for None.
+    """Return training data, which are read from a path or a Python object unless they are already read; None for None.
 
     Args:
-        data: The path or object.
+        data: The path or object, or None.
         args: Options of the model, with the folder of the cache and the kind of positives.
         refresh: Read a file again even if it is cached.
         name: Name of an object in messages.
@@ -207,7 +207,7 @@ def build(
         data: The training data; None if the run does not train.
 
     Raises:
-        UserError: If they do not fit.
+        UserError: If they do not fit together.
     """
     columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
     entry = None if isinstance(method, Method) else find_method(method)[1]
@@ -268,7 +268,7 @@ def build(
 def load_encoder(args: ModelArguments) -> Backbone:
     """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it.
 
-    Of a checkpoint of other code, the encoder alone is taken, and a warning names the other parts.
+    Of a checkpoint of other code, only the encoder is used, and a warning names the other parts.
     """
     options = load_options(args)
     backbone = load_backbone(
@@ -285,7 +285,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
 
 
 def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args: ModelArguments) -> dict[str, Guide]:
-    """Return the guides by name; those that are given by their source are loaded."""
+    """Return the guides by name; guides that are given as a source are loaded."""
     how = EncoderArguments(device="cpu", cache_dir=args.cache_dir, use_auth_token=args.use_auth_token)
     loaded = {}
     for name, guide in guides.items():
@@ -298,7 +298,7 @@ def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args
 
 
 def _unchanged(backbone: Backbone) -> Backbone:
-    """Return a loaded encoder. Raises UserError if its weights have changed since, as by an earlier training."""
+    """Return a loaded encoder. Raises UserError if its weights have changed since it was loaded."""
     source = backbone.source
     current = EncoderSource.of(backbone.model, source.name_or_path, source.revision, source.weights_file)
     if current.fingerprint != source.fingerprint:
@@ -358,7 +358,7 @@ def _made_of(
 
 
 def _described(method: Method) -> str:
-    """Return the views and terms of a built method, whose code is not known, in one line."""
+    """Describe in one line the views and terms of a built method, whose code is not known."""
     views = ", ".join(f"{view.name} of {view.column}" for view in method.views)
     terms = ", ".join(f"{term.weight:g} {name} ({type(term.loss).__name__})" for name, term in method.terms.items())
     return f"views {views}; terms {terms}"
@@ -375,10 +375,10 @@ def resolved(
         run: Options of the run.
         option_names: Names of the options that the user has set.
     """
-    # Only those of transformers' hundred options are kept that were given or are always recorded.
+    # Of transformers' hundred options, only options that were given or are always recorded are kept.
     values = {name: value for name, value in run.to_dict().items() if name in option_names or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **values, "output_dir": run.output_dir, "do_train": run.trains}
-    # A run that replays the file would report each of them as an option without effect.
+    # A run with this file would report each of them as an option without effect.
     unused = {name for name, need in NEEDS.items() if name not in option_names and not need.holds(run)}
     return {
         name: value

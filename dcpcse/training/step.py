@@ -136,14 +136,14 @@ class TrainingStep(nn.Module):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
     ) -> None:
-        """Recompute activations in the backward pass, including those of the prompts.
+        """Recompute activations in the backward pass, including the activations of the prompts.
 
         Args:
             activation_checkpointing_kwargs: As in transformers.
             others: As in transformers.
 
         Raises:
-            UserError: For reentrant checkpointing, which computes no gradients after frozen embeddings.
+            UserError: If checkpointing is reentrant, since it computes no gradients after frozen embeddings.
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):

@@ -98,14 +98,15 @@ class Trainer(HookedTrainer):
         model: An encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
         method: The name of a registered method; a function (backbone, args, columns) → `Method`, which need not be
             registered and gives the method its name; or a built `Method`. None: dcpcse.
-        args: Our `TrainingArguments`, in which options that are not given are filled in; or those of transformers, of
-            which all values are taken. The object stays as it is: `trainer.args` is a copy, with what was filled in.
+        args: `dcpcse.TrainingArguments`, in which options that are not given are filled in, or transformers'
+            `TrainingArguments`, whose values are all used. The object is not changed: `trainer.args` is a copy with
+            the values that were filled in.
         train_dataset: Sentences, pairs, triples or sentences with classes in any form that
             `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only
             evaluates.
         eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
             files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
-            NAME_METRIC. None is no evaluation.
+            NAME_METRIC. None: no evaluation.
         callbacks: As in transformers.
         compute_metrics: Function of a `transformers.EvalPrediction` that returns a dict of numbers. For each set of
             evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy
@@ -115,10 +116,10 @@ class Trainer(HookedTrainer):
             roles (`anchor`, `positive`, …) and must return what `ViewCollator` returns.
         optimizers: As in transformers.
         max_seq_length: Maximum number of tokens of a training sentence.
-        pad_to_max_length: Pad every batch to this length.
+        pad_to_max_length: Whether to pad every batch to this length.
         eval_data_dir: Folder with the files of tasks that `eval_dataset` names.
         custom_eval_data: Whether these files may differ from the official sizes.
-        options: All options of the model and of the data as objects, instead of the four arguments before and of
+        options: All options of the model and of the data as objects, which replace the four preceding arguments and
             `method_options`.
         method_options: Options of the model and of the method, by the names that `train.py --help all` lists, such as
             `temp=0.05`.
@@ -127,7 +128,7 @@ class Trainer(HookedTrainer):
         method: The method, with its losses and views.
         model_options: The options of the method, with the values that it fills in.
         run_options: All options, as checkpoints record them.
-        made_of: What else identifies the run when it is resumed, such as a digest of the training data.
+        made_of: Further facts that identify the run when it is resumed, such as a digest of the training data.
 
     Raises:
         UserError: If an argument is not allowed, or if parts do not fit together.
@@ -218,7 +219,7 @@ class Trainer(HookedTrainer):
         self.add_callback(AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
         self.stop = DeferredSignal()
-        self.is_prepared = False  # set by `run_training`, which has checked and prepared the output folder
+        self.is_prepared = False  # set by `run_training`, which has already checked and prepared the output folder
         self.resumed_from: Path | None = None
         self._term_sums: dict[str, Tensor] = {}
         self._metric_sums: dict[str, Tensor] = {}
@@ -235,7 +236,7 @@ class Trainer(HookedTrainer):
         self._rates: dict[str, float] = {}
 
     def _require_supported(self, args: TrainingArguments, optimizers: Sequence[Any]) -> None:
-        """Raise UserError for options that a call of the constructor cannot have."""
+        """Raise UserError for options that the constructor does not support."""
         if args.push_to_hub:
             raise UserError(
                 f"{spell('push_to_hub', True)} pushes a finished run of a training; push a folder with dcpcse hub push"
@@ -251,18 +252,18 @@ class Trainer(HookedTrainer):
         return self.method.model
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as transformers does, and return the number of steps, the mean loss and the metrics of the training.
+        """Train as in transformers, and return the number of steps, the mean loss and the metrics of the training.
 
         If `prepack` is set, the frozen weights are prepacked for the CPU.
 
         Args:
-            resume_from_checkpoint: A folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`;
-                None is the option of this name. A checkpoint of the last step is only restored; the metrics are then
+            resume_from_checkpoint: A folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`.
+                None: the option of this name. A checkpoint of the last step is only loaded, and the metrics are then
                 empty.
 
         Raises:
-            UserError: If the run differs from the one that wrote the checkpoint, as train.py does, or if `output_dir`
-                contains an earlier run that is neither resumed nor replaced (`overwrite_output_dir`).
+            UserError: If the run differs from the run that wrote the checkpoint, or if `output_dir` contains an
+                earlier run that is neither resumed nor replaced (`overwrite_output_dir`).
         """
         if self.train_dataset is None:
             raise UserError("train_dataset is missing; give training data")
@@ -299,7 +300,7 @@ class Trainer(HookedTrainer):
         return None
 
     def require_resumable(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Raise UserError unless a run like this one, with the same inputs, wrote the checkpoint."""
+        """Raise UserError unless the checkpoint was written by a run with the same options and inputs."""
         checkpoint.require_same(self.run_options, self.made_of, self.method)
         if self.args.load_best_model_at_end:
             checkpoint.require_best(Path(self.args.output_dir))
@@ -320,7 +321,7 @@ class Trainer(HookedTrainer):
         cast = nn.ModuleList([self.sentence_encoder, self.step_module.losses])
         self.resumed_from = resume_from_checkpoint and Path(resume_from_checkpoint)
         self._set_loss_sum(0.0)
-        # What was drawn since the constructor has no effect, and every process draws other dropout masks.
+        # Random numbers drawn since the constructor have no effect, and every process draws different dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
         start = self.args.eval_on_start
         # transformers deletes checkpoints in place, even the last one, so `_save_checkpoint` deletes old ones instead.
@@ -328,7 +329,7 @@ class Trainer(HookedTrainer):
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
             half = None if compiled else half
-            # Denoising subtracts vectors that can be nearly equal, for which autocast keeps more digits.
+            # Denoising subtracts vectors that can be nearly equal; autocast keeps more of their digits.
             whole = half == torch.bfloat16 and not self.sentence_encoder.denoising.training
             if whole and any(frozen_stacks(cast)):
                 notify("frozen layers are computed in bfloat16 by kernels")
@@ -341,7 +342,7 @@ class Trainer(HookedTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Return a loader that gives each row of an epoch to exactly one process.
 
-        The loader of accelerate would repeat rows to fill up the last step.
+        accelerate's loader would repeat rows to fill up the last step.
         """
         loader, args = super().get_train_dataloader(), self.args
         self._tokenize_ahead()
@@ -355,9 +356,10 @@ class Trainer(HookedTrainer):
         return loader
 
     def _tokenize_ahead(self) -> None:
-        """Tokenise all sentences of the training data, or open the file in which this was stored, if it is worth it.
+        """Tokenise all sentences of the training data, or open the file with their token ids, if this saves time.
 
-        It is if the run reads as many examples as the data have. A data collator of the user's gets the texts.
+        It saves time if the run reads at least as many examples as the data have. A data collator of the user gets the
+        texts.
         """
         collator, dataset, args = self.data_collator, self.train_dataset, self.args
         rows = args.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -374,7 +376,7 @@ class Trainer(HookedTrainer):
             )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser as transformers does, and give the method's groups their learning rates."""
+        """Create the optimiser as in transformers, and set the learning rates of the method's groups."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if is_new:
@@ -384,7 +386,7 @@ class Trainer(HookedTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Create the learning rate schedule as transformers does, with the warm-ups of the method's groups.
+        """Create the learning rate schedule as in transformers, with the warm-ups of the method's groups.
 
         Args:
             num_training_steps: Number of optimiser steps.
@@ -408,7 +410,7 @@ class Trainer(HookedTrainer):
         Args:
             model: The `TrainingStep`, which may be wrapped.
             inputs: A batch of the collator.
-            return_outputs: Also return the unweighted terms by name.
+            return_outputs: Whether to return the unweighted terms by name too.
             num_items_in_batch: Not used.
         """
         terms = model(**inputs)
@@ -463,7 +465,7 @@ class Trainer(HookedTrainer):
             self._add_metrics(per_row_losses(self.step_module.losses))
             return terms
 
-        # The first pass bypasses the module that accelerate has wrapped in autocast.
+        # The first pass does not use the module that accelerate has wrapped in autocast.
         chunk, precision = self.args.gradient_cache_chunk, self.accelerator.autocast
         terms = run_in_chunks(self.step_module, inputs, chunk, weights, run, precision)
         self._keep_terms(terms)
@@ -496,7 +498,7 @@ class Trainer(HookedTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a log entry. To an entry with `loss`, add mean terms, mean metrics and scheduled weights.
 
-        In the entry at the end, `train_loss` becomes the mean over all steps of the run, including those before a
+        In the last entry, `train_loss` becomes the mean over all steps of the run, including the steps before a
         resume.
 
         Args:
@@ -522,9 +524,9 @@ class Trainer(HookedTrainer):
         All processes encode and receive the scores of the main process, so that they agree on the best step.
 
         Args:
-            eval_dataset: Data as in the constructor, which replace those given there.
+            eval_dataset: Data as in the constructor, which replace the data given there.
             ignore_keys: Not used.
-            metric_key_prefix: First part of the names of the metrics, before an underscore.
+            metric_key_prefix: Prefix of the names of the metrics, before an underscore.
 
         Raises:
             UserError: If there are no data.
@@ -546,7 +548,7 @@ class Trainer(HookedTrainer):
         return metrics
 
     def _require_best_metric(self, scores: Mapping[str, float]) -> None:
-        """Take the first score as `metric_for_best_model` if none is given; raise UserError if it is not computed."""
+        """Use the first score as `metric_for_best_model` if none is given; raise UserError if it is not computed."""
         asked = self.args.metric_for_best_model
         if asked == "loss" and "loss" not in scores:  # transformers' default, which no evaluation computes here
             self.args.metric_for_best_model, self.args.greater_is_better = next(iter(scores)), True
@@ -566,13 +568,13 @@ class Trainer(HookedTrainer):
         raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse hub push FOLDER ORG/NAME")
 
     def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
-        """Write the model card to README.md in `output_dir`, as `dcpcse hub card` does.
+        """Write the model card to README.md in `output_dir`, as in `dcpcse hub card`.
 
-        It describes the model that `output_dir` contains, or else the model as it is now.
+        It describes the model in `output_dir` or, if there is none, the current model.
 
         Args:
             model_name: Name of the model. None: the name of this folder.
-            others: What transformers' card has and ours has not; a warning names it.
+            others: Arguments of transformers' card that this card does not have; a warning names them.
         """
         if unused := [name for name, value in others.items() if value is not None]:
             warn(f"create_model_card: {', '.join(unused)} cannot be given here; add it to {CARD}")
@@ -594,12 +596,18 @@ class Trainer(HookedTrainer):
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
 
     def _set_loss_sum(self, value: float, unknown_until: int = 0) -> None:
-        """Set the sum of the losses of all steps after step `unknown_until`. It is on the device, and read seldom."""
+        """Set the sum of the losses of all steps after step `unknown_until`.
+
+        The sum is on the device and rarely read.
+        """
         dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
         self._loss_sum, self._unknown_until = torch.tensor(value, dtype=dtype, device=self.args.device), unknown_until
 
     def _add_loss(self, loss: Tensor) -> None:
-        """Add the loss of a pass to the sum; with `--logging_nan_inf_filter`, the mean so far if it is not finite."""
+        """Add the loss of a pass to the sum.
+
+        With `--logging_nan_inf_filter`, the mean so far replaces a loss that is not finite.
+        """
         if self.args.logging_nan_inf_filter:
             so_far = self._loss_sum / max(self.state.global_step - self._unknown_until, 1)
             loss = torch.where(loss.isfinite(), loss, so_far)
@@ -610,7 +618,8 @@ class Trainer(HookedTrainer):
         return self.accelerator.reduce(self._loss_sum, reduction="mean").item()
 
     def _mean_loss(self) -> float:
-        """Return the mean loss over all steps of the run, or those after a resume if the losses before are unknown."""
+        """Return the mean loss over all steps of the run, or over steps after a resume if earlier losses are
+        unknown."""
         if self._unknown_until:
             logger.warning(
                 "train_loss is the mean over the steps after step %d: %s, of an earlier version, does not record the "
@@ -632,7 +641,7 @@ class Trainer(HookedTrainer):
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
     def _drain_counts(self) -> dict[str, float]:
-        """Return the mean of each metric since the last log line; metrics without items are left out."""
+        """Return the mean of each metric since the last log entry; metrics without items are left out."""
         names, counts = list(self._metric_sums), list(self._metric_sums.values())
         self._metric_sums = {}
         if not counts:
@@ -647,7 +656,7 @@ class Trainer(HookedTrainer):
         return dict(zip(figures, means.tolist(), strict=True))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model as transformers does.
+        """Save the model as in transformers.
 
         Args:
             output_dir: The folder. None: `output_dir` of the options.
@@ -660,7 +669,7 @@ class Trainer(HookedTrainer):
         super().save_model(output_dir, _internal_call)
 
     def restore(self, folder: Path) -> None:
-        """Load model and state from the checkpoint of a run's last step."""
+        """Load the model and the state from the checkpoint of the last step of a run."""
         self.load_checkpoint(folder)
         self.state = TrainerState.load_from_json(str(folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
@@ -681,7 +690,9 @@ class Trainer(HookedTrainer):
             self.state.save_to_json(str(aside / STATE))
             for name, text in texts.items():
                 write_atomic(aside / name, text)
-            (Path(self.args.output_dir) / EVAL_RESULTS).unlink(missing_ok=True)  # it belongs to an earlier result
+            (Path(self.args.output_dir) / EVAL_RESULTS).unlink(
+                missing_ok=True
+            )  # the file belongs to an earlier result
         if self.args.load_best_model_at_end and self._limit == 1 and self.state.best_global_step:
             for step, path in checkpoints_in(Path(self.args.output_dir)).items():
                 if self.state.best_global_step != step <= self.state.global_step:
@@ -722,13 +733,13 @@ class Trainer(HookedTrainer):
         self.state.save_to_json(str(folder / STATE))
 
     def after_step_is_saved(self) -> None:
-        """Stop if a signal has come, once an epoch's last step has been evaluated."""
+        """Stop if a signal was received; after the last step of an epoch, only once the evaluation is done."""
         ends_epoch = float(self.state.epoch).is_integer()
         if self.state.global_step < self.state.max_steps and self.epoch_is_over == ends_epoch:
             self._stop_if_signalled()
 
     def _stop_if_signalled(self) -> None:
-        """If any process has received a signal, save a checkpoint unless this step has one, and stop all processes."""
+        """If a process has received a signal, save a checkpoint (unless this step has one) and stop all processes."""
         number = all_reduce_max(self.stop.number)
         if not number:
             return

@@ -28,7 +28,7 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
 
     Args:
         data: The training data.
-        rows: Number of examples, which differs from the number of rows of the data with --positive next.
+        rows: Number of examples; with --positive next, it differs from the number of rows of the data.
         run: Options of the run.
     """
     batch = run.per_device_train_batch_size * run.world_size
@@ -58,11 +58,11 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
 
 
 def require_following(data: TrainingData, examples: int) -> None:
-    """Raise UserError if --positive next finds fewer than two lines with a following line, of which pairs are made.
+    """Raise UserError if --positive next, which makes pairs of a line and the next line, finds fewer than two pairs.
 
     Args:
         data: The training data.
-        examples: Number of lines that are followed by another one.
+        examples: Number of lines that are followed by another line.
     """
     if examples < 2:
         unit, lines = data.unit, len(data.dataset)
@@ -99,7 +99,7 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
         for problem, rows in problems.items()
         if rows.count
     ]
-    if not counts and 2 * stats.pairs >= stats.rows * (stats.rows - 1):  # a column that is no sentence of the pair
+    if not counts and 2 * stats.pairs >= stats.rows * (stats.rows - 1):  # a column that is not a sentence of the pair
         counts = ["any two have the same anchor or the same positive"]
     most = "up to " if len(data.roles.positives) > 1 else ""  # not all of them are drawn
     share = f"; {most}{100 * stats.share(batch):.1f} % of batches of {batch} contain a false negative"
@@ -114,7 +114,7 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
 
 
 def warn_of_columns(data: TrainingData) -> None:
-    """Log a warning for each column of the data that is probably not what it is taken for."""
+    """Log a warning for each column of the data that is probably misread."""
     for problem in data.problems:
         warn(f"{data.name}: {problem}")
 
@@ -158,7 +158,7 @@ def require_classes(data: TrainingData) -> None:
 
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
-    """Raise UserError if false negatives are known, by classes or by a guide, and a loss does not leave them out.
+    """Raise UserError if there are classes or a guide to find false negatives, and a loss does not leave them out.
 
     Args:
         method: The method.
@@ -179,7 +179,7 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if --loss_chunk is given and a loss that compares rows does not use it, or there is none.
+    """Raise UserError if --loss_chunk is given and no loss compares rows, or such a loss does not support it.
 
     Args:
         method: The method.
@@ -232,11 +232,11 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
 
 
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect.
+    """Raise UserError if the data cannot be used for training; also report duplicate rows and options without effect.
 
     Args:
         data: The training data.
-        examples: Number of training examples that are made of the data.
+        examples: Number of training examples that are made from the data.
         model: Options of the model.
         run: Options of the run.
     """
@@ -329,7 +329,7 @@ def require_fits(method: Method, data: DataArguments) -> None:
 
 
 def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: TrainingArguments) -> None:
-    """Raise UserError if persistent workers would repeat what is drawn in the first epoch.
+    """Raise UserError if persistent workers would repeat the random draws of the first epoch.
 
     Args:
         method: The method.
@@ -377,7 +377,7 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
 
 
 def require_recomputable(method: Method, run: TrainingArguments) -> None:
-    """Raise OptionError if activations are to be recomputed and transformers cannot do so for this encoder.
+    """Raise OptionError if activations should be recomputed and transformers does not support this for the encoder.
 
     Args:
         method: The method.
@@ -390,7 +390,7 @@ def require_recomputable(method: Method, run: TrainingArguments) -> None:
 
 
 def require_warmups(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if a group of parameters has a warm-up of its own and the schedule cannot have one.
+    """Raise UserError if a group of parameters has a separate warm-up and the schedule does not support one.
 
     Args:
         method: The method.

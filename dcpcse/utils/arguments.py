@@ -1,7 +1,7 @@
-"""Checks of the arguments that functions of the Python interface take, where a wrong one would change the result.
+"""Checks of arguments of the Python interface, where a wrong argument would silently change the result.
 
-A string "no" would count as true, iterating over a table yields the names of its columns, and an empty path is the
-current folder. What Python, numpy or torch refuse themselves is left to them.
+The string "no", for example, would count as true, iterating over a table yields its column names, and an empty path is
+the current folder. Arguments for which Python, numpy or torch raise errors are not checked.
 """
 
 import functools
@@ -36,7 +36,7 @@ def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def keyword_names(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters of a function, those of `**options: Unpack[TypedDict]` included."""
+    """Return the names of the parameters of a function, including the keys of `**options: Unpack[TypedDict]`."""
     names = []
     for name, parameter in inspect.signature(function).parameters.items():
         typed = get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ()
@@ -50,14 +50,14 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeErro
     Args:
         function: Name of the function.
         name: Name of the argument.
-        known: Names of its arguments.
+        known: Names of the arguments of the function.
     """
     hint = did_you_mean(name, known)
     return TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint and '; ' + hint}")
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return an integer of any type, also of numpy, that is not a truth value and within limits.
+    """Return an integer of any type, such as numpy's, within limits; raise UserError for anything else.
 
     Args:
         name: Name of the argument, for messages.
@@ -75,7 +75,7 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
 
 
 def whole_numbers(name: str, value: Any) -> list[int]:
-    """Return whole numbers as a list of them; a single one is a list of one.
+    """Return whole numbers as a list; a single number becomes a list of one.
 
     Args:
         name: Name of the argument, for messages.
@@ -85,7 +85,7 @@ def whole_numbers(name: str, value: Any) -> list[int]:
 
 
 def numbers(name: str, value: Any) -> list[float]:
-    """Return finite real numbers as a list of them; a single one is a list of one.
+    """Return finite real numbers as a list; a single number becomes a list of one.
 
     Args:
         name: Name of the argument, for messages.
@@ -99,7 +99,7 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
-    """Return a finite real number, also of numpy, that is not a truth value and within limits.
+    """Return a finite real number of any type, such as numpy's, within limits; raise UserError for anything else.
 
     Args:
         name: Name of the argument, for messages.
@@ -109,7 +109,7 @@ def number(name: str, value: Any, least: float | None = None, most: float | None
     """
     try:
         finite = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
-    except OverflowError:  # an integer beyond all floating-point numbers
+    except OverflowError:  # an integer larger than all floating-point numbers
         finite = False
     if not finite:
         raise _invalid(name, value, ", ".join(filter(None, ["a number", _limits(least, most)])))
@@ -117,7 +117,7 @@ def number(name: str, value: Any, least: float | None = None, most: float | None
 
 
 def truth_value(name: str, value: Any) -> bool:
-    """Return True or False; other values, such as "no", would count as true without being so.
+    """Return True or False; raise UserError for other values, since "no", for example, would count as true.
 
     Args:
         name: Name of the argument, for messages.
@@ -141,7 +141,7 @@ def string(name: str, value: Any) -> str:
 
 
 def list_of_strings(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of strings and paths as a list of strings; a single one is a list of one.
+    """Return a list or tuple of strings and paths as a list of strings; a single string becomes a list of one.
 
     Args:
         name: Name of the argument, for messages.
@@ -164,7 +164,7 @@ def location(name: str, value: Any) -> str:
 
 
 def list_of_locations(name: str, value: Any) -> list[str]:
-    """Return a list or tuple of paths and names as strings, each as `location` returns it.
+    """Return a list or tuple of paths and names as a list of strings, each converted by `location`.
 
     Args:
         name: Name of the argument, for messages.
@@ -174,7 +174,7 @@ def list_of_locations(name: str, value: Any) -> list[str]:
 
 
 def path(name: str, value: Any) -> str | Path:
-    """Return a path that is not empty: a string or an object such as `pathlib.Path`, but no bytes.
+    """Return a path, given as a string or an object such as `pathlib.Path`; raise UserError for empty paths and bytes.
 
     The home folder replaces `~` or `~USER` at its start.
 
@@ -184,12 +184,13 @@ def path(name: str, value: Any) -> str | Path:
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
         raise _invalid(name, value, "a path, as a string or pathlib.Path")
-    text = os.path.expanduser(text)  # unlike Path.expanduser, it keeps a `~USER` that does not exist
+    text = os.path.expanduser(text)  # unlike Path.expanduser, this keeps a `~USER` that does not exist
     return Path(text) if isinstance(value, Path) else text
 
 
 def encoder(value: Any) -> Any:
-    """Return an object with a method `encode`, such as a `SentenceEncoder`, but no string, which has one too."""
+    """Return an object with a method `encode`, such as a `SentenceEncoder`; raise UserError for others, also
+    strings."""
     if isinstance(value, str | type) or not callable(getattr(value, "encode", None)):
         raise _invalid("model", value, "an object with encode(sentences, batch_size=...), such as dcpcse.load(folder)")
     return value
@@ -202,9 +203,9 @@ def strings(
 
     Args:
         value: The list.
-        takes: What is taken, for messages.
-        item: What one string of the list is, for messages.
-        is_a: What each item must be, for messages.
+        takes: The beginning of messages, such as "encode takes a list of sentences".
+        item: The word for one string of the list, for messages.
+        is_a: The required type of an item, for messages.
 
     Raises:
         UserError: For a single string, a table, a set, a mapping or an iterator, for an item that is not a string, and
@@ -213,7 +214,9 @@ def strings(
     kind, shape = type(value).__name__, getattr(value, "shape", None)
     if isinstance(value, str):
         raise UserError(f"{takes} but got a single string; write encode([text])")
-    if hasattr(value, "columns") or hasattr(value, "column_names"):  # iterating over it may yield names of columns
+    if hasattr(value, "columns") or hasattr(
+        value, "column_names"
+    ):  # iterating over a table may yield names of columns
         raise UserError(f'{takes}, not a {kind} (a table); give one column: table["column"].tolist()')
     ordered = all(hasattr(value, method) for method in ("__getitem__", "__len__", "__iter__"))
     if not ordered or isinstance(value, Mapping | bytes | bytearray):
@@ -245,7 +248,7 @@ def matrix(name: str, value: Any) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise UserError(f"{name} of dtype {array.dtype}; give real numbers, such as float32")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        with np.errstate(over="ignore"):  # too large values become infinite, which the caller refuses
+        with np.errstate(over="ignore"):  # too large values become infinite; the caller raises an error for these
             return array.astype(np.float64)
     return array
 

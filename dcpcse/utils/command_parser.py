@@ -22,15 +22,15 @@ MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
 
 
 def as_text(word: str) -> str:
-    """Return the word unchanged: the type of arguments that are texts, in which `~` is not the home folder."""
+    """Return the word unchanged. This is the type of arguments that are texts, in which `~` is not the home folder."""
     return word
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """A formatter that appends a default to help texts that do not state it, and hides the spelling --a-b of --a_b."""
+    """A formatter that adds missing defaults to help texts, and hides the spelling --a-b of --a_b."""
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        """Add a usage that names the required arguments only."""
+        """Add a usage that only names the required arguments."""
         if usage is None:
             words = ["%(prog)s"]
             for action in actions:
@@ -62,7 +62,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that raises UserError with one line, which suggests the most similar option or choice.
+    """An argument parser that raises UserError; its one-line message suggests the most similar option or choice.
 
     Args:
         args: As in argparse.
@@ -78,7 +78,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*args, epilog=epilog, **kwargs)
         self.unsupported = unsupported or {}
         self.takes_model = False
-        # argparse would take the values -1e-3 and -inf for options.
+        # argparse would read the values -1e-3 and -inf as options.
         self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")
 
     def add_model(self, name: str = "model", help: str = MODEL_HELP, **kwargs: Any) -> None:
@@ -86,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
 
         Args:
             name: Name of the argument.
-            help: Its help.
+            help: The help text.
             kwargs: As in `add_argument`.
         """
         self.takes_model = True
@@ -100,7 +100,7 @@ class CommandParser(argparse.ArgumentParser):
             raise UserError(f"{_name(action)} {value}: unknown; {choose_from(value, action.choices)}")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.nargs == "+" and action.type in (int, float):  # numbers may be separated by blanks or commas
+        if action.nargs == "+" and action.type in (int, float):  # numbers may be separated by spaces or commas
             arg_strings = [part for text in arg_strings for part in text.split(",")]
         return super()._get_values(action, arg_strings)
 
@@ -114,17 +114,17 @@ class CommandParser(argparse.ArgumentParser):
             return super()._get_value(action, text)
         except ValueError as error:
             raise UserError(f"{_name(action)} {text}: must be {error}") from None
-        except argparse.ArgumentError as error:  # argparse itself would name all spellings of the option
+        except argparse.ArgumentError as error:  # argparse would name all spellings of the option
             raise UserError(f"{_name(action)} {text}: {error.message}") from None
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Parse as argparse does. Raises UserError for unknown arguments."""
+        """Parse as in argparse. Raises UserError for unknown arguments."""
         parsed, left = self.parse_known_args(args, namespace)
         self.refuse_unknown(left)
         return parsed
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, but report empty values and unknown options before all other errors."""
+        """Parse as in argparse, but report empty values and unknown options before all other errors."""
         words = list(sys.argv[1:] if args is None else args)
         words = _model_first(words) if self.takes_model else words
         _refuse_empty(words, {name for name, action in self._option_string_actions.items() if action.type is as_text})
@@ -163,7 +163,7 @@ def names_model(word: str) -> bool:
 
 
 def _model_first(words: Sequence[str]) -> list[str]:
-    """Return the words with the value of `--model_name_or_path` as the first one, which is positional."""
+    """Return the words with the value of `--model_name_or_path` in first place, as a positional argument."""
     others, models = [], []
     for word in (rest := iter(words)):
         if names_model(word):
@@ -184,7 +184,8 @@ def _options(words: Sequence[str]) -> list[str]:
 def _refuse_empty(words: Sequence[str], texts: Collection[str]) -> None:
     """Raise UserError for an empty or blank value, such as the value of an unset shell variable.
 
-    texts: options whose values are texts, which may be empty.
+    Args:
+        texts: Options whose values are texts, which may be empty.
     """
     for before, word in zip(["", *words], words, strict=False):
         if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
@@ -218,7 +219,11 @@ class Parser(CommandParser, DataclassParser):
             self.add_argument("-h", "--help", action=_HelpAction)
 
     def _group(self, options: Mapping[str, Sequence[str]]) -> list[Any]:
-        """Move options to new groups that precede all others, and return the new groups. options: heading → names."""
+        """Move options to new groups that precede all others, and return the new groups.
+
+        Args:
+            options: Heading → names.
+        """
         others, moved = list(self._action_groups), []
         for heading, names in options.items():
             moved.append(self.add_argument_group(heading))
@@ -252,7 +257,7 @@ class Parser(CommandParser, DataclassParser):
     def given_by_name(
         self, options: Mapping[str, Any], translate: Callable[[list[str]], list[str]] = list
     ) -> dict[str, Any]:
-        """Return the options of a file or preset, parsed and checked like those of a command line.
+        """Return the options of a file or preset, parsed and checked like options of a command line.
 
         Args:
             options: Option → value.
@@ -267,7 +272,7 @@ class Parser(CommandParser, DataclassParser):
         return self.given(translate([word for name, value in options.items() for word in _as_words(name, value)]))
 
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
-        """Return the dataclasses, and a namespace of all other arguments.
+        """Parse words; return the dataclasses, and a namespace with all other arguments.
 
         Args:
             argv: The words of the command line.
@@ -310,7 +315,7 @@ class _HelpAction(argparse.Action):
 
 
 def build_dataclass(kind: type, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass from those given options that are its fields.
+    """Build a dataclass from the given options that are its fields.
 
     Args:
         kind: The dataclass.

@@ -19,7 +19,7 @@ def print_result(text: str, end: str = "\n") -> None:
 
     Args:
         text: The output.
-        end: What follows it.
+        end: The text that is printed after it.
     """
     print(f"{printable(text)}{end}", end="")  # in one piece, since the processes of a run share the terminal
 
@@ -35,16 +35,16 @@ def notify(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Log a line for the user about a possible mistake, or a value that was not given and that changes the result.
+    """Log a line for the user about a possible mistake, or about a default value that changes the result.
 
-    Python shows warnings where no logging is set up, unlike the lines of `notify`.
+    Without logging set up, Python still shows warnings, unlike the lines of `notify`.
     """
     logger.warning(line)
 
 
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
-    """Escape control characters in all that this process writes to stdout and stderr, also by other libraries.
+    """Escape control characters in everything that this process and its libraries write to stdout and stderr.
 
     Characters that the encoding of the terminal lacks are escaped as well. Output to a closed stream (`>&-`) is
     discarded.
@@ -53,7 +53,7 @@ def printable_output() -> Iterator[None]:
     for name in ("stdout", "stderr"):
         stream = before[name == "stderr"] or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, open until the end
         setattr(sys, name, _PrintableStream(stream))
-        for handler in _handlers():  # of libraries that were imported before
+        for handler in _handlers():  # for libraries that were imported before
             if getattr(handler, "stream", None) is stream:
                 handler.setStream(getattr(sys, name))
     try:
@@ -70,10 +70,10 @@ def _handlers() -> Iterator[logging.Handler]:
 
 
 class _PrintableStream:
-    """A text stream that escapes control characters as in JSON; all other attributes are those of the given stream.
+    """A text stream that escapes control characters as in JSON and otherwise behaves like the given stream.
 
     A progress bar begins a piece of output with movements of the cursor (to the start of the line, a line up or down),
-    and a name that it shows follows them. Movements at the start of a piece are therefore written as they are.
+    before any name that it shows. Movements at the start of a piece are therefore not escaped.
     """
 
     _MOVEMENTS = re.compile("(\n|\x1b\\[A)*\r?")

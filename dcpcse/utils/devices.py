@@ -36,10 +36,13 @@ MovableT = TypeVar("MovableT", bound=Movable)
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """Return the given device; the default is cuda if available, else cpu. Raises UserError if it is unavailable."""
+    """Return the given device; by default cuda if available, otherwise cpu.
+
+    Raises UserError if it is not available.
+    """
     try:
         if isinstance(device, bool) or not isinstance(device, str | int | torch.device | None):
-            raise TypeError  # torch would take True as the number of a GPU
+            raise TypeError  # torch would read True as the number of a GPU
         picked = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
         torch.empty(0, device=picked)
         if picked.type == "meta":
@@ -52,14 +55,14 @@ def pick_device(device: str | torch.device | None) -> torch.device:
 
 
 def has_bfloat16_units(device: torch.device) -> bool:
-    """Return whether a device is a GPU with units for bfloat16; others emulate it, which is slow."""
+    """Return whether a device is a GPU with bfloat16 units; other devices emulate bfloat16, which is slow."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def send(movable: MovableT, device: torch.device) -> MovableT:
     """Return a copy of CPU tensors on a device, without waiting for a GPU; on a CPU, the tensors themselves.
 
-    A GPU copies from pinned memory when it gets there. From other memory, the host would copy, and wait.
+    A GPU copies from pinned memory by itself, while from other memory the host would copy and wait.
 
     Args:
         movable: The tensors, or an object that contains them.
@@ -79,12 +82,15 @@ def pinned(movable: MovableT, device: torch.device) -> MovableT:
 
 
 def _queue_copy(movable: MovableT, device: torch.device) -> MovableT:
-    # Other devices may copy later from memory that is free again by then.
+    # Other devices may copy later, when the memory is already free again.
     return movable.to(device, non_blocking=device.type == "cuda")
 
 
 class Returning:
-    """A tensor on its way to the CPU. Only reading it waits for a GPU; the copy of other devices is there at once."""
+    """A tensor that is being copied to the CPU.
+
+    Only reading it waits for a GPU; from other devices it is copied at once.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         # torch copies from a GPU to new pinned memory if it need not wait.
@@ -104,7 +110,7 @@ class Returning:
 
 
 def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, compiled: bool = False) -> bool:
-    """Return whether attention is computed by Triton kernels, and say which attention a run on a GPU uses.
+    """Return whether attention is computed by Triton kernels, and log which attention a run on a GPU uses.
 
     Args:
         attention: `--attention`; None: kernels if they can be used.
@@ -133,7 +139,7 @@ def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, 
 
 
 RELEASE_EVERY = 8
-"""Passes between two releases of memory. Releasing after every pass would cost a tenth of a step in allocations."""
+"""Number of passes between two releases of memory. Releasing after every pass would cost a tenth of a step."""
 
 
 def release_memory(device: torch.device, passes: int = 0) -> None:
@@ -144,8 +150,8 @@ def release_memory(device: torch.device, passes: int = 0) -> None:
     step, by some 40 MB with all-MiniLM-L6-v2.
 
     Args:
-        device: Where the tensors of the passes are. If this is not the CPU, nothing is done, since torch manages the
-            memory of devices.
+        device: The device of the tensors. If it is not the CPU, nothing is done, since torch manages the memory of
+            devices.
         passes: Number of passes so far.
     """
     if device.type != "cpu" or passes % RELEASE_EVERY:
@@ -167,8 +173,8 @@ def run_jobs(jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callabl
 
     Args:
         jobs: The jobs.
-        work: Called for every job.
-        done: Called for each finished job, in order.
+        work: A function that is called for every job.
+        done: A function that is called for each finished job, in order.
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(jobs) < 2 * threads:
@@ -182,7 +188,7 @@ def run_jobs(jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callabl
             done(job)
     finally:
         executor.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # new threads of torch use the number that any thread set last
+        torch.set_num_threads(threads)  # new threads of torch use the number that was set last in any thread
 
 
 def run_pipeline(
@@ -194,15 +200,15 @@ def run_pipeline(
 ) -> None:
     """Compute a tensor of every job on a device.
 
-    The tensor of a job is read after the next job has been queued, so that the device has work meanwhile. The first
-    error is raised, also one of the thread.
+    The tensor of a job is read after the next job has been queued, so that the device is always busy. The first error
+    of any thread is raised.
 
     Args:
         jobs: The jobs.
-        collate: Returns the CPU tensors of a job; a thread calls it for the next job while the device computes, and
-            pins them.
-        compute: Gets them on the device, and returns a tensor there.
-        done: Called with the job and the tensor on the CPU, in order.
+        collate: A function that returns the CPU tensors of a job. A thread calls it for the next job while the device
+            computes, and pins the tensors.
+        compute: A function of these tensors on the device that returns a tensor on the device.
+        done: A function that is called with each job and its tensor on the CPU, in order.
         device: The device.
     """
     before: tuple[JobT, Returning] | None = None

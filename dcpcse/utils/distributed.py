@@ -26,7 +26,7 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, spell
 
 _TIMEOUT = timedelta(days=30)
-"""Long, since a process that trains classifiers may not answer for hours; a dead one closes its connection."""
+"""Long, since a process that trains classifiers may not answer for hours; a dead process closes its connection."""
 
 
 def world_size() -> int:
@@ -44,12 +44,12 @@ def init_process_group(backend: str = "gloo", timeout: timedelta = _TIMEOUT) -> 
 
     Args:
         backend: As in `torch.distributed.init_process_group`.
-        timeout: The time that a later exchange may take. At the start, the processes wait for each other for
+        timeout: Maximum duration of later exchanges. At the start, processes wait for each other for at most
             DCPCSE_MEETING_SECONDS, by default two minutes, unless torchrun has started them.
 
     Raises:
         UserError: If two processes have the same rank.
-        torch.distributed.DistStoreError: If the others do not arrive in time.
+        torch.distributed.DistStoreError: If other processes do not arrive in time.
     """
     if launched() > 1 and world_size() == 1:
         # A store still has the addresses of an earlier group of this program: a prefix keeps the groups apart.
@@ -59,12 +59,12 @@ def init_process_group(backend: str = "gloo", timeout: timedelta = _TIMEOUT) -> 
 
 
 _groups = itertools.count()
-"""Numbers of the groups that this process has formed, which all processes form together."""
+"""Numbers of the groups that this process has formed; all processes form a group together."""
 
 
 @cache
 def _meet(timeout: timedelta) -> Any:
-    """Return the store through which the processes meet, when all have arrived. torchrun watches over its own."""
+    """Return the store through which processes exchange data, once all have arrived. torchrun has its own check."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return next(dist.rendezvous("env://", timeout=timeout))[0]
     seconds, rank = float(os.environ.get("DCPCSE_MEETING_SECONDS", "120")), os.environ.get("RANK")
@@ -75,7 +75,7 @@ def _meet(timeout: timedelta) -> Any:
         store = next(dist.rendezvous("env://", timeout=timedelta(seconds=seconds)))[0]
     finally:
         timer.cancel()
-    # torch counts the processes only, and would wait without end for a rank that none of them has.
+    # torch only counts the processes, and would wait forever for a rank that none of them has.
     if store.add(f"dcpcse/rank {rank}", 1) > 1:
         raise UserError(f"two processes have RANK {rank}; number them from 0 to {launched() - 1}")
     store.wait([f"dcpcse/rank {number}" for number in range(launched())])
@@ -84,13 +84,13 @@ def _meet(timeout: timedelta) -> Any:
 
 
 _PATIENCE = 5
-"""Seconds after which a process says that it is waiting for the others."""
+"""Seconds after which a process logs that it is waiting for the others."""
 
 
 def destroy_process_group() -> None:
     """Leave the process group at the end of the program."""
     if world_size() > 1:
-        _cpu_group.cache_clear()  # its connections stay open as long as it exists, and processes would wait on them
+        _cpu_group.cache_clear()  # a group keeps its connections open, and processes would wait for them
         dist.destroy_process_group()
 
 
@@ -123,8 +123,8 @@ def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = N
 
     Args:
         tensors: Tensors (R, H); all of a process have the same number of rows R, which may differ between processes.
-        counts: R of all processes, in the order of ranks, such as `EncodedBatch.counts`. None: the processes exchange
-            them.
+        counts: The numbers R of all processes, in the order of ranks, such as `EncodedBatch.counts`. None: processes
+            exchange them.
     """
     if world_size() == 1:
         return list(tensors)
@@ -183,14 +183,17 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def all_gather_int(number: int) -> list[int]:
-    """Gather one number per process, in the order of ranks. CPUs exchange them, so no process waits for a GPU."""
+    """Gather one number per process, in the order of ranks.
+
+    The exchange is between CPUs, so no process waits for a GPU.
+    """
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
     dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
     return [int(number) for number in numbers]
 
 
 def broadcast(content: Any) -> Any:
-    """Return the content that the first process passes, in all processes; CPUs exchange it."""
+    """Return, in all processes, the content that the first process passes; the exchange is between CPUs."""
     if world_size() == 1:
         return content
     box = [content]
@@ -247,7 +250,7 @@ class _AllReduce(torch.autograd.Function):
 class Share(list[int]):
     """The rows of one process in a step.
 
-    A data loader gives a list of rows to the dataset as it is, so that each process knows the counts of the others
+    A data loader passes this list of rows unchanged to the dataset, so each process knows the counts of the others
     without an exchange.
 
     Attributes:
@@ -272,14 +275,14 @@ class Share(list[int]):
 
 
 class DistributedBatchSampler(BatchSampler):
-    """A batch sampler that divides the rows of every step evenly: it yields one `Share` per process, in succession.
+    """A batch sampler that divides the rows of every step evenly: for each step, it yields one `Share` per process.
 
     Each row of an epoch is in exactly one list. The last step may have fewer rows. If it has fewer rows than
-    processes, its rows are added to the previous step, at most one per process. With drop_last an incomplete step is
+    processes, its rows are added to the previous step, at most one per process. With drop_last, an incomplete step is
     left out.
 
     Args:
-        batches: The sampler of one process, whose sampler, batch size and drop_last are used.
+        batches: The batch sampler of one process, whose sampler, batch size and drop_last are used.
         processes: Number of processes.
     """
 

@@ -18,15 +18,15 @@ class UserError(ValueError):
 
 
 class OptionError(UserError):
-    """A mistake in the value of an option, which the message spells as the current interface does (`spell`).
+    """A mistake in the value of an option. The message spells the option as in the current interface (`spell`).
 
     The message is `OPTION VALUE: reason; remedy`, or `OPTION reason; remedy` without a value.
 
     Args:
         option: Name of the option, such as `temp`.
         value: The given value; None if the message is not about it.
-        reason: Why it is refused, such as `must be above 0` or `has no effect without ...`.
-        remedy: What the user should do instead, if the reason does not say that.
+        reason: Why the value is an error, such as `must be above 0` or `has no effect without ...`.
+        remedy: What the user should do, unless the reason includes it.
     """
 
     def __init__(self, option: str, value: Any = None, reason: str = "", remedy: str = "") -> None:
@@ -35,7 +35,8 @@ class OptionError(UserError):
         super().__init__(f"{named}; {remedy}" if remedy else named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A worker process does not know how the user called the first one: the message is written again there.
+        # A worker process does not know which interface the user called, so the first process writes the message
+        # again.
         return type(self), (self.option, self.value, self.reason, self.remedy)
 
 
@@ -50,7 +51,7 @@ def no_effect(option: str, why: str) -> OptionError:
 
 
 _on_command_line = False
-"""Whether a command-line tool is running; unlike a context variable, it also holds in threads."""
+"""Whether a command-line tool is running; unlike a context variable, this is the same in all threads."""
 
 _parameters: ContextVar[Mapping[str, str] | None] = ContextVar("parameters", default=None)
 """Option → parameter of the running function of the Python interface, where the names differ."""
@@ -77,7 +78,8 @@ def is_command_line() -> bool:
 def parameter_names(**renamed: str) -> Iterator[None]:
     """Spell options in messages as the parameters of a Python function; also usable as a decorator.
 
-    If such functions call each other, the names of the outermost one count. On a command line, they have no effect.
+    If such functions call each other, the names of the outermost function are used. On a command line, they have no
+    effect.
 
     Args:
         renamed: Option → parameter of the function where the names differ (`pooler_type="pooler"`), or a parameter
@@ -99,7 +101,8 @@ def spell(option: str, value: Any = None) -> str:
     `packing=False`. Without a value, `spell("tuning")` is `--tuning` or `tuning`.
 
     Args:
-        option: Name of the option on the command line, without dashes; a positional argument has a name in capitals.
+        option: Name of the option on the command line, without dashes; the name of a positional argument is in
+            capitals.
         value: Its value; True for a flag, None for the name alone.
     """
     if _on_command_line:
@@ -110,7 +113,7 @@ def spell(option: str, value: Any = None) -> str:
 
 
 def same_call() -> str:
-    """Return how messages call what the user has run: `the same command`, or in Python `the same call`."""
+    """Return the words for what the user has run: `the same command`, or in Python `the same call`."""
     return "the same command" if _on_command_line else "the same call"
 
 
@@ -133,7 +136,7 @@ def _literal(value: Any) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return whether a value is a floating-point number such as 64.0, for which the user wrote `64`."""
+    """Return whether a value is a whole float such as 64.0, which the user may have written as `64`."""
     return isinstance(value, float) and value.is_integer() and abs(value) < 2**63
 
 
@@ -152,7 +155,7 @@ def first_names(names: Sequence[str], count: int = 3) -> str:
 
     Args:
         names: The names.
-        count: How many of them are named.
+        count: How many names are listed.
     """
     more = len(names) - count
     return ", ".join(names[:count]) + (f" and {more} more" if more > 0 else "")
@@ -175,7 +178,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str
     Args:
         name: The unknown name.
         known: The known names.
-        cutoff: Least similarity of a spelling, from 0 to 1.
+        cutoff: Minimum similarity of a spelling, from 0 to 1.
         form: The format of X.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
@@ -213,7 +216,7 @@ def shown(value: object) -> str:
     """Return any object as text on one line of at most 60 characters, for an error message."""
     try:
         return " ".join(repr(value).split())[:60]  # the representation of a model has many lines
-    except ValueError:  # Python writes no integers of more than 4,300 digits
+    except ValueError:  # Python does not convert integers of more than 4,300 digits
         return f"of type {type(value).__name__}"[:60]
 
 
@@ -239,7 +242,7 @@ def printable(text: str) -> str:
 
 
 def shortened(message: str) -> str:
-    """Return an error message as one line; long words in a long message, and a very long message, are cut inside."""
+    """Return an error message as one line; long words in long messages, and very long messages, are cut inside."""
     line = " ".join(message.splitlines())
     if len(line) > _LONG:
         line = re.sub(r"""\S{81,}|'[^']{80,}'|"[^"]{80,}\"""", lambda word: f"{word[0][:60]}…{word[0][-15:]}", line)
@@ -247,7 +250,7 @@ def shortened(message: str) -> str:
 
 
 _LONG = 1000
-"""The length in characters of an error message from which its long words are cut."""
+"""Length of an error message in characters above which its long words are cut."""
 
 _LONGEST = 2000
 """The maximum length in characters of an error message."""
@@ -257,12 +260,12 @@ BUGS = (
     *(AssertionError, AttributeError, NameError, NotImplementedError, RecursionError, ReferenceError, SystemError),
     ZeroDivisionError,
 )
-"""Errors that no input should cause; any other error may come from what the user gave, or from the system."""
+"""Errors that no input should cause; any other error may be caused by the user's input or by the system."""
 
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Note in an error what was being done, such as `while pairs.tsv was read`; the innermost description is kept."""
+    """Add to an error what was being done, such as `while pairs.tsv was read`; the innermost description is kept."""
     try:
         yield
     except Exception as error:
@@ -272,7 +275,7 @@ def doing(what: str) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> str | None:
-    """Return the line that tells a user of an error; None for a bug, which should keep its traceback."""
+    """Return the line that describes an error to the user; None for a bug, which should keep its traceback."""
     if isinstance(error, BUGS):
         return None
     if isinstance(error, UserError):
@@ -284,7 +287,7 @@ def describe_error(error: Exception) -> str | None:
 
 
 def as_user_error(error: Exception) -> UserError:
-    """Return an error that a user can cause as UserError, for the process that started this one. Raises bugs."""
+    """Return an error that a user can cause as a UserError, for the parent process; raise a bug."""
     if isinstance(error, UserError):
         return error
     if line := describe_error(error):

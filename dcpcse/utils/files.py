@@ -29,7 +29,7 @@ _MODEL_FILES = re.compile(
 
 @contextlib.contextmanager
 def existing_folder(folder: Path) -> Iterator[None]:
-    """Create a folder, and remove it and its new parents at the end if they are empty."""
+    """Create a folder; at the end, remove it and its new parents if they are empty."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,11 +47,11 @@ def require_writable(folder: Path, what: str) -> None:
 
     Args:
         folder: The folder.
-        what: Names the folder in the message, such as an option with its value.
+        what: The name of the folder in the message, such as an option with its value.
     """
     str(folder).encode()
     try:
-        with _staged(folder / "check"):  # not a TemporaryFile, which a kill may leave behind
+        with _staged(folder / "check"):  # not a TemporaryFile, which would remain if the process is killed
             pass
     except OSError as error:
         raise UserError(f"{what}: cannot write into {folder} ({error.strerror}); choose another folder") from error
@@ -78,11 +78,11 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
 
 
 def require_file(path: Path, option: str) -> None:
-    """Raise UserError if there is something at this path that is not a file, such as a folder, a pipe or a device.
+    """Raise UserError if the path exists and is not a file but, for example, a folder, a pipe or a device.
 
     Args:
         path: The path.
-        option: Name of the option that names it.
+        option: Name of the option with the path.
     """
     if path.is_dir():
         raise UserError(f"{spell(option, path)} is a folder; give a file")
@@ -91,11 +91,11 @@ def require_file(path: Path, option: str) -> None:
 
 
 def require_encoder_path(name: str, option: str) -> None:
-    """Raise UserError if the name of an encoder is a file, or a path that does not exist and cannot be a hub id.
+    """Raise UserError if the name of an encoder is a file, or a path that neither exists nor can be a hub id.
 
     Args:
         name: The name of the encoder.
-        option: Name of the option that names it.
+        option: Name of the option with the path.
     """
     path = Path(name)
     if path.is_file():
@@ -105,9 +105,9 @@ def require_encoder_path(name: str, option: str) -> None:
 
 
 def require_plain_file(path: Path) -> None:
-    """Raise UserError if a file that is changed in place is a link, has a second name, or is not a file.
+    """Raise UserError if a file that is changed in place is a link, has a second hard link, or is not a file.
 
-    Changing it would change a file in another place, which may belong to somebody else.
+    Otherwise, a file elsewhere would be changed, which may belong to somebody else.
     """
     try:
         status = path.lstat()
@@ -122,7 +122,7 @@ def require_plain_file(path: Path) -> None:
 def open_append(path: Path) -> TextIO:
     """Open a text file to append lines to it; it is created if it is missing.
 
-    Raises UserError if `require_plain_file` does.
+    Raises UserError as in `require_plain_file`.
     """
     require_plain_file(path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -134,7 +134,7 @@ def require_new_folder(folder: Path, option: str) -> None:
 
     Args:
         folder: The path.
-        option: Name of the option that names it.
+        option: Name of the option with the path.
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{spell(option, folder)} is not empty and is not overwritten; give a new or empty folder")
@@ -144,9 +144,9 @@ def require_new_folder(folder: Path, option: str) -> None:
 
 
 def require_inside(folder: Path, name: str) -> None:
-    """Raise UserError if a file name leads out of its folder by `..` or by a link.
+    """Raise UserError if a file name leads out of its folder, by `..` or by a link.
 
-    In the cache of the hub the files of a repository are links, which may point into its folder `blobs`.
+    In the cache of the hub, the files of a repository are links, which may point into its folder `blobs`.
 
     Args:
         folder: The folder.
@@ -164,7 +164,7 @@ def require_inside(folder: Path, name: str) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a new file, which is moved to `path` at the end; a link at `path` is replaced and not followed.
 
-    The parent folder is created. If writing fails, `path` is unchanged and nothing is left of the new file.
+    The parent folder is created. If writing fails, `path` is unchanged and the new file is removed.
     """
     with _staged(path) as (part, opened):
         with os.fdopen(os.dup(opened), "wb") as file:  # a copy, since the lock ends when `opened` is closed
@@ -188,11 +188,11 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staging_folder(path: Path, digits: str | None = None) -> Iterator[Path]:
-    """Yield a new folder next to a path; the caller moves it or its files, and what is left of it is removed.
+    """Yield a new folder next to a path. The caller moves the folder or its files; the rest is removed at the end.
 
     Args:
         path: The path.
-        digits: See `staging_path`. None: random ones.
+        digits: As in `staging_path`. None: random digits.
     """
     with _staged(path, is_folder=True, digits=digits) as (part, _):
         yield part
@@ -209,14 +209,14 @@ def staging_path(path: Path, digits: str) -> Path:
 
 
 def _stem(name: str) -> str:
-    return os.fsencode(name)[:200].decode(errors="ignore")  # a name on the disk has at most 255 bytes
+    return os.fsencode(name)[:200].decode(errors="ignore")  # a file name has at most 255 bytes
 
 
 @contextlib.contextmanager
 def _staged(path: Path, *, is_folder: bool = False, digits: str | None = None) -> Iterator[tuple[Path, int]]:
     """Yield path and descriptor of a new file or folder next to `path`; it is removed at the end unless it was moved.
 
-    It is locked until then; without a lock it would be a leftover of a killed process, and those are removed first.
+    It is locked until then, because unlocked files count as leftovers of killed processes, which are removed first.
     """
     with existing_folder(path.parent):
         remove_leftovers(path.parent, path.name)
@@ -254,18 +254,18 @@ def _create(path: Path, is_folder: bool, digits: str | None) -> tuple[Path, int]
             is_ours = not isinstance(error, BlockingIOError)  # the file system may not support locks
         if is_ours:
             return part, opened
-        os.close(opened)  # before it was locked, another process took it for a leftover and removes it
+        os.close(opened)  # before it was locked, another process considered it a leftover and removed it
 
 
 def remove_leftovers(folder: Path, name: str | None = None, finish: Callable[[Path], None] | None = None) -> None:
-    """Remove what killed processes left of their writes to a folder; the files of running processes are kept.
+    """Remove unfinished files of killed processes from a folder; the files of running processes are kept.
 
     On a file system without locks, nothing is removed.
 
     Args:
         folder: The folder.
-        name: Only of the writes to the file or folder of this name.
-        finish: Called instead of removing.
+        name: Only unfinished versions of the file or folder with this name are removed. None: all.
+        finish: A function that is called instead of removing.
     """
     for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK) else []:
         match = PART.fullmatch(path.name)
@@ -293,7 +293,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link (not what it leads to), or a folder with its contents, if it exists."""
+    """Remove a file, a link (not its target), or a folder with its contents, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,8 +1,8 @@
 """The folder of a job in units: its lock, its record, and whether an earlier call worked on the same job.
 
-A call takes the lock, reads the record, does the units that are not finished (`dcpcse.utils.work_units` does several
-at a time), and saves the result of each unit in the record or in a file of its own. Both are written atomically, so
-that a later call with the same settings resumes a job that was killed at any moment.
+A call takes the lock, reads the record, computes the units that are not finished (several at a time with
+`dcpcse.utils.work_units`), and saves the result of each unit in the record or in a separate file. Both are written
+atomically, so a later call with the same settings resumes a job that was killed at any time.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,11 @@ from dcpcse.utils.locks import exclusive_lock
 @strict
 @dataclass(kw_only=True)
 class JobRecord(schema.Open):
-    """A record of a job. made_of: what determines its results: part of the settings → its value, or its options."""
+    """A record of a job.
+
+    Args:
+        made_of: Everything that determines the results: part of the settings → its value, or its options.
+    """
 
     made_of: dict
 
@@ -34,12 +38,12 @@ class JobFolder:
     Args:
         folder: The folder.
         record: Name of the record, a JSON file.
-        made_of: What determines the results of the job, as `JobRecord` describes it.
-        what: Names the folder in messages, such as an option with its value.
+        made_of: Everything that determines the results of the job, as in `JobRecord`.
+        what: The name of the folder in messages, such as an option with its value.
         kind: Schema of the record.
-        convert: Function that turns a record of an earlier version into one of `kind`.
+        convert: A function that converts a record of an earlier version to `kind`.
         earlier: Name of the record of earlier versions, from which a job is not resumed.
-        remedy: What to do if the folder has a different job, for the message.
+        remedy: The end of the message if the folder has a different job: what to do.
     """
 
     def __init__(
@@ -66,10 +70,11 @@ class JobFolder:
         """Return the record, or None if there is none.
 
         Args:
-            same: Whether it must be the record of this job.
+            same: Whether the record must belong to this job.
 
         Raises:
-            UserError: If the record is damaged, or that of a job with different settings or of an earlier version.
+            UserError: If the record is damaged, or if it belongs to a job with different settings or of an earlier
+                version.
         """
         if not self.path.is_file():
             if self._earlier and (self.folder / self._earlier).exists():
@@ -86,7 +91,7 @@ class JobFolder:
         return record
 
     def write(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the record atomically, and return its content: what the job is made of, and further facts."""
+        """Write the record atomically, and return its content: `made_of` and further facts."""
         content = {"made_of": self.made_of, **facts}
         write_json_atomic(self.path, content)
         return content
@@ -96,8 +101,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Describe the first difference between the settings of two calls; return None if they are equal.
 
     Args:
-        before: Part of the settings to its value, or to its settings by name. The description contains these names.
-        now: The same of this call.
+        before: Part of the settings → its value, or its settings by name. The description contains these names.
+        now: The same for this call.
     """
     part = next((name for name in (*now, *before) if before.get(name) != now.get(name)), None)
     if part is None:
@@ -114,14 +119,14 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def _differing(old: Any, other: Any) -> str | None:
-    """Return the first name whose values differ in two dictionaries; None if they or their types are the same."""
+    """Return the first name whose values differ in two dictionaries; None if there is none."""
     if not (isinstance(old, Mapping) and isinstance(other, Mapping)):
         return None
     return min((name for name in {*old, *other} if old.get(name) != other.get(name)), default=None)
 
 
 def _from_difference(words: list[Any], others: list[Any]) -> str:
-    """Return the words of a command from the first option on that is not the same in another command."""
+    """Return the words of a command, starting at the first option that differs from another command."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(words, others, strict=False)))
     is_value = same < len(words) and not str(words[same]).startswith("--")
     return " ".join(map(str, words[max(0, same - is_value) :]))

@@ -47,20 +47,20 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
 
     Args:
         folder: The folder.
-        what: Names the folder in the message.
+        what: The name of the folder in the message.
 
     Raises:
         LockedError: If another process holds the lock.
-        UserError: If there is something at the place of the lock file that this function did not write.
+        UserError: If the path of the lock file exists and was not written by this function.
     """
     path = folder / LOCK
     require_plain_file(path)
     # filelock releases the lock in forked processes, such as workers of a data loader. Its fallback for file systems
-    # without locks is not used: a file that locks by its existence would remain after a process is killed.
+    # without locks is not used: a file whose existence is the lock would remain after a process is killed.
     lock = FileLock(path, timeout=0.2, fallback_to_soft=False, on_acquired=lambda file: _write_holder(file, path))
     with existing_folder(folder):
         try:
-            lock.acquire()  # the short timeout allows the previous holder to remove the file
+            lock.acquire()  # the short timeout gives the previous holder time to remove the file
         except Timeout as error:
             raise LockedError(f"{what} is in use by another run, {_holder(path)}; wait until it ends") from error
         except OSError as error:
@@ -71,7 +71,10 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
         try:
             yield
         finally:
-            for end in (path.unlink, lock.release):  # in this order: after release it may be the next holder's
+            for end in (
+                path.unlink,
+                lock.release,
+            ):  # in this order: after the release, the file may belong to the next holder
                 with contextlib.suppress(OSError):  # the disk may have been removed or become read-only
                     end()
 
@@ -79,8 +82,8 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Return whether a running process holds the lock of a folder; False if the file system does not support locks.
 
-    Asking changes nothing: the file is opened for reading, and locked for a moment together with others who ask.
-    A run that starts in this moment tries again for longer.
+    The check changes nothing: the file is opened for reading and gets a shared lock for a moment. A run that starts at
+    this moment tries again for longer.
     """
     try:
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -100,7 +103,7 @@ def _write_holder(file: int, path: Path) -> None:
     if before and _described(before) is None:
         raise UserError(f"{path} was not written by dcpcse and is not overwritten; move it to another folder")
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    with contextlib.suppress(OSError):  # the disk may be full; the lock holds without a description
+    with contextlib.suppress(OSError):  # the disk may be full; the lock is valid without a description
         os.ftruncate(file, 0)
         os.write(file, json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
 
@@ -113,7 +116,7 @@ def _holder(path: Path) -> str:
 
 
 def _described(content: bytes) -> str | None:
-    """Return the holder that a lock file names, or None if its content is not one of `_write_holder`."""
+    """Return the holder that a lock file names; None if `_write_holder` did not write the content."""
     try:
         holder = schema.parse(_Holder, content)
     except ValueError:
@@ -122,7 +125,10 @@ def _described(content: bytes) -> str | None:
 
 
 def thread_lock() -> threading.RLock:
-    """Return a lock for the threads of this process. A forked process gets it free, whoever held it."""
+    """Return a lock for the threads of this process.
+
+    In a forked process, the lock is free, even if it was held before.
+    """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)

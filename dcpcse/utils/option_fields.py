@@ -54,10 +54,11 @@ class Need:
     """A condition on other options without which an option has no effect.
 
     Args:
-        words: The condition, worded for messages; a function that returns it if it names options (`spell`).
-        holds: A function that returns whether an object with the options as attributes fulfils the condition.
+        words: The condition in words for messages, or a function that returns these words if they contain options
+            (`spell`).
+        holds: A function of an object with the options as attributes that returns whether the condition is fulfilled.
         voids: Name of an option. If this option is given together with a preset and the condition is not fulfilled,
-            the options of the preset that need the condition are removed.
+            options of the preset that need the condition are removed.
     """
 
     words: str | Callable[[], str]
@@ -90,7 +91,7 @@ def needs_given(option: str) -> Need:
 
 
 def needs_above_zero(option: str) -> Need:
-    """Return the condition that an option, such as the weight of a term, is not zero; it voids options of a preset."""
+    """Return the condition that an option, such as a weight, is above zero; it voids options of a preset."""
     return Need(lambda: f"{spell(option)} above 0", lambda options: getattr(options, option) != 0, option)
 
 
@@ -146,21 +147,21 @@ BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
 """Metadata key of a bound of numbers → whether a value is within it."""
 
 OWN_METADATA = ("needs", "replaces", "column", "text", "python_only", *BOUNDS)
-"""Metadata keys of fields that only this package uses; others are arguments of `argparse.add_argument`."""
+"""Metadata keys of fields that are used only by this package; others are arguments of `argparse.add_argument`."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field that declares an option.
 
     Args:
-        default: The default value; None for a value that depends on the method or on other options.
+        default: The default value. None: it depends on the method or on other options.
         help: The text that `--help` shows.
         metadata: `at_least`, `above`, `at_most` and `below` are bounds of a number, or of each number of a list, and
-            `choices` are the allowed values. `needs` is a `Need`, or several. `column` is the column of the training
+            `choices` are the allowed values. `needs` is one or several `Need`. `column` is the column of the training
             data without which the option has no effect. `replaces` are options of a preset that are removed if this
-            option is given (for a flag: if it is given as False). `text` says whether the value is a text; in all
-            other values, `~` at the start is the home folder. `python_only` says that commands do not have the option.
-            Other metadata are passed to argparse.
+            option is given (for a flag: if it is False). `text` says that the value is a text; in all other values,
+            `~` at the start is the home folder. `python_only` says that commands do not have the option. Other
+            metadata are passed to argparse.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
@@ -184,17 +185,17 @@ def require(holds: bool, option: str, value: Any, allowed: str) -> None:
         holds: The condition.
         option: Name of the option.
         value: Its value.
-        allowed: The allowed values, in words that follow "must be".
+        allowed: The allowed values, as the rest of a sentence after "must be".
     """
     if not holds:
         raise OptionError(option, value, f"must be {allowed}")
 
 
 class Options:
-    """Base class of dataclasses of options, which converts and checks the values when an object is made.
+    """Base class of dataclasses of options, which converts and checks the values when an object is created.
 
-    A class checks what is not declared in its fields by a method `check`; those of all base classes are called. To
-    name a removed option as a keyword raises UserError.
+    Further checks of a class are in its method `check`; the `check` methods of all base classes are called. A keyword
+    with the name of a removed option raises UserError.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -217,7 +218,7 @@ def check_value(option: str, value: Any, metadata: Mapping[str, Any]) -> None:
     Args:
         option: Name of the option.
         value: Its value, or a list of values; None is always allowed.
-        metadata: Metadata of its field, as `option` describes them.
+        metadata: Metadata of its field, as in `option`.
     """
     choices = metadata.get("choices")
     bounds = {name: metadata[name] for name in BOUNDS if name in metadata}
@@ -240,7 +241,7 @@ def _number(value: float) -> str:
 def require_kinds(arguments: Any) -> None:
     """Convert options to the types of their fields, such as numpy's integers; raise OptionError for other types.
 
-    In paths, the home folder replaces `~`. Of fields with several types, only paths are changed.
+    In paths, `~` is replaced by the home folder. In fields with several types, only paths are converted.
     """
     for name, check, takes_none in _kind_checks(type(arguments)):
         value = getattr(arguments, name)
@@ -254,7 +255,7 @@ def require_kinds(arguments: Any) -> None:
 def _kind_checks(arguments_type: type) -> Sequence[tuple[str, Callable[[str, Any], Any] | None, bool]]:
     """Return the name of each field, the check of its type (None if it has several), and whether it may be None.
 
-    They are found once for a class: a server makes options for every request.
+    The result is cached for each class, since a server creates options for every request.
     """
     checks = {
         **{list[str]: list_of_locations, list[int]: whole_numbers, list[float]: numbers},
@@ -271,7 +272,7 @@ def _kind_checks(arguments_type: type) -> Sequence[tuple[str, Callable[[str, Any
 
 
 _COLUMNS = {"positive": "pairs of sentences in", "negative": "hard negatives, a third column of"}
-"""Column without which an option has no effect → how messages describe it, followed by the option train_file."""
+"""Column without which an option has no effect → its description in messages, before the option train_file."""
 
 
 def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
@@ -319,7 +320,7 @@ def refuse_removed(names: Iterable[str]) -> None:
     """Raise OptionError for the first of these names that is a removed option.
 
     Args:
-        names: Names of options that do not exist, with underscores and without dashes in front.
+        names: Names of options that do not exist, with underscores and without leading dashes.
     """
     for name in names:
         if name in REMOVED:
@@ -328,11 +329,11 @@ def refuse_removed(names: Iterable[str]) -> None:
 
 
 def without_removed_defaults(options: Mapping[str, Any], existing: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options of a file without removed options that are False or None, since this is what runs do now.
+    """Return the options of a file without removed options that are False or None, as all runs behave now.
 
     Args:
         options: Option name to value.
-        existing: Names of options that exist, such as one of a plugin that has the name of a removed option.
+        existing: Names of options that exist; a plugin may have an option with the name of a removed option.
     """
     removed = REMOVED.keys() - set(existing)
     return {name: value for name, value in options.items() if name not in removed or value not in (False, None)}

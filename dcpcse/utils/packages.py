@@ -1,4 +1,4 @@
-"""What an installation may lack: optional packages, and the small encoder that is part of a clone."""
+"""Parts that an installation may lack: optional packages, and the small encoder that is part of a clone."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ def not_installed(what: str, package: str, extra: str, otherwise: str = "") -> U
     """Return the error for a missing package of an extra of setup.py.
 
     Args:
-        what: What requires the package.
-        package: Its name.
+        what: The feature that requires the package.
+        package: Name of the package.
         extra: The extra that contains it.
-        otherwise: What else the user can do.
+        otherwise: The end of the message: what else the user can do.
     """
     return UserError(f"{what} requires {package}; in the clone of dcpcse, run: {install_command(extra)}{otherwise}")
 
@@ -28,8 +28,8 @@ def require_packages(what: str, packages: Sequence[str], extra: str) -> None:
     """Raise UserError, with the command that installs them, if packages are missing.
 
     Args:
-        what: What requires them, for the message.
-        packages: Their names.
+        what: The feature that requires the packages, for the message.
+        packages: Names of the packages.
         extra: The extra of setup.py that contains them.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
@@ -38,7 +38,8 @@ def require_packages(what: str, packages: Sequence[str], extra: str) -> None:
 
 
 EMBEDDED_ENCODER = Path(__file__).parents[2] / "data/encoder"
-"""A BERT of 6 layers of 384, pretrained with a masked language model only; its card is the README.md in it."""
+"""A BERT with 6 layers of size 384, pretrained only with masked language modelling; its README.md is the model
+card."""
 
 
 def embedded_encoder() -> Path:

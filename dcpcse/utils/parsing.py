@@ -1,4 +1,4 @@
-"""Functions that open the files of users and parse JSON, YAML and .npy without running code or filling the memory."""
+"""Functions that open users' files and parse JSON, YAML and .npy without running code or filling the memory."""
 
 import errno
 import functools
@@ -34,20 +34,20 @@ _NUMBERS = {
 
 
 MOST_BYTES = 512 * 2**20
-"""Maximum size of a file that is read whole by `read_bytes` or `read_text`; records of runs are far smaller."""
+"""Maximum size of a file for `read_bytes` and `read_text`; records of runs are far smaller."""
 
 
 def open_input(path: str | Path) -> BinaryIO:
     """Open a file to read its bytes. Every file that a user names is opened by this function.
 
-    Raises OSError for anything that is not a file. To open a pipe could wait forever, a device such as /dev/zero never
-    ends, and many files are read twice: to check them, and to use them.
+    Raises OSError for anything that is not a file. Opening a pipe could wait forever, a device such as /dev/zero never
+    ends, and many files are read twice, first to check and then to use them.
     """
     return open(path, "rb", opener=_open_regular)
 
 
 def _open_regular(path: str, flags: int) -> int:
-    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # O_NONBLOCK has no effect on files
     kind = os.fstat(opened).st_mode
     if stat.S_ISREG(kind):
         return opened
@@ -58,7 +58,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the contents of a small file. Raises OSError if it is no file or larger than `MOST_BYTES`."""
+    """Return the contents of a small file. Raises OSError if it is not a file or larger than `MOST_BYTES`."""
     with doing(f"while {path} was read"), open_input(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {MOST_BYTES:,} are read", str(path))
@@ -66,7 +66,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the UTF-8 text of a small file, with line feeds as line ends. Raises OSError as `read_bytes` does."""
+    """Return the UTF-8 text of a small file, with line feeds as line ends. Raises OSError as in `read_bytes`."""
     with doing(f"while {path} was read"):
         return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8").read()
 
@@ -90,7 +90,7 @@ def read_json(path: Path, damaged: str = "is not JSON ({})") -> Any:
 
     Args:
         path: The file.
-        damaged: What the error says of a file that is not JSON, a format for the reason.
+        damaged: The message about a file that is not JSON, as a format for the reason.
 
     Raises:
         UserError: If the file cannot be read or is not JSON.
@@ -126,8 +126,8 @@ def _checked(parse: Callable[[Any], Any], text: str | bytes, kind: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """A loader that reads only plain decimal digits as numbers.
 
-    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. Here they are texts, which options
-    reject as they do on the command line.
+    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. Here they are texts, for which options
+    raise the same errors as on the command line.
     """
 
     yaml_implicit_resolvers: ClassVar = {
@@ -154,7 +154,11 @@ def _load_yaml(text: str) -> Any:
 
 
 def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of a node with its aliases expanded. known: node → count, 0 during counting."""
+    """Return the number of values of a node with its aliases expanded.
+
+    Args:
+        known: Node → count, 0 while it is being counted.
+    """
     if id(node) not in known:
         known[id(node)] = 0
         pairs = node.value if isinstance(node, yaml.MappingNode) else []

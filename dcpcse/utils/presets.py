@@ -25,7 +25,7 @@ class Preset:
 
     Args:
         name: Name of the preset, such as "dcpcse/unsup-bert-base".
-        source: The paper or code that the setting is from.
+        source: The paper or code from which the setting comes.
         published: The STS average × 100 of the paper's test table, or None.
         notes: Differences between paper, README and scripts.
         options: Option → value.
@@ -55,13 +55,13 @@ def drop_unused(
     metadata: Mapping[str, Mapping[str, Any]],
     warn: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return the options of a preset without those that the given options replace or deprive of their effect.
+    """Return the options of a preset, without options that the given options replace or that lose their effect.
 
     Args:
         preset: The options of the preset.
         overrides: The given options.
         metadata: Option → its metadata, which declare the options that it needs and replaces.
-        warn: Called with a line for each option that is left out.
+        warn: A function that is called with a line for each option that is left out.
     """
     result = dict(preset)
     options = SimpleNamespace(**{**dict.fromkeys(metadata), **overrides})

@@ -17,8 +17,7 @@ def connected(address: str) -> Iterator[ModuleType]:
     """Connect to the cluster at an address and yield the module ray.
 
     The address `local` starts a cluster on this machine and stops it at the end. An existing connection is reused and
-    stays open. Raises
-    UserError if Ray is not installed or the cluster does not answer.
+    stays open. Raises UserError if Ray is not installed or the cluster does not answer.
     """
     try:
         import ray

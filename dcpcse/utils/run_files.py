@@ -1,4 +1,4 @@
-"""Readers of the records in the folder of a run, without torch, also beside a training that writes to it."""
+"""Readers of the records in the folder of a run, without torch, also while a training writes to it."""
 
 import contextlib
 import math
@@ -30,7 +30,7 @@ STATE = "trainer_state.json"
 """The file with the state of transformers' Trainer, in the folder of a finished run and in each checkpoint."""
 
 GAIN = "gain.json"
-"""The file with the scores of the untouched encoder and of the trained model on own evaluation data."""
+"""The file with the scores of the untouched encoder and of the trained model on the user's evaluation data."""
 
 RECORDS = (METRICS, ENVIRONMENT, GAIN)
 
@@ -45,7 +45,10 @@ def is_checkpoint_name(name: str) -> bool:
 @strict
 @dataclass(kw_only=True)
 class RunOptions(schema.Open):
-    """The options in `run.yaml`, of any types: the file may be edited, and older versions had other options."""
+    """The options in `run.yaml`.
+
+    They can have any type, since the file may be edited and older versions had other options.
+    """
 
     nan = True  # --max_grad_norm inf, for instance
 
@@ -73,15 +76,16 @@ class EnvironmentCall(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class GainEntry(schema.Open):
-    """An entry of `gain.json`, for one set of own evaluation data. Scores, difference and interval are × 100.
+    """An entry of `gain.json`, for one set of the user's evaluation data. Scores, difference and interval are × 100.
 
     Args:
         data: Name of the file or argument.
-        sha256: Digest of its content.
+        sha256: Digest of the content.
         metric: A key of `significance.STATISTICS`.
         representation: How the untouched encoder represents a sentence.
         untouched: Score of the untouched encoder.
-        outcomes: What it gave on each example (cosines, 1 for correct and 0 for wrong, or nDCG@10).
+        outcomes: The outcomes of the untouched encoder on each example (cosines, 1 for correct and 0 for wrong, or
+            nDCG@10).
         trained: Score of the trained model; None until the training has ended.
         interval: Interval of the difference; None until the training has ended, or if there are too few examples.
         chose: Whether these data also chose the checkpoint.
@@ -179,7 +183,7 @@ class EvaluatedModel(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class Scores(schema.Open):
-    """A file of scores that `dcpcse.evaluation.evaluation_result` wrote. A score that is null counts as missing."""
+    """A file of scores that `dcpcse.evaluation.evaluation_result` wrote. A null score counts as missing."""
 
     nan = True  # standard deviations of a single run, for instance
     scores_x100: dict[str, int | float | None] = schema.finite(default_factory=dict)
@@ -221,7 +225,7 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_gains(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of a run's `gain.json`, one for each set of own data (`GainEntry`); [] without this file."""
+    """Return the entries of a run's `gain.json` (`GainEntry`), one per set of user data; [] without the file."""
     path = Path(folder) / GAIN
     return schema.read(list[GainEntry], path) if path.is_file() else []
 
@@ -277,7 +281,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 Found = TypeVar("Found")
 
 ATTEMPTS = 3
-"""How often a folder is read while a training changes it. Replacing the files of a result takes milliseconds."""
+"""Maximum number of attempts to read a folder that a training changes. Replacing a result takes milliseconds."""
 
 
 class ChangedByTraining(UserError):
@@ -285,14 +289,14 @@ class ChangedByTraining(UserError):
 
 
 def running_in(folder: str | Path) -> Path | None:
-    """Return the folder of the training that is running in this folder, or that this checkpoint is of; else None."""
+    """Return the folder of a running training, given this folder or one of its checkpoints; otherwise None."""
     path = _resolved(folder)
     run = path.parent if is_checkpoint_name(path.name) else path
     return run if is_locked(run) else None
 
 
 def notify_of_running(folder: str | Path) -> None:
-    """Tell the user if a training is running in this folder, which then is described as it is at the moment."""
+    """Log a message if a training is running in this folder, whose files are then shown in their current state."""
     if run := running_in(folder):
         notify(f"a training is running in {run}: its files are shown as they are at this moment")
 
@@ -304,20 +308,20 @@ def read_beside_training(
     is_complete: Callable[[Found], bool] = lambda result: True,
     attempts: int = ATTEMPTS,
 ) -> Found:
-    """Read the files of a folder, even if a training is running that changes them.
+    """Read the files of a folder, even while a training changes them.
 
     If `read` raises an error or its result is not complete while a training is running in the folder, it is called
     again. Without a running training, errors of `read` pass unchanged.
 
     Args:
         folder: The folder.
-        read: Reads the files; its result is returned.
-        is_complete: Returns whether a result is complete.
-        attempts: Largest number of calls.
+        read: The function that reads the files; its result is returned.
+        is_complete: A function that returns whether a result is complete.
+        attempts: Maximum number of calls.
 
     Raises:
-        ChangedByTraining: If the folder is a checkpoint that has been removed or replaced meanwhile, or if all
-            attempts have failed.
+        ChangedByTraining: If the folder is a checkpoint that was removed or replaced in the meantime, or if all
+            attempts failed.
     """
     path = _resolved(folder)
     before, is_checkpoint = _identity(path), is_checkpoint_name(path.name)
@@ -334,7 +338,7 @@ def read_beside_training(
         run, now = running_in(path), _identity(path)
         if is_checkpoint and (before != now or (run and now is None)):
             raise _removed(folder, path) from error
-        if run and not is_checkpoint and attempts:  # a checkpoint that is there does not change
+        if run and not is_checkpoint and attempts:  # an existing checkpoint does not change
             continue
         if error is None:
             return result
@@ -377,12 +381,12 @@ def _removed(folder: str | Path, path: Path) -> ChangedByTraining:
 def _resolved(folder: str | Path) -> Path:
     try:
         return Path(folder).resolve()
-    except (OSError, RuntimeError, ValueError):  # a loop of links or a NUL, which the reader reports
+    except (OSError, RuntimeError, ValueError):  # a loop of links or a NUL; the reader reports these
         return Path(folder).absolute()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a folder, which differ if another folder has replaced it; None if it is missing."""
+    """Return device and inode of a folder, by which a replacement is noticed; None if the folder is missing."""
     try:
         status = path.stat()
     except (OSError, ValueError):

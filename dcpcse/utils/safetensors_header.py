@@ -10,16 +10,17 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import open_input
 
 MAX_HEADER_BYTES = 16 * 2**20
-"""Maximum size of a header, for some 100,000 tensors. safetensors allows six times as much, which takes minutes."""
+"""Maximum size of a header, enough for about 100,000 tensors. safetensors allows six times as much, which takes
+minutes."""
 
 POINTER = b"version https://git-lfs.github.com/spec/"
-"""Start of the text file that git leaves in place of a large file which was not downloaded."""
+"""Start of the text file that git writes instead of a large file that was not downloaded."""
 
 HEADER_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Name of a type of weights in a file → its name in torch and numpy."""
 
 _READ = {*HEADER_DTYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
-"""All supported types, including those of buffers such as positions; float8 and complex types are not supported."""
+"""All supported types, including types of buffers such as positions; float8 and complex types are not supported."""
 
 TensorHeaders = Mapping[str, tuple[list[int], str]]
 """Name of a tensor → its shape and type."""
@@ -44,7 +45,7 @@ def read_header(path: Path) -> TensorHeaders:
 
 
 def require_no_pointer(path: Path) -> None:
-    """Raise UserError if a file with weights is only a pointer of git-lfs to them."""
+    """Raise UserError if a file of weights is only a git-lfs pointer."""
     with open_input(path) as file:
         is_pointer = file.read(len(POINTER)) == POINTER
     if is_pointer:

@@ -1,7 +1,7 @@
-"""Schemas of the JSON and YAML files that dcpcse reads back: strict dataclasses that describe the values they allow.
+"""Schemas of the JSON and YAML files that dcpcse reads back: strict dataclasses that describe the allowed values.
 
-`read` and `parse` check every value of a file, also those that a schema does not name: numbers are finite, strings
-can be encoded and printed, and the nesting is limited. Code that follows can rely on the declared types alone.
+`read` and `parse` check every value of a file, even if the schema does not name it: numbers are finite, strings can be
+encoded and printed, and the nesting is limited. Other code can rely on the declared types.
 
 No `from __future__ import annotations` in modules that declare schemas: @strict does not check types that are strings.
 """
@@ -29,16 +29,16 @@ MAX_TEXT_LENGTH = 100_000
 """Maximum number of characters of a string, since system calls fail for names that are too long."""
 
 MAX_DEPTH = 100
-"""Maximum depth of lists and objects in each other."""
+"""Maximum nesting depth of lists and objects."""
 
 MAX_COUNT = 2**53
-"""Maximum of steps, rows and bytes: larger numbers are not exact in other JSON readers."""
+"""Maximum number of steps, rows and bytes; other JSON readers do not read larger numbers exactly."""
 
 
 class Open:
     """Base class of schemas whose objects may have further keys: a later version, or the user, may add facts."""
 
-    # These are no fields, since this class is not a dataclass.
+    # These are not fields, since this class is not a dataclass.
     other_keys: Any = Any  # type of their values
     nan: bool = False  # whether values that are not declared as finite may be NaN or infinite
 
@@ -71,14 +71,14 @@ def between(least: int, most: int, kind: str = "a whole number", **default: Any)
     Args:
         least: The least allowed value.
         most: The largest allowed value.
-        kind: What the numbers are, for the message.
+        kind: The word for the numbers in the message, such as "a number".
         default: As in `allowed`.
     """
     return allowed(f"{kind} from {least} to {most}", lambda value: least <= value <= most, **default)
 
 
 def one_of(names: tuple[str, ...], **default: Any) -> Any:
-    """Return a field for one of several strings.
+    """Return a field whose value is one of several strings.
 
     Args:
         names: The strings.
@@ -102,7 +102,7 @@ def text(least: int = 1, **default: Any) -> Any:
 
 
 def finite(**default: Any) -> Any:
-    """Return a field for a number, or for numbers in a list or an object, none of which is NaN or infinite."""
+    """Return a field for a finite number, or for finite numbers in a list or an object."""
 
     def allows(value: Any) -> bool:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
@@ -145,7 +145,7 @@ fraction = partial(between, 0, 1, "a number")
 
 @contextlib.contextmanager
 def explained(location: Path | str) -> Iterator[None]:
-    """Raise UserError, with the place of the content, instead of the errors of `read_text` and `parse`."""
+    """Raise UserError, with the location of the content, instead of the errors of `read_text` and `parse`."""
     try:
         yield
     except UserError:
@@ -167,21 +167,21 @@ def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
         load: As in `parse`.
 
     Raises:
-        UserError: With the path, for any other file.
+        UserError: For any other file; the message contains the path.
     """
     with explained(path):
         return parse(kind, read_text(path), load)
 
 
 def read_lines(kind: Any, path: Path) -> list[Any]:
-    """Return the content of each line of a JSON lines file; an incomplete last line, of a killed process, is left out.
+    """Return the content of each line of a JSON lines file; an incomplete last line (of a killed process) is left out.
 
     Args:
         kind: As in `parse`.
         path: The file.
 
     Raises:
-        UserError: With the path and the line, for any other file.
+        UserError: For any other file; the message contains the path and the line.
     """
     with explained(path):
         lines = read_text(path).split("\n")[:-1]
@@ -193,7 +193,7 @@ def read_lines(kind: Any, path: Path) -> list[Any]:
 
 
 def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json) -> Any:
-    """Return the content of a text as plain dicts and lists, after all of its values were checked.
+    """Return the content of a text as plain dicts and lists, after checking all values.
 
     Args:
         kind: The type of the content: a strict dataclass, `dict`, or a list of one of them.
@@ -201,7 +201,7 @@ def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json)
         load: `parse_json`, or `parse_yaml`.
 
     Raises:
-        ValueError: With the key, its value and the allowed values, if the content is invalid.
+        ValueError: If the content is invalid; the message contains the key, its value and the allowed values.
     """
     foreign = isinstance(kind, type) and issubclass(kind, Foreign)
     content = parse_json(text, once=not foreign) if load is parse_json else load(text)
@@ -249,7 +249,7 @@ def _require_plain(content: Any, finite: bool) -> None:
 
 
 def _converted(kind: Any, value: Any, where: str) -> Any:
-    """Return a value of which each object is the dataclass that the type `kind` has in its place."""
+    """Return a value with its objects converted to the dataclasses of the type `kind`."""
     if get_origin(kind) is UnionType:
         kind = next((item for item in get_args(kind) if is_dataclass(item) or get_args(item)), kind)
     if is_dataclass(kind) and isinstance(value, dict):
@@ -282,10 +282,10 @@ def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
     Args:
         kind: The dataclass.
         content: The object.
-        where: The key of the object, empty for a whole file.
+        where: The key of the object; empty for the complete file.
 
     Raises:
-        ValueError: With the key, its value and the allowed values, if the object is invalid.
+        ValueError: If the object is invalid; the message contains the key, its value and the allowed values.
     """
     known = {field.name: field for field in fields(kind)}
     inside = f" in {where}" if where else ""

@@ -40,7 +40,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
-    """Handle signals by a function, except ignored signals (nohup). This has no effect outside the main thread.
+    """Handle signals with a function within the context, except ignored signals (nohup). Only for the main thread.
 
     Args:
         numbers: Numbers of the signals.
@@ -55,7 +55,7 @@ def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]
         if os.getpid() == owner:
             handler(number, frame)
             return
-        signal.signal(number, signal.SIG_DFL)  # a forked worker ends as it would by default
+        signal.signal(number, signal.SIG_DFL)  # a forked worker ends as by default
         os.kill(os.getpid(), number)
 
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) not in (signal.SIG_IGN, None)}
@@ -70,7 +70,7 @@ def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]
 
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise an exception, as Ctrl-C does, so that temporary files are removed and locks released."""
+    """Let SIGTERM raise an exception, like Ctrl-C, so that temporary files are removed and locks are released."""
     with signal_handler((signal.SIGTERM,), _leave):
         yield
 
@@ -81,7 +81,7 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Say in an interruption without a message that the work so far is kept, and how to resume it."""
+    """Add to an interruption without a message that the finished work is kept, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -97,9 +97,9 @@ def end_silently() -> None:
 
 
 class DeferredSignal:
-    """A signal that is remembered until the program can stop; a second signal ends the program at once.
+    """Remembers a signal until the program can stop; a second signal ends the program at once.
 
-    number: the signal received, 0 if there is none.
+    `number` is the received signal, or 0.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class DeferredSignal:
 def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
     """Ignore signals in a worker of a data loader, since its parent responds to them.
 
-    A signal may be sent to all processes of a job, and the end of a worker would end the running step.
+    A signal may be sent to all processes of a job, and a step fails if a worker ends.
 
     Args:
         before: A function that is also called in the worker.
@@ -139,6 +139,6 @@ def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
 
 
 _END_OF_WORKERS = 30
-"""Seconds after SIGTERM until a worker ends, the same time that torchrun gives its processes."""
+"""Seconds after SIGTERM until a worker ends; torchrun gives its processes the same time."""
 
 _DEFERRED_MESSAGE = b"\nstopping after the running step and a checkpoint; press Ctrl-C again to stop at once\n"

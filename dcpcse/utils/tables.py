@@ -22,7 +22,7 @@ def make_table(
     Args:
         heads: Names of the columns.
         rows: The cells of each row.
-        align: `l`, `c` or `r` for each column; the last letter also holds for all columns after it.
+        align: `l`, `c` or `r` for each column; the last letter is repeated for further columns.
         title: Line above the table.
         style: Form of the text, one of `STYLES`.
     """

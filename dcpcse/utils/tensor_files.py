@@ -1,4 +1,4 @@
-"""Reading and writing tensors in safetensors files, and reading those of torch.save without running code."""
+"""Reading and writing safetensors files, and reading files of torch.save without running code."""
 
 import pickle
 import re
@@ -46,7 +46,7 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
     Args:
         path: The file, for the message.
-        tensors: Its tensors by name.
+        tensors: The tensors of the file by name.
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
@@ -69,9 +69,9 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapp
     """Raise UserError unless expected and actual tensors have the same names and shapes.
 
     Args:
-        what: What contains the tensors, for messages.
+        what: The file or model with the tensors, for messages.
         expected: The expected tensors by name.
-        actual: The actual ones.
+        actual: The actual tensors by name.
     """
     if missing := set(expected) - set(actual):
         raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
@@ -89,7 +89,7 @@ def listed(names: Collection[str], most: int = 4) -> str:
 
     Args:
         names: The names.
-        most: Largest number of names.
+        most: Maximum number of names.
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{sorted(names)[:most]}{more}"
@@ -109,9 +109,9 @@ def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
 def load_pickle(path: Path) -> dict[str, Tensor]:
     """Return name → tensor from a file written by torch.save; raise UserError for anything but finite tensors.
 
-    Code in the file is never run: torch rejects everything but tensors and plain containers. Tensors of the current
-    (zip) format are mapped from the file, so they take no memory of their own, and must be copied before the file may
-    change; those of the format before torch 1.6 are read into memory.
+    Code in the file is never run: torch rejects everything except tensors and plain containers. Tensors of the current
+    (zip) format are mapped from the file, so they take no extra memory, but must be copied before the file changes.
+    Tensors in the format before torch 1.6 are read into memory.
     """
     tensors = _read(path)
     require_finite(path, tensors)
@@ -119,7 +119,7 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def pickled_headers(path: Path) -> TensorHeaders:
-    """Return name → shape and type of the tensors in a file, as `load_pickle` does, without reading their values."""
+    """Return name → shape and type of the tensors in a file of torch.save, without reading their values."""
     return {
         name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in _read(path).items()
     }

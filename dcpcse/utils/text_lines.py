@@ -17,7 +17,7 @@ NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON can escape, but that file names, tokenizers, terminals and Arrow do not accept."""
 
 _OTHER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # which begins with the mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",  # begins with the mark of UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -25,7 +25,7 @@ _OTHER_MARKS = {
 """Byte-order marks of encodings that are not read."""
 
 MOST_LINE_BYTES = 512 * 2**20
-"""Maximum length of a line; a longer one (a file of zeros) would fill the memory."""
+"""Maximum length of a line in bytes; a longer line (a file of zeros, for example) would fill the memory."""
 
 
 def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -50,7 +50,7 @@ def line_error(path: Path, number: int, problem: str) -> UserError:
     Args:
         path: Path of the file.
         number: Number of the line.
-        problem: What is wrong with it.
+        problem: What is wrong with the line.
     """
     return UserError(f"{path}, line {number}: {problem}")
 

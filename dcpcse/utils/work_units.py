@@ -1,11 +1,11 @@
 """Do work in units: in this process, in several processes of this machine, or on a Ray cluster.
 
-`workers` yields one of three kinds of workers with the same interface. Their method `run` calls a function for each
-unit and yields the unit with its result, in any order. It is given a function `start`, which each worker calls once
-with its device: it loads what all units need, such as a model, and returns the function of a unit. A unit, its result
-and `start` must be picklable.
+`workers` yields one of three kinds of workers with the same interface. Their method `run` computes all units and
+yields each with its result, in any order. It takes a function `start`, which each worker calls once with its device.
+`start` loads what all units need, such as a model, and returns the function that computes a unit. Units, results and
+`start` must be picklable.
 
-Workers keep nothing: the caller saves each result when it arrives, and leaves out the units that it finds saved
+Workers save nothing: the caller saves each result when it arrives, and leaves out units that are already saved
 (`dcpcse.utils.job_folder`).
 """
 
@@ -36,10 +36,10 @@ ResultT = TypeVar("ResultT")
 
 Start = Callable[[str], Callable[[UnitT], ResultT]]
 Outcomes = Iterator[tuple[UnitT, ResultT | UserError]]
-"""Units, each with its result or with the error that a user can cause; other errors are raised."""
+"""Units, each with its result, or with a UserError; other errors are raised."""
 
 RETRIES = 3
-"""How often a unit is repeated on a Ray cluster, on another machine if necessary, if its worker is lost."""
+"""How often a unit is repeated on a Ray cluster, if necessary on another machine, after its worker was lost."""
 
 
 def workers(ray: str | None, count: int | None = None, device: str | None = None) -> AbstractContextManager["Workers"]:
@@ -59,9 +59,9 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
 
 
 class InProcess:
-    """A worker that is this process.
+    """A worker in this process.
 
-    type: type of the workers' device. local: the device on which this process may compute beside its workers.
+    `type` is the type of the workers' device. `local` is a device on which this process may compute in addition.
     """
 
     def __init__(self, device: str | None) -> None:
@@ -69,7 +69,7 @@ class InProcess:
         self.type = self.local.type
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results; the next unit is drawn after the result of the one before it was taken."""
+        """Yield units with their results; the next unit is drawn after the previous result was taken."""
         function = start(str(self.local))
         for unit in units:
             try:
@@ -109,7 +109,10 @@ class WorkerProcesses:
                 theirs.close()  # so that the connection closes when the worker ends
                 processes.append(process)
                 busy[connection] = process, unit
-            for connection, (_, unit) in busy.items():  # after all have started: this waits until a unit is received
+            for connection, (
+                _,
+                unit,
+            ) in busy.items():  # after all have started, since this waits until a unit is received
                 _send(connection, unit)
             while busy:
                 for connection in wait(list(busy)):
@@ -150,8 +153,8 @@ def _resume() -> str:
 class _Worker:
     """The units of one worker, in its process.
 
-    It starts when the first unit arrives, so that an error in this is returned too. Errors are returned, since Ray
-    wraps those that are raised.
+    It starts when the first unit arrives, so that an error of the start is returned too. Errors are returned, since
+    Ray would wrap raised errors.
     """
 
     def __init__(self, start: Start, device: str, threads: int, on_command_line: bool, folder: str = ".") -> None:
@@ -165,7 +168,7 @@ class _Worker:
         with command_line(self._on_command_line):
             try:
                 if self._function is None:
-                    with contextlib.suppress(OSError):  # another machine need not have this folder
+                    with contextlib.suppress(OSError):  # another machine may not have this folder
                         os.chdir(self._folder)
                     torch.set_num_threads(self._threads)
                     self._function = self._start(self._device)
@@ -177,7 +180,7 @@ class _Worker:
 def _serve(connection: Connection, worker: _Worker) -> None:
     """Run a worker process until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main one terminates the workers
-    tqdm.set_lock(threading.RLock())  # Python would warn that a terminated process leaks tqdm's own lock, a semaphore
+    tqdm.set_lock(threading.RLock())  # Python would warn that a terminated process leaks tqdm's lock, a semaphore
     with printable_output(), contextlib.suppress(EOFError, ConnectionError):
         while True:
             connection.send(worker.run(connection.recv()))
@@ -212,7 +215,7 @@ class RayActors:
         self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.count / len(nodes)))
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results; a unit whose worker is lost too often has an error."""
+        """Yield units with their results; a unit whose worker is lost too often gets an error."""
         ray, waiting = self._ray, iter(units)
         resources = {"num_cpus": self.cores, "num_gpus": int(self.type == "cuda")}
         actor = ray.remote(**resources, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
@@ -225,7 +228,7 @@ class RayActors:
             worker, unit = running.pop(ready)
             for following in islice(waiting, 1):
                 running[worker.run.remote(following)] = worker, following
-            del worker  # ends a worker without a unit, whose cores a restarted worker may need
+            del worker  # ends an idle worker, whose cores a restarted worker may need
             try:
                 result = ray.get(ready)
             except ray.exceptions.RayError as error:

@@ -1,5 +1,5 @@
 """Plots for papers.
 
-In the module of each subject, `gather` functions read the data, `draw` functions draw them, and `dcpcse plot` uses
-`KIND` or `KINDS`.
+Each module has `gather` functions, which read the data, `draw` functions, which draw them, and the `KIND` or `KINDS`
+that `dcpcse plot` offers.
 """

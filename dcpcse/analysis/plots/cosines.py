@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 POINTS = 400
 """Number of points of a density."""
 MARGIN = 4.0
-"""Bandwidths by which a density goes beyond the lowest and the highest cosine; all but 3e-5 of a kernel is within."""
+"""Bandwidths by which a density extends beyond the lowest and the highest cosine; a kernel has 3e-5 of its mass
+outside."""
 MARKS = 12
-"""Number of markers on a density, which tell the models apart without colours."""
+"""Number of markers on a density; they distinguish the models without colours."""
 
 
 @style.styled
 def draw_cosines(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
     """Draw a hexagonal histogram per model, and below it one violin per bin of gold scores.
 
-    bins: whether the panels with the violins are drawn. All panels have the same scales, so that models can be
-    compared.
+    All panels have the same scales, so that models can be compared.
+
+    Args:
+        bins: Whether the panels with the violins are drawn.
     """
     from matplotlib.colors import LogNorm
 
@@ -86,7 +89,7 @@ def binned(scored: PairScores) -> dict[tuple[float, float], np.ndarray]:
 
 @style.styled
 def draw_densities(models: Mapping[str, PairScores]) -> "Figure":
-    """Draw a density per model in one panel, whose area is 1."""
+    """Draw the density of each model, with area 1, in one panel."""
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
     handles = []

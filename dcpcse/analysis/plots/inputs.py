@@ -31,8 +31,13 @@ STS_TASK = "STSBenchmark"
 def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
     """Return label → path or hub id for arguments of the form `LABEL=PLACE` or `PLACE`.
 
-    Without a label, the name of the place is the label. called: what messages call a label. Raises UserError if two
-    arguments have the same label.
+    Without a label, the name of the place is the label.
+
+    Args:
+        called: The word for a label in messages.
+
+    Raises:
+        UserError: If two arguments have the same label.
     """
     paths: dict[str, str] = {}
     for word in words:
@@ -60,8 +65,12 @@ def _name(source: str) -> str:
 def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> list[dict[str, Any]]:
     """Return the results of a task family from a file written by `evaluation.py --output_file`.
 
-    others: families that are read if the file contains no results of the first one. needs: keys of each result.
-    Raises UserError if the file contains no results of any family, or if one of them lacks a key.
+    Args:
+        others: Families that are read if the file contains no results of the first one.
+        needs: Keys of each result.
+
+    Raises:
+        UserError: If the file contains no results of any family, or if one of them lacks a key.
     """
     content = read_json(path)
     tasks = content.get("tasks") if isinstance(content, dict) else None
@@ -155,7 +164,7 @@ def encode_by_each(
 
 
 def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
-    """Return those options of a command with which encoders are loaded."""
+    """Return the options of a command that define how encoders are loaded."""
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 DISSIMILAR_UP_TO = 1.0
-"""Highest gold score of dissimilar pairs; those above senteval.geometry.POSITIVE_ABOVE are similar."""
+"""Highest gold score of dissimilar pairs; pairs above senteval.geometry.POSITIVE_ABOVE are similar."""
 
 LOOKS = (1, 0)
 """Styles of the first two groups; with them, 0, 3 and 5 are orange, blue and green, as in figure 6 of ConPVP."""
@@ -60,7 +60,7 @@ def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple
 
 
 def name_axes(axes: "Axes", names: tuple[str, str]) -> None:
-    """Name the two dimensions, and hide their values, which mean nothing by themselves."""
+    """Name the two dimensions, and hide their values, which have no meaning."""
     axes.set(xlabel=names[0], ylabel=names[1])
     axes.tick_params(labelbottom=False, labelleft=False, length=0)
 
@@ -69,7 +69,8 @@ def name_axes(axes: "Axes", names: tuple[str, str]) -> None:
 class ProjectedPairs:
     """Coordinates of a model's pairs by group: name → coordinates (n, 2) of the first and of the second sentences.
 
-    axes: names of the two dimensions.
+    Args:
+        axes: Names of the two dimensions.
     """
 
     groups: Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -98,8 +99,11 @@ def draw_pairs(models: Mapping[str, ProjectedPairs]) -> "Figure":
 def grouped(gold: np.ndarray, scores: Sequence[float] | None = None) -> dict[str, np.ndarray]:
     """Return group → whether each pair (N,) belongs to it, from low to high gold scores (N,).
 
-    scores: one group for each of these scores; None: dissimilar and similar pairs. Raises UserError if a group is
-    empty.
+    Args:
+        scores: One group for each of these scores; None: dissimilar and similar pairs.
+
+    Raises:
+        UserError: If a group is empty.
     """
     from senteval.geometry import POSITIVE_ABOVE
 
@@ -152,7 +156,9 @@ def gather_pairs(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
 def draw_embeddings(models: Mapping[str, np.ndarray], names: tuple[str, str]) -> "Figure":
     """Draw one panel, with a colour and marker per model and equal scales in both directions.
 
-    models: coordinates (N, 2) of the same sentences under each model, in one plane. names: of the two dimensions.
+    Args:
+        models: Coordinates (N, 2) of the same sentences under each model, in one plane.
+        names: Names of the two dimensions.
     """
     from matplotlib.lines import Line2D
 
@@ -252,7 +258,10 @@ CLASSES = {
 class Tokens:
     """Coordinates (V, 2) of tokens, their frequency ranks (V,) from 1 (0 if absent), and their properties (V,).
 
-    label: name of the encoder. matrix: name of the matrix. axes: names of the two dimensions.
+    Args:
+        label: Name of the encoder.
+        matrix: Name of the matrix.
+        axes: Names of the two dimensions.
     """
 
     label: str
@@ -268,14 +277,15 @@ class Tokens:
 def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
     """Draw two panels of the same coordinates for each item, one above the other: by frequency rank, and by class.
 
-    text: name of the file in which tokens were counted.
+    Args:
+        text: Name of the file in which tokens were counted.
     """
     from matplotlib.colors import BoundaryNorm
     from matplotlib.lines import Line2D
 
     figure, axes = style.panel_grid(len(panels), 2.2, rows_each=2)
     columns = min(len(panels), style.PANELS_PER_ROW)
-    # Powers of ten, since only few colours can be told apart among so many dots.
+    # Powers of ten, since only few colours can be distinguished among so many dots.
     most = max(tokens.rank.max(initial=1) for tokens in panels)
     ends = [10**power for power in range(len(str(most)) + 1)]
     norm = BoundaryNorm(ends, 256)
@@ -297,7 +307,7 @@ def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
 
 
 def members(tokens: Tokens, subword: bool, capital: bool) -> np.ndarray:
-    """Return which tokens (V,) have both of these properties."""
+    """Return a mask (V,) of the tokens with both of these properties."""
     return (tokens.subword == subword) & (tokens.capital == capital)
 
 
@@ -368,7 +378,10 @@ def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
 def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], lines: Sequence[str]) -> list[Tokens]:
     """Project the chosen matrices of an encoder, without special tokens, and count its tokens in some lines.
 
-    matrices: keys of `MATRICES`. If both matrices of an encoder are equal, as with tied weights, they are one item.
+    If both matrices of an encoder are equal, as with tied weights, they are one item.
+
+    Args:
+        matrices: Keys of `MATRICES`.
     """
     from dcpcse.encoders.untrained import biased_tokens
 

@@ -33,8 +33,8 @@ Point = tuple[float, float | None, float | None]
 def draw_fewshot(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
     """Draw the accuracies × 100 of all draws, given by model and then by task.
 
-    Each model and task gets a violin, a mark per draw, and a line at the mean. If a model was not evaluated on a task,
-    its position stays empty.
+    Each model and task gets a violin, a mark per draw, and a line at the mean. The position of a model that was not
+    evaluated on a task stays empty.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -94,7 +94,8 @@ def gather_fewshot(args: argparse.Namespace) -> dict[str, dict[str, list[float]]
 def draw_frequent(models: Mapping[str, Mapping[int, float]], scored: str | None = None) -> "Figure":
     """Draw Spearman × 100 over the number of removed tokens, one line per model; at 0 the sentences are unchanged.
 
-    scored: the data of the scores, for the label of the axis.
+    Args:
+        scored: The data of the scores, for the label of the axis.
     """
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
@@ -146,7 +147,9 @@ def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[
 def draw_intervals(scores: Mapping[str, Mapping[str, Point]], level: float) -> "Figure":
     """Draw a point with its interval for each task and model, the tasks from top to bottom.
 
-    scores: model → task → point; all models have the same tasks. level: coverage of the intervals.
+    Args:
+        scores: Model → task → point; all models have the same tasks.
+        level: Coverage of the intervals.
     """
     tasks = list(next(iter(scores.values())))
     step = 0.7 / len(scores)
@@ -184,7 +187,7 @@ LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>[0-9]{1,9})")
 @strict
 @dataclass(kw_only=True)
 class _AnswerCell(schema.Open):
-    values: list  # of numbers, which `inputs.numbers` requires of the cell that is drawn
+    values: list  # lists of numbers; `inputs.numbers` checks the cell that is drawn
     published: int | float | None = schema.finite(default=None)
     comparable: bool = True
 
@@ -212,7 +215,9 @@ def draw_prompt_lengths(
 ) -> "Figure":
     """Draw the scores of all seeds and the published scores by prompt length; the lengths are equally spaced.
 
-    comparable: whether the published scores belong to the same encoder, steps and settings; the legend says if not.
+    Args:
+        comparable: Whether the published scores belong to the same encoder, steps and settings; the legend says if
+            not.
     """
     published = published or {}
     figure = style.figure(style.COLUMN, 2.5)
@@ -235,7 +240,7 @@ def draw_prompt_lengths(
     if published:
         known = [length for length in lengths if length in published]
         heights = [published[length] for length in known]
-        # Without a line: DCPCSE states two of the points of its figure 2, and nothing about those between.
+        # Without a line: DCPCSE states two of the points of its figure 2, and nothing about the points between them.
         look = {**style.series_style(1).line(), "linestyle": "none", "markerfacecolor": "white"}
         name = "published" if comparable else "published, not comparable"
         (handles[name],) = axes.plot([x[length] for length in known], heights, **look)

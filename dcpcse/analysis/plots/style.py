@@ -62,7 +62,7 @@ RC = {
     "lines.markersize": 4,
     "figure.dpi": DPI,
     "savefig.dpi": DPI,
-    "svg.fonttype": "none",  # text that can be searched and edited
+    "svg.fonttype": "none",  # text stays text, which can be searched and edited
     "svg.hashsalt": "dcpcse",  # without a fixed salt, ids differ in every process
 }
 
@@ -72,9 +72,10 @@ CHARACTERS_PER_INCH = 17
 
 @dataclass(frozen=True)
 class PlotKind:
-    """A kind of plot of `dcpcse plot`: its help, its options, and the function that draws it from these options.
+    """A kind of plot of `dcpcse plot`: its help text, its options, and the function that draws it.
 
-    of_encoders: whether the plot also takes the options of encoders.
+    Args:
+        of_encoders: Whether the plot also takes the options of encoders.
     """
 
     help: str
@@ -85,7 +86,7 @@ class PlotKind:
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """The look of a series; it differs from those of other series in more than colour."""
+    """The style of a series, which differs from other series in more than the colour."""
 
     color: str
     marker: str
@@ -98,7 +99,7 @@ class SeriesStyle:
 
 
 def series_style(index: int) -> SeriesStyle:
-    """Return the look of the series with this index; the first 280 differ in colour, marker or line."""
+    """Return the style of the series with this index; the first 280 differ in colour, marker or line."""
     return SeriesStyle(*(values[index % len(values)] for values in (COLOURS, MARKERS, LINES, HATCHES)))
 
 
@@ -150,7 +151,10 @@ def figure(width: float, height: float) -> "Figure":
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
     """Return a figure with `count` panels, at most `PANELS_PER_ROW` side by side, and its axes (rows_each, count).
 
-    height: height of a panel in inches. Unused positions are hidden.
+    Unused positions are hidden.
+
+    Args:
+        height: Height of a panel in inches.
     """
     columns = min(count, PANELS_PER_ROW)
     rows = -(-count // columns)
@@ -192,7 +196,7 @@ def colorbar(figure: "Figure", values: Any, axes: Any, label: str, **options: An
 
 
 def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:
-    """Set the title of one of `columns` panels side by side, wrapped to fit; below: second line of the title."""
+    """Set the title of one of `columns` panels side by side, wrapped to fit; below: the second line of the title."""
     room = COLUMN if columns == 1 else PAGE / columns
     lines = [plain(line, int((room - 0.5) * CHARACTERS_PER_INCH)) for line in (text, below) if line]
     axes.set_title("\n".join(lines))

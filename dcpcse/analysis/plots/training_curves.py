@@ -34,8 +34,13 @@ ORDER = ("loss", "loss_", "weight_", "learning_rate", "grad_norm", "", "eval_")
 def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """Draw a panel per logged value and a line per run.
 
-    runs: label → logged lines as returned by `run_files.read_metrics`. A value that was not finite (null in the file)
-    leaves a gap. Raises UserError if there is nothing to draw.
+    A value that was not finite (null in the file) leaves a gap.
+
+    Args:
+        runs: Label → logged lines as returned by `run_files.read_metrics`.
+
+    Raises:
+        UserError: If there is nothing to draw.
     """
     names = metric_names(runs)
     if not names:
@@ -112,8 +117,10 @@ PANELS = {"bits_per_character": "bits per character", "masked_accuracy": "masked
 def draw_pretraining(record: Mapping[str, Any]) -> "Figure":
     """Draw bits per character and masked accuracy of the held-out text, each beside the unigram model's.
 
-    The steps in which the model was trained to predict next tokens are shaded. record: the content of
-    `pretraining.json`.
+    The steps in which the model was trained to predict next tokens are shaded.
+
+    Args:
+        record: The content of `pretraining.json`.
     """
     figure = style.figure(style.PAGE, 2.1)
     steps = [point["step"] for point in record["curve"]]

@@ -1,4 +1,4 @@
-"""`dcpcse adapt ENCODER DATA --output_dir FOLDER`: adapt an encoder, and say whether that helped."""
+"""`dcpcse adapt ENCODER DATA --output_dir FOLDER`: adapt an encoder, and test whether it is better."""
 
 import time
 from collections.abc import Sequence
@@ -47,13 +47,13 @@ def adapt_parser() -> CommandParser:
     add("--output_dir", required=True, help="Folder for the record and the adapted encoder; it must be new or empty.")
     add("--dev", metavar="FILE", help="File to choose the setting on, in place of a part of DATA.")
     add("--test", metavar="FILE", help="File to test on. Default: a part of DATA, or half of --dev if it is given.")
-    add("--minutes", type=finite_number, default=10.0, help="Time that the command may take.")
+    add("--minutes", type=finite_number, default=10.0, help="Maximum duration of the command in minutes.")
     add("--seed", type=SEED, default=42, help="Seed of the parts, the trainings and the resamples.")
     add(
         "--ray",
         metavar="ADDRESS",
-        help="Try several settings at a time on this Ray cluster: auto, local or host:port. A setting is then pruned "
-        "by what was known when it was started.",
+        help="Try several settings at a time on this Ray cluster: auto, local or host:port. A setting is then "
+        "pruned by the results that were known when it was started.",
     )
     add("--keep", action="store_true", help="Keep the adapted encoder also if it is not a gain.")
     return parser

@@ -42,7 +42,7 @@ def compare_command(argv: Sequence[str]) -> None:
     from dcpcse.inference.arguments import EncoderArguments
     from dcpcse.inference.loading import has_representation, load_model
 
-    # Without its decorators, which replace the names of options by those of Python's parameters.
+    # Without its decorators, which replace the names of options by names of Python parameters.
     plain = inspect.unwrap(evaluate)
     options = {"data_dir": args.data_dir, "official": not args.custom_data, "batch_size": args.batch_size}
 
@@ -65,7 +65,7 @@ def compare_command(argv: Sequence[str]) -> None:
 
 
 def _models(args: argparse.Namespace) -> tuple[list[str | None], list[list[str]]]:
-    """Return the names of the models, None for those without one, and the paths of the runs of each."""
+    """Return the names of the models (None without a name), and the paths of the runs of each model."""
     names, models = [None] * len(args.models), [[path] for path in args.models]
     for text in args.model:
         name, _, paths = text.partition("=")
@@ -107,7 +107,7 @@ def compare_parser() -> CommandParser:
     add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
     add("--custom_data", action="store_true", help="The files are your own: do not check them for official sizes.")
     add("--batch_size", type=Whole(1), help=BATCH_SIZE_HELP)
-    add("--cache_dir", metavar="FOLDER", help="Folder for embeddings, which a later comparison reads.")
+    add("--cache_dir", metavar="FOLDER", help="Folder for embeddings, from which a later comparison reads them.")
     add("--level", type=float, default=0.95, help="Coverage of the intervals.")
     add("--samples", type=Whole(100), default=2000, help="Number of resamples.")
     add("--seed", type=SEED, default=0, help="Seed of the resamples.")

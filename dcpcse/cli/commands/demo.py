@@ -47,7 +47,7 @@ def demo_command(argv: Sequence[str]) -> None:
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
-    """Raise UserError for values out of range and for options that apply to none of the demo."""
+    """Raise UserError for values out of range and for options without effect on the given models."""
     from dcpcse.encoders.storage.manifest import is_model_folder
 
     trained = [is_model_folder(location) for location in places]

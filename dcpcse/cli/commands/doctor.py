@@ -24,7 +24,7 @@ from dcpcse.utils.option_fields import Whole
 from dcpcse.utils.run_files import read_beside_training
 
 EXIT_FAULTS = 3
-"""Exit code if there are faults; Python exits with 1 after a crash, and dcpcse with 2 after a user error."""
+"""Exit code if there are faults; 1 is Python's code after a crash, and 2 is dcpcse's code after a user error."""
 
 KIND_OF_OPTION = {
     **dict.fromkeys(("max_seq_length", "tokenizer", "batch_size"), "training file"),
@@ -130,5 +130,5 @@ def doctor_parser() -> CommandParser:
     add("--max_seq_length", type=Whole(3), default=32, help="Maximum tokens in training (default: 32).")
     add("--tokenizer", metavar="FOLDER", help="Folder with the tokenizer that counts tokens.")
     add("--batch_size", type=Whole(2), default=256, help="Rows per batch of all processes (default: 256).")
-    add("--base", metavar="FOLDER", help="Present path of the frozen encoder of a model folder.")
+    add("--base", metavar="FOLDER", help="Current path of the frozen encoder of a model folder.")
     return parser

@@ -36,7 +36,7 @@ def mine_command(argv: Sequence[str]) -> None:
     def guide() -> "SentenceEncoder":
         try:
             return load_guide(args.guide, of_guide)
-        except UserError as error:  # which names the option of the first encoder
+        except UserError as error:  # the error names the option of the first encoder
             raise UserError(str(error).replace("--pooler ", "--guide_pooler ")) from error
 
     with logging_redirect_tqdm():

@@ -26,9 +26,11 @@ def predict_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for a user mistake."""
     args = predict_parser().parse_args(argv)
     if not all(sentence.strip() for sentence in args.sentences):
-        raise UserError("a sentence is blank; give a text")
+        raise UserError("a sentence is empty; give a text")
     template = Template.parse(args.template)
-    if template.masks > 1:  # a sentence encoder averages their vectors, and the average predicts no token
+    if (
+        template.masks > 1
+    ):  # a sentence encoder averages the vectors of several masks, and the average cannot predict a token
         raise UserError(f"--template {args.template}: has {template.masks} {MASK}; give a template with one")
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.encoders.backbones import load_backbone, require_trained_head

@@ -74,13 +74,13 @@ def _corrupt(args: argparse.Namespace) -> None:
     data, label = file.dataset, file.roles.label
     if label == CLASS:
         raise UserError(
-            f"--train_file {args.train_file} has a column {label}, of which positives are drawn in every epoch, so "
-            "that they cannot be corrupted ahead; remove the column"
+            f"--train_file {args.train_file} has a column {label}, from which positives are drawn in every epoch, so "
+            "they cannot be corrupted before the training; remove the column"
         )
     if len(positives := file.roles.positives) > 1:
         raise UserError(
-            f"--train_file {args.train_file} has {len(positives)} columns of positives, of which one is drawn in "
-            "every epoch, so that they cannot be corrupted ahead; keep one of them"
+            f"--train_file {args.train_file} has {len(positives)} columns of positives, and one is drawn in every "
+            "epoch, so they cannot be corrupted before the training; keep one of them"
         )
     options = LoadOptions(cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(args.model_name_or_path, options)

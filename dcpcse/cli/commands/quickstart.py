@@ -1,4 +1,4 @@
-"""`dcpcse quickstart`: train deep prompts of a small encoder with and without labels, and compare them with it."""
+"""`dcpcse quickstart`: train deep prompts with and without labels, and compare them with their encoder."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ COMMON: Mapping[str, Any] = {
     "save_strategy": "no",
     "logging_steps": 50,
 }
-"""Options of both trainings. docs/quickstart.md, "Why these settings", has the figures by which they were chosen."""
+"""Options of both trainings. docs/quickstart.md, "Why these settings", shows the scores by which they were chosen."""
 
 SENTENCES, TRIPLETS, PAIRS = "sentences.txt", "triplets.csv", "downstream/STS/STSBenchmark"
 
@@ -43,14 +43,14 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }
 """Row of the table → its other options, with a file in --data and a folder in --output_dir.
 
-The numbers of prompts are those of DCPCSE's Tables 3 and 4 for BERT-base.
+The prompt lengths come from DCPCSE's Tables 3 and 4 for BERT-base.
 """
 
 READ_WITH = "avg"
 """Pooler of the trained models. They are trained for [CLS], but the mean of the tokens scores higher on dev."""
 
 SAMPLE = EMBEDDED_ENCODER.with_name("sample")
-"""Training text and scored pairs; like the encoder, they are part of a clone only."""
+"""Training text and scored pairs; like the encoder, they are only part of a clone."""
 
 QUERIES = ("Prices have gone up again.", "A dog is running on the beach.", "My phone battery is empty.")
 
@@ -119,7 +119,7 @@ def quickstart_parser() -> CommandParser:
 def _find_inputs(args: Namespace) -> None:
     """Set the defaults of --base and --data.
 
-    Raises UserError if one of them is not given and this is no clone, or if the data are incomplete.
+    Raises UserError if one of them is not given and this is not a clone, or if the data are incomplete.
     """
     if args.data is None and not SAMPLE.is_dir():
         encoder = "" if args.base else "an encoder as --base, and "

@@ -129,7 +129,7 @@ def reproduce_parser() -> CommandParser:
     )
     parser.add_argument("--seeds", help="seeds, as 0..9 or 0,1,2 (default: 0)")
     parser.add_argument("--limit", type=Whole(1), help="maximum number of optimiser steps of each training")
-    parser.add_argument("--base", help="encoder that replaces those of the rows: folder or hub id")
+    parser.add_argument("--base", help="encoder that replaces the encoders of the rows: folder or hub id")
     parser.add_argument("--generator", help="generator of replaced tokens (D2CSE, DiffCSE)")
     parser.add_argument("--unsup_file", help="training sentences, one per line (default: data/wiki1m_for_simcse.txt)")
     parser.add_argument(
@@ -207,7 +207,7 @@ def _no_data(config: ReproductionConfig) -> str | None:
 
 
 def _no_mteb_data(config: ReproductionConfig) -> str | None:
-    """Return why mteb's data cannot be used, or None. Raises UserError if a chosen language is unknown."""
+    """Return the reason why mteb's data cannot be used, or None. Raises UserError if a chosen language is unknown."""
     from dcpcse.evaluation.mteb_tasks import in_languages, load_data, multilingual_tasks
 
     tasks = multilingual_tasks()
@@ -220,7 +220,7 @@ def _no_mteb_data(config: ReproductionConfig) -> str | None:
 
 
 def _data_problems(rows: Sequence[PublishedRow], config: ReproductionConfig) -> list[str]:
-    """Read the evaluation data of the rows once, and return why some cannot be used, if there are reasons."""
+    """Read the evaluation data of the rows once, and return why some of them cannot be used, if any."""
     from senteval import DataError, load_suite, settings_of_mode
 
     problems = []
@@ -249,9 +249,9 @@ def _trainings(unit: RunUnit) -> list[tuple[str, ...]]:
 
 
 def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Settle the options of all units, exactly as their commands do before they load an encoder.
+    """Resolve the options of all units, exactly as their commands do before they load an encoder.
 
-    Returns unit → number of optimiser steps and of training examples, and row → why its options are refused.
+    Returns unit → number of optimiser steps and of training examples, and row → error in its options.
     """
     sizes, refused = {}, {}
     logging.disable(logging.WARNING)  # the commands repeat these lines, such as notes of presets, in the logs
@@ -269,7 +269,7 @@ def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[
 def _planned_size(unit: RunUnit) -> tuple[int, int]:
     """Return the number of optimiser steps of a unit's trainings, and the number of training examples in them.
 
-    Raises UserError if a command of the unit would refuse its options.
+    Raises UserError if a command of the unit would raise an error for its options.
     """
     if "evaluate" in unit.steps:
         parse_evaluation(unit.steps["evaluate"])
@@ -308,9 +308,10 @@ def _training_data(file: str) -> tuple[int, "Columns"]:
 def plan_table(
     units: Sequence[RunUnit], sizes: Mapping[str, tuple[int, int]], obstacles: Mapping[str, str | None]
 ) -> str:
-    """Return a table of planned units, the commands of each row's first unit, and why other rows cannot be run.
+    """Return a table of the planned units, the commands of each row's first unit, and why other rows cannot be run.
 
-    sizes: unit → number of optimiser steps and of training examples; units without them are left out.
+    Args:
+        sizes: Unit → number of optimiser steps and of training examples; units without them are left out.
     """
     rows, done = [], {unit.name for unit in _finished(units)}
     for unit in (unit for unit in units if unit.name in sizes):
@@ -382,7 +383,7 @@ def _write_results(
 
 
 def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUnit]]) -> dict[str, "Comparison"]:
-    """Return the comparison of the rows of each table that asks for one, if at least two of them have results."""
+    """Return, for each table with `compared`, the comparison of its rows if at least two of them have results."""
     from dcpcse.analysis.model_comparison import compare_runs
     from dcpcse.evaluation.outcomes import read_outcomes
 
@@ -399,7 +400,7 @@ def _comparisons(rows: Sequence[PublishedRow], done: Mapping[str, Sequence[RunUn
                 label: [read_outcomes(unit.folder / UNIT_SCORES) for unit in group] for label, group in units.items()
             }
             compared[table] = compare_runs(runs)
-        except UserError as error:  # the results themselves are there
+        except UserError as error:  # the results themselves are complete
             notify(f"{table}: its rows are not compared: {error}")
     return compared
 
@@ -444,7 +445,7 @@ def _draw_pictures(
         if not all(row.name in selected for row in members):
             notify(f"{table} is drawn only if all its rows are selected (dcpcse reproduce {table})")
             continue
-        # A row with an encoder of the user's own is drawn if there is one; without another row the figure is not one.
+        # A row with an encoder of the user is drawn only if there is one; without any other row there is no figure.
         if lacking := [row.label for row in members if row.name not in first and not row.needs]:
             problems.append(f"{table}: there is no result of {', '.join(lacking)}")
         elif done := [first[row.name] for row in members if row.name in first]:
@@ -469,7 +470,7 @@ def picture_words(units: Sequence[RunUnit], config: ReproductionConfig, output: 
         picture["text"] = config.unsup_file or UNLABELLED
     elif source == "models":
         picture["data_dir"] = config.data_dir
-        # Models that are trained keep their own representation.
+        # Trained models keep their own representation.
         if plain := [unit.row.plain for unit in units if unit.row.plain]:
             picture["pooler"] = plain[0]["pooler"]
         if config.custom_data:

@@ -26,7 +26,7 @@ QUERY_CHUNK = 1_024
 
 @dataclass
 class SearchEncoderArguments(EncoderArguments):
-    """How the encoder is loaded, without the encoder's `--top_k`, which is an option of the search in this command."""
+    """Options for loading the encoder, without `--top_k`, which is an option of the search in this command."""
 
     _argument_group_name = "encoder"
 
@@ -35,17 +35,17 @@ class SearchEncoderArguments(EncoderArguments):
 
 @dataclass
 class SearchArguments(CosineOptions):
-    """The options of the search. Those of encoding are by default those that a saved index records."""
+    """The options of the search. By default, options of encoding are as recorded in a saved index."""
 
     _argument_group_name = "search"
 
-    sentences: str | None = option(None, "Text file to search, UTF-8, one sentence a line.")
+    sentences: str | None = option(None, "Text file to search, UTF-8, one sentence per line.")
     vectors: str | None = option(None, "The .npy file that `dcpcse encode` wrote for --sentences with this model.")
     index: str | None = option(
         None, "Index folder with the vectors of --sentences: written by the first call, used by later calls."
     )
     overwrite: bool = option(False, "Build the index again if --index already contains one.")
-    queries: str | None = option(None, "Text file of more queries, one a line.")
+    queries: str | None = option(None, "Text file of more queries, one per line.")
     top_k: int = option(5, "Maximum number of sentences for each query.", at_least=1)
     threshold: float | None = option(
         None, "Print only sentences with at least this cosine (default: no limit).", at_least=-1, at_most=1
@@ -63,7 +63,7 @@ class SearchArguments(CosineOptions):
     json: bool = option(False, "Print a line of JSON for each query.")
 
     def check(self) -> None:
-        """Raise UserError for options that need another one."""
+        """Raise UserError for options that need another option."""
         if not (self.sentences or self.index):
             raise UserError("--sentences FILE is missing; give it, or --index FOLDER of an earlier search")
         if self.vectors and not self.sentences:
@@ -81,7 +81,7 @@ def search_command(argv: Sequence[str]) -> None:
     if not (places.query or args.queries or (args.index and args.sentences)):
         raise UserError("there is no query; give one, or --queries FILE")
     if not all(query.strip() for query in places.query):
-        raise UserError("a query is blank; give a sentence")
+        raise UserError("a query is empty; give a sentence")
     # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -143,7 +143,7 @@ def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceInd
     """Apply the options to a saved index. Raises UserError if it has another text, options of encoding or cells."""
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
-        raise UserError(f"--index {args.index} was not built from the present {args.sentences}; {remedy}")
+        raise UserError(f"--index {args.index} was not built from the current {args.sentences}; {remedy}")
     for name, value, recorded in args.differing(index.options):
         has = "without it" if recorded is None else f"with {recorded}"
         raise UserError(f"--{name} {value}: the index in {args.index} was built {has}; {remedy}")

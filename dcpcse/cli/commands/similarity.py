@@ -29,7 +29,7 @@ class SimilarityArguments(CosineOptions):
 
     _argument_group_name = "similarity"
 
-    pairs: str | None = option(None, "Text file, UTF-8, two sentences a line, separated by a tab.")
+    pairs: str | None = option(None, "Text file, UTF-8, two sentences per line, separated by a tab.")
     json: bool = option(False, "Print a line of JSON for each pair.")
 
 
@@ -39,7 +39,7 @@ def similarity_command(argv: Sequence[str]) -> None:
     if len(places.sentence) == 1 or bool(places.sentence) == bool(args.pairs):
         raise UserError("give at least two sentences (the first is compared with the others), or --pairs FILE")
     if not all(sentence.strip() for sentence in places.sentence):
-        raise UserError("a sentence is blank; give at least one word")
+        raise UserError("a sentence is empty; give at least one word")
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.inference.loading import load_model
 

@@ -1,4 +1,4 @@
-"""`dcpcse reproduce verify CHECKPOINT`: compare the scores of a published checkpoint with those of its paper."""
+"""`dcpcse reproduce verify CHECKPOINT`: compare the scores of a published checkpoint with its paper."""
 
 import argparse
 import json
@@ -47,7 +47,7 @@ def verify_command(argv: Sequence[str]) -> int:
         if checkpoint is not None:
             encoder, base = args.keep or Path(temporary) / "model", None
             facts["assumed"] = _convert(subject, checkpoint, row, source, choices, encoder)
-        del checkpoint  # its tensors, which the evaluation does not need
+        del checkpoint  # frees the tensors, which the evaluation does not need
         options = {"base": base, "cache_dir": source.cache_dir, "use_auth_token": source.use_auth_token}
         scores = _evaluate(row, encoder, options, args, Path(temporary) / "scores.json")
     facts |= {"evaluation": scores, "environment": system_info()}
@@ -63,7 +63,7 @@ def verify_parser() -> Parser:
     parser = Parser((CheckpointSource, Choices), prog="dcpcse reproduce verify", description=DESCRIPTION)
     add = parser.add_argument
     parser.add_model("checkpoint", "Folder or Hub id of the checkpoint, or a file of word vectors.")
-    add("--row", help="Row as paper/table/row (dcpcse reproduce --list). Default: the one that fits.")
+    add("--row", help="Row as paper/table/row (dcpcse reproduce --list). Default: the only row that fits.")
     add("--output_dir", type=Path, help="Folder of the report. Default: result/verify/ROW.")
     add("--overwrite", action="store_true", help="Replace a report on another row or other weights.")
     add("--keep", type=Path, metavar="FOLDER", help="Keep the converted model in this new folder.")
@@ -77,7 +77,7 @@ def verify_parser() -> Parser:
 def _find(
     source: CheckpointSource, choices: Choices, args: argparse.Namespace
 ) -> "tuple[Subject, ForeignCheckpoint | None, PublishedRow]":
-    """Return what is verified, its files if they must be converted, and the row.
+    """Return the subject of the verification, its files if they must be converted, and the row.
 
     Raises UserError for an unknown row, a row that does not fit, and options without an effect.
     """
@@ -118,7 +118,7 @@ def _convert(
     choices: Choices,
     folder: Path,
 ) -> Mapping[str, Any]:
-    """Write a checkpoint as a model folder, and return the settings that are the row's, not the checkpoint's."""
+    """Write a checkpoint as a model folder, and return the settings that come from the row, not the checkpoint."""
     from dcpcse.experiments.verification.fitting_rows import conversion_settings, needed_base
     from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
     from dcpcse.interop.convert import write_model_folder
@@ -127,7 +127,7 @@ def _convert(
     if base is None and (base := needed_base(subject, row)):
         notify(f"--base {base}: not given; taken from {row.name}")
     options = source.load_options
-    if subject.revision:  # the revision is that of the checkpoint
+    if subject.revision:  # the revision belongs to the checkpoint
         options = replace(options, revision=None)
     origin = EncoderPlace(base, source.tokenizer, options)
     model, imported = load_checkpoint(checkpoint, origin, source.layout, choices, conversion_settings(row))
@@ -138,7 +138,7 @@ def _convert(
 def _evaluate(
     row: "PublishedRow", encoder: Path, options: Mapping[str, Any], args: argparse.Namespace, output: Path
 ) -> dict[str, Any]:
-    """Evaluate as evaluation.py does, and return the content of its --output_file."""
+    """Evaluate as in evaluation.py, and return the content of its --output_file."""
     from dcpcse.cli.parse import parse_evaluation
     from dcpcse.evaluation.run import run_evaluation
     from dcpcse.experiments.reproduction.units import command_words

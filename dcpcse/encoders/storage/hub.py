@@ -35,7 +35,7 @@ class UnreachableError(UserError):
 
 
 def is_hub_id(name: str | Path) -> bool:
-    """Return whether a name can only be a repository id: it has the form of an id, and no such local path exists."""
+    """Return whether a name must be a repository id: it has the form of an id and is not an existing local path."""
     return isinstance(name, str) and bool(_ID.fullmatch(name)) and not Path(name).exists()
 
 
@@ -110,7 +110,7 @@ def _require_cached_encoder(name: str, options: LoadOptions) -> None:
 
 
 def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
-    """Return the local copy of a model folder on the Hub; None for a local path or a repository of another kind.
+    """Return the local copy of a model folder on the Hub; None for local paths and other repositories.
 
     Only the files of a model folder are downloaded. If the Hub cannot be reached, the copy in its cache is returned.
 
@@ -144,7 +144,7 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
 
     Args:
         name: Hub id.
-        weights: Possible names of the file of weights; the first that exists is taken.
+        weights: Possible names of the file of weights, of which the first that exists is downloaded.
         options: Revision, cache and token.
 
     Raises:
@@ -174,7 +174,7 @@ def _download(name: str, patterns: list[str], options: LoadOptions, offline: boo
 
 
 def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
-    """Return the local copy of the first of some files that a repository on the Hub contains; None without any.
+    """Return the local copy of the first of these files that a repository on the Hub contains; None without any.
 
     If the Hub cannot be reached, the copy in its cache is returned.
 
@@ -212,7 +212,7 @@ def model_info(name: str, options: LoadOptions) -> ModelInfo:
 
 @contextlib.contextmanager
 def explain_hub_errors(name: str) -> Iterator[None]:
-    """Turn exceptions of huggingface_hub into a UserError of one line."""
+    """Convert exceptions of huggingface_hub to a UserError of one line."""
     try:
         yield
     except UserError:

@@ -25,7 +25,7 @@ MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
 
 FOLDER_FORMAT = 2
-"""The current format. Format 1, the only one that earlier versions read, has no templates and no trained encoders."""
+"""The current format. Format 1 has no templates and no trained encoders; earlier versions read only format 1."""
 PROMPTS = "prompts.safetensors"
 PEFT_WEIGHTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
@@ -38,7 +38,7 @@ WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 MODULES = "modules.json"
 BACKBONE = "backbone"
-"""File names of an encoder, and the folder that contains these files if AutoModel must not find them."""
+"""Names of an encoder's files, and the folder that contains them if AutoModel must not find them."""
 
 KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last")
 KNOWN_POOLINGS += ("max", "mean_sqrt_len", "weighted_mean", "last_token", "mask")
@@ -223,7 +223,7 @@ class Manifest:
 
 
 OPEN_FIELDS = ("method", "arguments", "base.name_or_path", "base.revision")
-"""Fields that may be edited by hand: they do not change vectors, or loading offers them as options."""
+"""Fields that may be edited by hand, because they do not change vectors or can be set by options of loading."""
 
 
 def record_digest(record: Mapping[str, Any]) -> str:
@@ -310,7 +310,7 @@ def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Ite
 
     Args:
         folder: The model folder, for messages.
-        record: Its manifest.
+        record: The manifest of the folder.
         actual: The shapes of the tensors in the files.
     """
     for file, expected in shapes(record).items():
@@ -326,7 +326,7 @@ def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Ite
 
 
 def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Yield an error message for each matrix of an adapter that lacks its partner, or has a different rank.
+    """Yield an error message for each matrix of an adapter that lacks its partner or has a different rank.
 
     A layer has the matrices A, (rank, in), and B, (out, rank).
     """
@@ -356,7 +356,7 @@ def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     names = sorted(file_names(record) - {MODEL_FOLDER_FILE})
     return {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
@@ -365,7 +365,7 @@ def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file in hexadecimal digits; raise UserError if it cannot be read.
 
-    In a tokenizer.json, the truncation and padding settings are ignored. They are those of the tokenizer's last call,
+    In a tokenizer.json, the truncation and padding settings are ignored. They are set by the tokenizer's last call,
     and change when the file is saved again.
     """
     try:
@@ -391,7 +391,7 @@ def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     if "sha256" in record:
         files = {name for name in file_names(record) - {MODEL_FOLDER_FILE} if (folder / name).is_file()}
@@ -416,14 +416,14 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     if problem := next(changed_files(folder, record), None):
         raise UserError(problem)
 
 
 DAMAGED = "is not readable JSON ({}); copy the folder again"
-"""What errors say of a file that is not JSON; see `dcpcse.utils.parsing.read_json`."""
+"""The message about a file that is not JSON; see `dcpcse.utils.parsing.read_json`."""
 
 
 def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
@@ -434,7 +434,7 @@ def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
         kind: The schema of the object; None if it is checked later.
 
     Raises:
-        UserError: If the file cannot be read or contains anything else.
+        UserError: If the file cannot be read or does not contain a JSON object.
     """
     content = read_json(path, DAMAGED)
     if not isinstance(content, dict):
@@ -495,7 +495,7 @@ _BUFFER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_
 
 
 def parameters_of(tensors: TensorHeaders) -> TensorHeaders:
-    """Return the headers of parameters, without those of buffers."""
+    """Return the headers of parameters, without buffers."""
     return {name: header for name, header in tensors.items() if not _BUFFER.fullmatch(name)}
 
 
@@ -512,7 +512,7 @@ def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     parts: dict[str, int] = {}
     if record.get("lora") or (record["prompt"] and record["prompt"]["projection"] is None):

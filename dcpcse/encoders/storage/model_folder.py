@@ -44,7 +44,7 @@ from dcpcse.utils.tensor_files import load_tensors, save_tensors
 
 PROMPT_NAMES = ("default", "query", "document")
 """Names of the text before each sentence among the prompts of sentence-transformers: without `query` and `document`,
-its `encode_query` and `encode_document` would leave the text out. The first is that of the default prompt."""
+its `encode_query` and `encode_document` would leave the text out. The first one is the name of the default prompt."""
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Model types whose pooler is a dense layer and tanh on [CLS], like SimCSE's MLP."""
@@ -52,7 +52,7 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """What sentence-transformers computes from the output of an encoder in a plain folder.
+    """The modules of sentence-transformers after the encoder of a plain folder.
 
     Args:
         pooling: Name of the pooler.
@@ -112,7 +112,7 @@ class TunedBackbone:
     Args:
         model: The backbone.
         fingerprint: Digest of its weights.
-        modules: What the folder is written for if it is plain, else None.
+        modules: The modules of sentence-transformers if the folder is plain, otherwise None.
     """
 
     model: PreTrainedModel
@@ -192,16 +192,16 @@ def write_contents(
     """Write the files of a model to a folder.
 
     The record contains the sha256 of every other file that the embeddings depend on, including the tokenizer. An
-    earlier model in the folder is replaced as `replaced_model` describes.
+    earlier model in the folder is replaced as described in `replaced_model`.
 
     Args:
         folder: The folder.
         record: The manifest.
         adapter: See `FolderContents`.
         trained: See `FolderContents`.
-        peft_config: The adapter's configuration, with which it has the file names that PEFT opens.
-        modules: What a plain folder with a LoRA adapter is written for; without it, the adapter is in a folder of its
-            own.
+        peft_config: The adapter's configuration; with it, the files have the names that PEFT opens.
+        modules: The modules of sentence-transformers for a plain folder with a LoRA adapter. None: the adapter is
+            written to `adapter/`.
         backbone: The trained backbone; None if it is frozen.
         tokenizer: The tokenizer.
     """
@@ -236,8 +236,8 @@ def write_contents(
 def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield a temporary folder for the files of a model, which replace the model in `folder` at the end.
 
-    Until then, a failure leaves the earlier model unchanged. If the process is killed afterwards, the folder contains
-    no model rather than a mixture of two, because `dcpcse.json` is moved last.
+    If the context fails, the earlier model is unchanged. If the process is killed during the replacement, the folder
+    contains no model rather than a mixture of two, because `dcpcse.json` is moved last.
 
     Args:
         folder: The model folder.
@@ -272,9 +272,9 @@ _LAST = (manifest.WEIGHTS, manifest.CONFIG, manifest.MODEL_FOLDER_FILE)
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a model and the folders that are empty then.
+    """Remove the files of a model, and folders that are empty afterwards.
 
-    Other files, including encoders not written by dcpcse, and what lies behind links are kept.
+    Other files, including encoders not written by dcpcse, and the targets of links are kept.
     """
     record, names = _record(folder), [*manifest.OURS]
     for part, places in {"backbone": manifest.BACKBONES, "lora": manifest.ADAPTERS}.items():
@@ -296,13 +296,13 @@ def holds_another_encoder(folder: Path) -> bool:
 
 
 def _recorded_files(folder: Path) -> set[str]:
-    """Return the names of the files of the model in a folder, except those of folders without checksums."""
+    """Return the names of the model's files in a folder; an empty set for a folder without checksums."""
     named = _record(folder).get("sha256")
     return {*named} if isinstance(named, dict) else set()
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """Return the record in a folder without checking it; {} if there is none."""
+    """Return the unchecked record of a folder; {} if there is none."""
     try:
         record = parse_json(read_text(folder / manifest.MODEL_FOLDER_FILE))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Read the settings of a sentence-transformers folder: its modules, the pooling, and how texts are prepared.
 
-Only settings that give the same vectors here are read; every other one raises an error. torch is not imported.
+Only settings that dcpcse can reproduce exactly are read; any other setting raises an error. torch is not imported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ _NEUTRAL = {
     **{name: {} for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs")},
     **{name: {} for name in ("model_kwargs", "processor_kwargs", "config_kwargs")},
 }
-"""Settings of the module Transformer that are read only with this value; it is also what a missing entry means."""
+"""Settings of the module Transformer → the only value that is read, which is also the value of a missing entry."""
 _WITHOUT_EFFECT = ("unpad_inputs",)
 
 
@@ -62,7 +62,7 @@ class TextSettings:
     """How texts are prepared.
 
     Args:
-        max_length: Maximum number of tokens; None for that of the tokenizer.
+        max_length: Maximum number of tokens. None: the tokenizer's maximum.
         lower_case: Whether texts are converted to lower case.
         prefix: Text before each sentence.
     """
@@ -89,11 +89,11 @@ class DenseSettings:
 
 @dataclass(frozen=True)
 class PoolingSettings:
-    """What follows the encoder.
+    """The modules after the encoder.
 
     Args:
         pooling: A key of `POOLERS`.
-        title: Its name in sentence-transformers.
+        title: Name of the pooling in sentence-transformers.
         dense: The modules Dense, in order.
         normalize: Whether embeddings are scaled to unit length.
     """
@@ -171,7 +171,7 @@ def read_size(folder: Path) -> int | None:
 
 
 def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) -> PoolingSettings:
-    """Return what follows the encoder.
+    """Return the settings of the modules after the encoder.
 
     Args:
         folder: The folder of the model.

@@ -1,1 +1,1 @@
-"""Adapt an encoder to data of your own by a small search, and measure on a held-out part whether it helped."""
+"""Adapt an encoder to the user's data by a small search, and test on a held-out part whether it is better."""

@@ -1,4 +1,4 @@
-"""Load the encoder that is to be adapted, with its own representation, which the adapted one keeps."""
+"""Load the encoder to adapt, with its own representation, which the adapted encoder keeps."""
 
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ def require_encoder_first(name: str) -> None:
 def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
     """Load an encoder without training, in eval mode.
 
-    Its pooling, normalisation and maximum length are those of its sentence-transformers folder; an encoder without
-    these settings is averaged. overrides: options of train.py, of which the pooler replaces that of the folder.
+    Pooling, normalisation and maximum length come from its sentence-transformers folder. Without these settings, the
+    token vectors are averaged.
 
     Raises UserError if there is no such encoder, or if its representation has a part that a model folder cannot keep.
+
+    Args:
+        overrides: Options of train.py; a pooler among them replaces the pooling of the folder.
     """
     places = {key: overrides[key] for key in ("cache_dir", "model_revision", "use_auth_token") if key in overrides}
     args = EncoderArguments(device="cpu" if overrides.get("use_cpu") else None, **places)

@@ -1,4 +1,4 @@
-"""The kinds of data, and what is measured on the dev and the test part: a task of senteval with an outcome per item.
+"""The kinds of data, and the measures on the dev and the test part: tasks of senteval with an outcome per item.
 
 scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1.
 pairs         mean reciprocal rank: the anchor's own positive among the positives and hard negatives of the part.
@@ -26,7 +26,7 @@ from dcpcse.training.arguments import NO_DUPLICATES
 from dcpcse.utils.errors import UserError
 
 LEAST_ITEMS = 10
-"""Number of items below which nothing is measured, because a resample of them says nothing."""
+"""Minimum number of items for a measure; resamples of fewer items are meaningless."""
 
 Columns = Mapping[str, Sequence[Any]]
 """The rows of a part: role of a column → its cells."""
@@ -39,7 +39,9 @@ CHUNK = 256
 class Outcome:
     """The result of a measure on one encoder.
 
-    values (n,): the outcome of each item, from which the statistic is computed. points: the score × 100.
+    Args:
+        values (n,): The outcome of each item, from which the statistic is computed.
+        points: The score × 100.
     """
 
     task: str
@@ -57,11 +59,16 @@ class Outcome:
 class Measure:
     """A measure on one part of the data, as a loaded task of senteval.
 
-    part: the name of the part, which is that of the task. title: the name of the score. statistic: a key of
-    `significance.STATISTICS`. items: what the n items are called, and size: their number. texts: all texts that are
-    encoded. outcomes: function of their embeddings that returns the outcome (n,) of each item. gold: (n,), or None.
-    remedy: what an item is, and which data have more of them, if not every row is one. classes: the names of the
-    classes, if the items have some.
+    Args:
+        part: The name of the part, which is also the name of the task.
+        title: The name of the score.
+        statistic: A key of `significance.STATISTICS`.
+        items: The name of the n items; `size` is their number.
+        texts: All texts that are encoded.
+        outcomes: Function of the embeddings of the texts that returns the outcome (n,) of each item.
+        gold: (n,), or None.
+        remedy: If not every row is an item: what an item is, and which data have more of them.
+        classes: The names of the classes, if the items have classes.
     """
 
     part: str
@@ -90,13 +97,14 @@ class Measure:
         return Outcome(self.part, settings.split, 100 * float(score), values)
 
     def compared(self, *models: np.ndarray) -> Outcomes:
-        """Return the outcomes of several models, given those of each one (n,)."""
+        """Return the outcomes of several models for comparison, given the outcomes (n,) of each model."""
         return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
 
     def require_enough(self, source: str) -> None:
-        """Raise UserError if nothing can be measured: too few items, one class, or scores that hardly differ.
+        """Raise UserError if there are too few items, only one class, or scores that hardly differ.
 
-        source: the name of the data that the part is taken from, for the message.
+        Args:
+            source: The name of the data from which the part is taken, for the message.
         """
         where = f"the {self.part} part of {source}"
         if self.size < LEAST_ITEMS:
@@ -141,7 +149,7 @@ def _cosines_of_pairs(part: str, title: str, statistic: str, rows: Columns) -> M
 
 
 def own_positive(part: str, rows: Columns) -> Measure:
-    """Return the mean reciprocal rank of pairs; rows: the columns anchor, those of positives and of hard negatives.
+    """Return the mean reciprocal rank of pairs; rows: the columns of anchors, positives and hard negatives.
 
     A query is a distinct anchor, and its outcome is the mean over its positives of 1 / rank among all candidates of
     the part that are neither the anchor itself nor another of its positives. Candidates with the same cosine rank
@@ -154,7 +162,7 @@ def own_positive(part: str, rows: Columns) -> Measure:
     for column in positives_in(rows):
         for anchor, positive in zip(rows["anchor"], rows[column], strict=True):
             key, answer = text_key(anchor), text_key(positive)
-            if key != answer:  # a text finds itself whatever the encoder is
+            if key != answer:  # every encoder finds the text itself
                 anchors[key] = anchor
                 answers.setdefault(key, set()).add(place_of[answer])
     queries, texts = list(anchors.values()), list(candidates.values())
@@ -190,7 +198,7 @@ def own_class(part: str, rows: Columns) -> Measure:
         scores = np.empty(len(queries))
         for rows, cosines in _cosines(embed, [texts[query] for query in queries], texts):
             for row, similarities in zip(rows, np.round(cosines, 12), strict=True):
-                similarities[queries[row]] = -np.inf  # last, where it is left out
+                similarities[queries[row]] = -np.inf  # ranked last, where it is left out
                 relevant = classes == classes[queries[row]]
                 hits = relevant[np.lexsort((relevant, -similarities))[:-1]]
                 scores[row] = np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits)))
@@ -202,7 +210,7 @@ def own_class(part: str, rows: Columns) -> Measure:
 
 
 def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[range, np.ndarray]]:
-    """Yield the numbers of some queries, and their cosines (n, N) with all texts."""
+    """Yield the numbers of n queries at a time, and their cosines (n, N) with all texts."""
     left, right = unit_rows(embed(queries)), unit_rows(embed(texts))
     for start in range(0, len(queries), CHUNK):
         chunk = left[start : start + CHUNK]
@@ -210,9 +218,9 @@ def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) ->
 
 
 def text_key(text: str) -> str:
-    """Return what two spellings of the same text have in common.
+    """Return a key that is the same for two spellings of the same text.
 
-    Neither case nor white space counts, nor whether letters and their accents are one character or several.
+    Case and white space are ignored, and it does not matter whether a letter and its accent are one character or two.
     """
     return unicodedata.normalize("NFC", single_blanks(text).casefold())
 
@@ -221,10 +229,13 @@ def text_key(text: str) -> str:
 class DataKind:
     """A kind of data.
 
-    name: what its rows are. measure: function of the name and the columns of a part; None if rows of this kind cannot
-    be measured. options: options of train.py that select the method. alternatives: further options, which the settings
-    have in turn. contrastive: whether the loss has a temperature. prepared: function of the columns that returns those
-    to train on.
+    Args:
+        name: What the rows are, for messages.
+        measure: Function of the name and the columns of a part; None if rows of this kind cannot be measured.
+        options: Options of train.py that select the method.
+        alternatives: Further options, which are tried in turn by the settings.
+        contrastive: Whether the loss has a temperature.
+        prepared: Function of the columns that returns the columns for the training.
     """
 
     name: str
@@ -236,7 +247,7 @@ class DataKind:
 
 
 def _scaled(columns: Columns) -> Columns:
-    """Return the columns with scores from 0 to 1, which are the cosines that SBERT's regression aims at."""
+    """Return the columns with scores scaled to [0, 1], which are the target cosines of SBERT's regression."""
     lowest, highest = min(columns[SCORE]), max(columns[SCORE])
     if lowest == highest:
         raise UserError(f"all pairs of the train part have the score {lowest:g}; give pairs with other scores too")

@@ -1,4 +1,4 @@
-"""Read the data that an encoder is adapted to, and divide them into the parts to train, choose and test on."""
+"""Read the data for an adaptation, and divide them into a train, a dev and a test part."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ TRAIN = "train"
 """The part of the rows that are not held out."""
 
 HELD_OUT_SHARE = 0.2
-"""Share of the rows that a held-out part takes."""
+"""Share of the rows in a held-out part."""
 
 MOST_ROWS = {TEST: 1000, DEV: 500}
 """Maximum number of rows of a held-out part: the dev part is encoded several times for each setting."""
@@ -42,8 +42,12 @@ MOST_QUOTED = 60
 class Parts:
     """The data of an adaptation.
 
-    kind: of the rows to train on. train: these rows. dev, test: what is measured on the other parts. sizes: part →
-    number of its rows. digests: what was given → digest of its content.
+    Args:
+        kind: The kind of the rows to train on.
+        train: The rows to train on.
+        dev, test: The measures on the other parts.
+        sizes: Part → number of its rows.
+        digests: Name of the given data → digest of their content.
     """
 
     kind: DataKind
@@ -55,14 +59,17 @@ class Parts:
 
 
 def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False) -> Parts:
-    """Read the data, and divide what is not given in parts already.
+    """Read the data, and divide them into the parts that are not given separately.
 
-    data, dev, test: training data in any form that `load_training_data` reads; dev and test may be None. A part that
-    is not given is held out: the test part is half of dev if dev is given, otherwise each part is `HELD_OUT_SHARE` of
-    data, at most `MOST_ROWS`. seed: of the division. cache_dir: see `load_training_data`. documents: whether blank
-    rows of data separate documents.
+    Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows. A part
+    that is not given is held out: the test part is half of dev if dev is given, otherwise each part is
+    `HELD_OUT_SHARE` of data, at most `MOST_ROWS`.
 
-    Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows.
+    Args:
+        data, dev, test: Training data in any form that `load_training_data` reads; dev and test may be None.
+        seed: Seed of the division.
+        cache_dir: See `load_training_data`.
+        documents: Whether blank rows of data separate documents.
     """
     if data is None:
         raise UserError("data is None; give a file, or training data as a Python object")
@@ -94,7 +101,7 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
 
 
 def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
-    """Read one of the given data, whose name in messages is that of its file, or of the argument."""
+    """Read one of the given sets of data; in messages, it has the name of its file or of the argument."""
     option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
     read = load_training_data(data, cache_dir, name=option, documents=documents)
@@ -102,7 +109,7 @@ def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> Tr
 
 
 def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
-    """Return the kind of the rows to train on, and that of the rows to measure."""
+    """Return the kind of the rows to train on, and the kind of the rows to measure."""
     kinds = {name: kind_of(dataset) for name, dataset in read.items()}
     kind = kinds["data"]
     if kind is SENTENCES and DEV not in kinds:
@@ -127,7 +134,7 @@ def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
 
 
 def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
-    """Raise UserError if two of the given data are the same, or if a text is in two of them."""
+    """Raise UserError if two sets of data are the same, or if a text is in two of them."""
     for (first, dataset), (name, other) in combinations(read.items(), 2):
         if dataset.sha256 == other.sha256:
             same = "DATA" if first == "data" else spell(first)
@@ -136,7 +143,7 @@ def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
             )
     shared: dict[str, tuple[str, str, int, str, int]] = {}
     known: dict[str, tuple[str, int]] = {}
-    for name in (DEV, TEST, "data"):  # only the texts of the smaller ones are kept
+    for name in (DEV, TEST, "data"):  # only the texts of the smaller sets are kept in memory
         if name not in read:
             continue
         for column in read[name].roles.sentences:
@@ -167,7 +174,7 @@ def _place(data: TrainingData, row: int) -> str:
 
 
 Divided = Mapping[str, tuple[str, Sequence[int]]]
-"""Part → the data that it is taken from, and the numbers of its rows."""
+"""Part → the data from which it is taken, and the numbers of its rows."""
 
 
 def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], seed: int) -> Divided:
@@ -187,7 +194,7 @@ def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], s
 def _divide(
     source: str, read: Mapping[str, TrainingData], columns: Mapping[str, Columns], sizes: Mapping[str, int], seed: int
 ) -> dict[str, list[int]]:
-    """Divide the rows of one of the given data. Raises UserError if a part gets too few rows."""
+    """Divide the rows of one set of data. Raises UserError if a part gets too few rows."""
     data, table = read[source], columns[source]
     groups = groups_of(list(zip(*(table[name] for name in data.roles.sentences), strict=True)))
     parts = divide(groups, table.get("class", [""] * len(groups)), sizes, seed)
@@ -227,11 +234,14 @@ def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def divide(groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, int], seed: int) -> dict[str, list[int]]:
-    """Return part → its rows, in their order: the parts that are held out, and `TRAIN`.
+    """Return part → its rows in order, for the held-out parts and `TRAIN`.
 
-    groups: (N,) of the rows; no group is divided. classes: of the rows; every part gets about the same share of each
-    class. held_out: part → its maximum number of rows. The groups are taken in a random order, and each goes to the
-    first part with room for it.
+    The groups are taken in a random order, and each goes to the first part with room for it.
+
+    Args:
+        groups: The group (N,) of each row; no group is divided.
+        classes: The classes of the rows; every part gets about the same share of each class.
+        held_out: Part → its maximum number of rows.
     """
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
@@ -246,7 +256,7 @@ def divide(groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, in
 
 
 def _in_order(classes: Sequence[str], seed: int) -> list[int]:
-    """Return the numbers of the groups in a random order whose every beginning has about the same share of a class."""
+    """Return the groups in a random order in which every initial part has about the same share of each class."""
     shuffled = np.random.default_rng(seed).permutation(len(classes)).tolist()
     count, seen = Counter(classes), Counter[str]()
     places = {}

@@ -1,4 +1,4 @@
-"""The record of an adaptation, adapt.json, from which an interrupted one is resumed."""
+"""The record of an adaptation, adapt.json, from which an interrupted adaptation is resumed."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -48,10 +48,11 @@ class AdaptationRecord(JobRecord):
 
 
 class Record:
-    """What is known of an adaptation so far, and the job folder in which it is kept.
+    """The state of an adaptation, and the job folder that contains it.
 
-    made_of: what identifies it. facts: what else is recorded. trials: number of a setting → its trial. seconds: of
-    all calls.
+    Args:
+        made_of: The facts that identify the adaptation.
+        facts: Further recorded facts. `trials`: number of a setting → its trial. `seconds`: duration of all calls.
     """
 
     def __init__(self, folder: Path, made_of: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -67,9 +68,10 @@ class Record:
         return max(scored, key=lambda number: self.trials[number].score, default=None)
 
     def resume(self) -> bool:
-        """Take over the trials of an interrupted call in this folder, if there are any, and return whether there are.
+        """Load the trials of an interrupted call in this folder; return whether there are any.
 
-        Raises UserError if the folder has a finished adaptation, or one of other data, encoder or options.
+        Raises UserError if the folder has a finished adaptation, or one with other data, another encoder or other
+        options.
         """
         record = self.job.read()
         if record is None:
@@ -77,7 +79,7 @@ class Record:
         if record["state"] == DONE:
             raise UserError(f"{spell('output_dir', self.folder)} contains a finished adaptation; give another folder")
         for position, trial in enumerate(record["trials"]):
-            # In earlier versions, all settings before that of a trial were tried too.
+            # In earlier versions, all settings before the setting of a trial were tried too.
             number = position if trial.get("number") is None else trial["number"]
             values = {one.name: trial.get(one.name) for one in fields(FinishedTrial)}
             scores = {int(step): score for step, score in trial["scores"].items()}

@@ -1,4 +1,4 @@
-"""The result of an adaptation: the figures of both encoders, their difference, and what follows from it."""
+"""The result of an adaptation: the scores of both encoders, their difference, and the verdict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dcpcse.utils.errors import plural, spell
 from dcpcse.utils.tables import make_table
 
 LEAST_TO_TELL = 50
-"""Number of items of the test part below which no gain is claimed."""
+"""Minimum number of items of the test part for the verdict that there is a gain."""
 
 LEVEL = 0.95
 """Coverage of the intervals."""
@@ -23,15 +23,15 @@ GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothi
 """The verdicts."""
 
 FEW = 4
-"""Number of tried settings below which a result says that more time may change it, if some are left."""
+"""If fewer settings were tried and some are left, the result says that more time may change it."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """The result of an adaptation. Its text is a table of the figures and the verdict.
+    """The result of an adaptation, which prints as a table of the scores and the verdict.
 
     Args:
-        verdict: "gain", "no gain", "too few to tell", or "nothing tried" if no training came to a dev score.
+        verdict: "gain", "no gain", "too few to tell", or "nothing tried" if no training reached a dev score.
         folder: The output folder.
         record: The content of adapt.json.
     """
@@ -59,7 +59,8 @@ class Adaptation:
 def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, seed: int) -> dict[str, Any]:
     """Return the scores × 100 of both encoders on the test part and their difference, with intervals.
 
-    untouched, adapted: the outcomes (n,) of all items, of which the same are drawn for both in each resample.
+    Args:
+        untouched, adapted: The outcomes (n,) of all items. In each resample, the same items are drawn for both.
     """
     scores = resample(test.compared(untouched, adapted), SAMPLES, seed)
     delta = difference(scores, 0, 1, LEVEL)
@@ -76,7 +77,12 @@ def _points(interval: Estimate) -> dict[str, float]:
 
 
 def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:
-    """Return the verdict. items: of the test part. dev: the dev scores of the untouched and of the adapted encoder."""
+    """Return the verdict.
+
+    Args:
+        items: Number of items of the test part.
+        dev: The dev scores of the untouched and of the adapted encoder.
+    """
     if items < LEAST_TO_TELL:
         return TOO_FEW
     is_better = dev[1] > dev[0] and test["difference"]["low"] > 0

@@ -1,4 +1,4 @@
-"""Adapt an encoder: try the settings within the time, choose one on the dev part, and measure it on the test part."""
+"""Adapt an encoder: try settings within the time limit, choose the best on the dev part, and test it."""
 
 import contextlib
 import json
@@ -59,17 +59,22 @@ TRIALS_BEFORE_PRUNING = 3
 """Number of trials that are trained to their end before others are compared with their median."""
 
 TEST_MARGIN = 1.5
-"""Factor of the time that is reserved for the test part, since texts differ in length."""
+"""Safety factor of the time that is reserved for the test part, since texts differ in length."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be adapted.
+    """The arguments of an adaptation.
 
-    encoder: folder or hub id. data, dev, test: see `read_parts`. minutes: time that the whole call may take. seed: of
-    the division of the data, of the trainings and of the resamples. keep: whether the model is kept without a gain.
-    given: options of train.py that are the same in all settings. ray: address of the Ray cluster on which the settings
-    are tried. started: when the time began, of `time.monotonic`.
+    Args:
+        encoder: Folder or hub id.
+        data, dev, test: As in `read_parts`.
+        minutes: Maximum duration of the call in minutes.
+        seed: Seed of the division of the data, the trainings and the resamples.
+        keep: Whether the model is kept even without a gain.
+        given: Options of train.py that are the same in all settings.
+        ray: Address of the Ray cluster on which the settings are tried.
+        started: The value of `time.monotonic` at the start.
     """
 
     encoder: str
@@ -89,8 +94,8 @@ class Request:
 def adapt_encoder(request: Request) -> Adaptation:
     """Adapt an encoder, and write the record and, if it is kept, the model to the output folder.
 
-    Raises UserError for a mistake in the arguments or the data, and KeyboardInterrupt, with how to resume, if the call
-    is interrupted.
+    Raises UserError for a mistake in the arguments or the data. If the call is interrupted, it raises
+    KeyboardInterrupt with a message on how to resume.
     """
     budget = Budget(60 * request.minutes, started=request.started)
     require_free(request.given)
@@ -114,7 +119,7 @@ def adapt_encoder(request: Request) -> Adaptation:
 
 
 def require_room(folder: Path) -> None:
-    """Raise UserError unless a folder is new or empty, or has an adaptation."""
+    """Raise UserError unless a folder is new or empty, or contains an adaptation."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{spell('output_dir', folder)} is a file; give a folder")
     require_writable(folder, spell("output_dir", folder))
@@ -162,7 +167,7 @@ def _place(folder: Path, number: int) -> Path:
 
 
 class _Unit(NamedTuple):
-    """A setting to try: its number, the trials that are known when it is handed out, and the seconds that are left."""
+    """A setting to try: its number, the trials that are finished when it is started, and the remaining seconds."""
 
     number: int
     setting: Options
@@ -172,7 +177,7 @@ class _Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trials:
-    """What all trials share: options of train.py, the data, the output folder, and what is called after each step."""
+    """The common parts of all trials: options of train.py, data, output folder, and the callback after each step."""
 
     shared: Options
     parts: Parts
@@ -180,22 +185,23 @@ class _Trials:
     on_step: Callable[[int], None] | None
 
     def start(self, device: str) -> Callable[[_Unit], FinishedTrial]:
-        """Return the function that tries a setting; its training finds the device itself."""
+        """Return the function that tries a setting; the training chooses the device."""
         return self.run
 
     def run(self, unit: _Unit) -> FinishedTrial:
         """Try a setting, and write the model with the best dev score to its folder."""
         folder, budget = _place(self.folder, unit.number), Budget(unit.seconds)
-        remove(folder)  # a worker that was lost may have left files
+        remove(folder)  # a lost worker may have left files
         return run_trial(
             unit.setting, self.shared, self.parts, folder, Watch(budget, partial(_is_worse, unit.known), self.on_step)
         )
 
 
 def _is_worse(known: Sequence[FinishedTrial], step: int, best: float) -> bool:
-    """Return whether a trial is below the median of the known ones that were not pruned, at the same step.
+    """Return whether a trial is below the median of the finished, not pruned trials at the same step.
 
-    best: the best dev score of the trial up to this step.
+    Args:
+        best: The best dev score of the trial up to this step.
     """
     whole = [trial.scores for trial in known if trial.score is not None and trial.outcome != PRUNED]
     others = [scores[step] for scores in whole if step in scores]
@@ -220,7 +226,7 @@ class _Search:
         )
 
     def run(self) -> Adaptation:
-        """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
+        """Run the rest of the search. After an interruption or an error, the record contains the finished trials."""
         self._clean_up()  # a killed process may have left files
         try:
             check = self.record.folder / TRIALS / "check"
@@ -244,21 +250,21 @@ class _Search:
         return Adaptation(result["verdict"], self.record.folder, content)
 
     def _clean_up(self) -> None:
-        """Remove what a trial has written that is not recorded, and the folder of trials if it has no others."""
+        """Remove the files of a trial that is not recorded, and the folder of trials if it is then empty."""
         trials, best = self.record.folder / TRIALS, self.record.best
         for path in trials.iterdir() if trials.is_dir() else ():
             if best is None or path != _place(self.record.folder, best):
                 remove(path)
-        with contextlib.suppress(OSError):  # it is not empty, or missing
+        with contextlib.suppress(OSError):  # the folder is not empty, or missing
             trials.rmdir()
 
     def _write(self, state: str, result: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Write the record with the time that is spent, and return its content."""
+        """Write the record with the time spent so far, and return its content."""
         self.record.seconds = self.budget.elapsed
         return self.record.write(state, result)
 
     def _warn_of_few(self) -> None:
-        """Warn that the verdict is known already if the test part has too few items for another one."""
+        """Warn if the test part has so few items that the verdict is already known."""
         test, request = self.parts.test, self.request
         if test.size >= LEAST_TO_TELL:
             return
@@ -273,7 +279,7 @@ class _Search:
         )
 
     def _measure_untouched(self) -> Outcome:
-        """Measure the untouched encoder on the dev part, and reserve the time to measure two on the test part."""
+        """Measure the untouched encoder on the dev part, and reserve time to measure two encoders on the test part."""
         started = time.monotonic()
         outcome = measure(self.untouched, self.parts.dev)
         each = (time.monotonic() - started) / len(self.parts.dev.texts)
@@ -286,8 +292,8 @@ class _Search:
 
     def _try_settings(self) -> None:
         request = self.request
-        on_cpu = request.ray is None or request.given.get("use_cpu")  # in this process, trainings find their device
-        bar = tqdm(  # of the seconds that may be spent
+        on_cpu = request.ray is None or request.given.get("use_cpu")  # in this process, trainings choose the device
+        bar = tqdm(  # of the maximum number of seconds
             total=round(self.budget.seconds),
             bar_format="{desc} {percentage:3.0f}% of the time|{bar}|{postfix}",
             mininterval=1,
@@ -305,7 +311,7 @@ class _Search:
                 self._tell(trial)
 
     def _units(self, bar: tqdm) -> Iterator[_Unit]:
-        """Yield the settings that are left, as long as there is time for one."""
+        """Yield the remaining settings, as long as there is time for another trial."""
         for number, setting in enumerate(self.settings):
             if number in self.record.trials:
                 continue
@@ -315,7 +321,7 @@ class _Search:
             yield _Unit(number, setting, tuple(self.record.trials.values()), self.budget.left)
 
     def _fits(self) -> bool:
-        """Return whether the time is enough for another trial of all steps; for the first one, any time is."""
+        """Return whether there is time for a complete trial; for the first trial, there always is."""
         paces = [trial.seconds / trial.steps for trial in self.record.trials.values() if trial.steps]
         return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"]
 
@@ -324,7 +330,7 @@ class _Search:
         bar.update(min(self.budget.elapsed, bar.total or 0) - bar.n)
 
     def _keep(self, number: int, trial: FinishedTrial) -> None:
-        """Record a trial, and remove its model or that of the best trial before it, whichever is worse."""
+        """Record a trial; of its model and the model of the best earlier trial, remove the worse one."""
         before = self.record.best
         self.record.trials[number] = trial
         self._write(RUNNING)

@@ -28,7 +28,7 @@ BATCH_SIZE = 32
 
 
 def _prompts(learning_rate: float, length: int, temperature: float) -> Options:
-    """Return a setting of deep prompts that leave the positions of the encoder as they are."""
+    """Return a setting of deep prompts that do not shift the positions of the text."""
     fixed = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
     return {**fixed, "learning_rate": learning_rate, "pre_seq_len": length, "temp": temperature}
 
@@ -56,14 +56,14 @@ SETTINGS = (
     _prompts(3e-3, 16, 0.05),
     _prompts(3e-3, 16, 0.1),
 )
-"""The settings in the order in which they are tried: the first ones differ in as much as they can."""
+"""The settings in the order in which they are tried; the first ones differ as much as possible."""
 
 MEASURING: Options = {
     **{"eval_strategy": "steps", "save_strategy": "best", "save_only_model": True, "save_total_limit": 1},
     **{"load_best_model_at_end": True, "metric_for_best_model": "dev", "greater_is_better": True},
     **{"disable_tqdm": True, "report_to": "none"},
 }
-"""How every training is measured; the options recorded with its model leave this out."""
+"""Options that measure every training; they are not recorded with its model."""
 
 DECIDED = (
     *("model_name_or_path", "train_file", "output_dir", "preset", "seed", "data_seed", "init_from"),
@@ -73,11 +73,11 @@ DECIDED = (
     *("save_steps", "logging_strategy"),
     *("push_to_hub", "hub_model_id", *MEASURING),
 )
-"""Options of train.py that an adaptation sets itself."""
+"""Options of train.py that only the adaptation may set."""
 
 
 def require_free(overrides: Options) -> None:
-    """Raise UserError if one of the given options of train.py cannot be chosen."""
+    """Raise UserError if the user may not set one of the given options of train.py."""
     if taken := next((name for name in overrides if name in DECIDED), None):
         raise OptionError(
             taken, reason="is an option of training that dcpcse adapt sets itself", remedy="leave it out"
@@ -94,8 +94,13 @@ def require_free(overrides: Options) -> None:
 def settings_of(kind: DataKind, overrides: Options) -> list[dict[str, Any]]:
     """Return the settings to try for a kind of data, in their order, as options of train.py.
 
-    overrides: options that are the same in all settings; the settings vary the others. Settings of a tuning on which a
-    given option has no effect, or whose package is not installed, are left out. Raises UserError if none is left.
+    Settings of a tuning on which a given option has no effect, or whose package is not installed, are left out.
+
+    Args:
+        overrides: Options that are the same in all settings; the settings vary other options.
+
+    Raises:
+        UserError: If no setting is left.
     """
     tunings = _tunings(overrides)
     fixed = {*overrides, *(() if kind.contrastive else ("temp",))} - {"tuning"}
@@ -150,8 +155,13 @@ def described(setting: Options, settings: Sequence[Options]) -> str:
 def shared_options(kind: DataKind, train: TrainingData, representation: Options, overrides: Options) -> dict[str, Any]:
     """Return the options of train.py that all settings share.
 
-    train: the rows to train on. representation: what keeps that of the encoder. overrides: those that the user
-    chooses, which override the others. Raises UserError if no two rows can be in one batch.
+    Args:
+        train: The rows to train on.
+        representation: Options that keep the representation of the encoder.
+        overrides: Options given by the user, which take precedence.
+
+    Raises:
+        UserError: If no two rows can be in one batch.
     """
     lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
     shared = {**kind.options, **representation, **lengths, **overrides, "do_train": True}
@@ -159,7 +169,7 @@ def shared_options(kind: DataKind, train: TrainingData, representation: Options,
 
 
 def _batch_size(train: TrainingData, shared: Options) -> int:
-    """Return the number of rows of a batch: fewer than `BATCH_SIZE` if there are not so many that may be in one."""
+    """Return the number of rows of a batch: `BATCH_SIZE`, or fewer if not so many rows can be in one batch."""
     _, examples = make_examples(train, shared["seed"], shared.get("positive", "dropout"))
     if shared.get("batch_sampler") != NO_DUPLICATES:
         return min(BATCH_SIZE, len(examples))

@@ -38,9 +38,11 @@ FINISHED, STOPPED, PRUNED, CUT, FAILED = "finished", "stopped early", "pruned", 
 
 @dataclass
 class Budget:
-    """The seconds that an adaptation may take, of which some are spent already, and some are reserved for the end.
+    """The time limit of an adaptation in seconds; a part may be spent already, and a part is reserved for the end.
 
-    spent: seconds of an earlier call that was interrupted. reserved: seconds to measure and write the result.
+    Args:
+        spent: Seconds of an earlier call that was interrupted.
+        reserved: Seconds reserved to measure and write the result.
     """
 
     seconds: float
@@ -63,8 +65,13 @@ class Budget:
 class FinishedTrial:
     """A trial that has ended.
 
-    setting: its options. outcome: how it ended. scores: step → dev score × 100. steps: number of its steps. seconds:
-    its time. reason: why it failed.
+    Args:
+        setting: The options of the setting.
+        outcome: How it ended.
+        scores: Step → dev score × 100.
+        steps: Number of steps.
+        seconds: Duration in seconds.
+        reason: The reason if it failed.
     """
 
     setting: Options
@@ -87,10 +94,11 @@ class FinishedTrial:
 
 @dataclass
 class Watch(TrainerCallback):
-    """Follows a training: passes its dev scores on, and ends it if it is pruned or if its time is over.
+    """Follows a training: records its dev scores, and ends it if it is pruned or its time is over.
 
-    is_worse: function of a step and the best score so far that returns whether the trial is to be pruned. on_step:
-    called after each step with the number of steps.
+    Args:
+        is_worse: Function of a step and the best score so far that returns whether to prune the trial.
+        on_step: A function of the number of steps that is called after each step.
     """
 
     budget: Budget
@@ -107,12 +115,12 @@ class Watch(TrainerCallback):
     def on_step_end(
         self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Evaluate after the last step, which is this one if there is no time for another."""
+        """Evaluate after the last step; this step is the last one if there is no time for another."""
         self._slowest = max(self._slowest, time.monotonic() - self._since)
         if self.on_step is not None:
             self.on_step(state.global_step)
         if state.global_step == state.max_steps:
-            control.should_evaluate = True  # the last steps are fewer than those between two evaluations
+            control.should_evaluate = True  # the last evaluation may come after fewer steps than others
         elif self.budget.left < self._slowest:
             self.outcome = CUT
             control.should_evaluate = control.should_training_stop = True
@@ -125,7 +133,7 @@ class Watch(TrainerCallback):
         metrics: Mapping[str, float],
         **kwargs: Any,
     ) -> None:
-        """Keep the dev score, and stop if the trial is pruned."""
+        """Record the dev score, and stop if the trial is pruned."""
         step, score = state.global_step, metrics[f"eval_{DEV}"]
         self.scores[step] = score
         if self.is_worse(step, max(self.scores.values())) and self.outcome is None and step < state.max_steps:
@@ -141,8 +149,12 @@ def as_suite(measure: Measure) -> Suite:
 def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, watch: Watch) -> FinishedTrial:
     """Train with a setting, and write the model with the best dev score to a new folder.
 
-    shared: options of train.py that all trials have. Raises UserError if the options, the encoder and the data do not
-    fit together; a training that fails later is a trial that failed.
+    Args:
+        shared: Options of train.py that all trials have.
+
+    Raises:
+        UserError: If options, encoder and data do not fit together. If the training fails later, the trial counts as
+            failed.
     """
     started = time.monotonic()
     with quiet():
@@ -155,7 +167,7 @@ def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, wat
         except (UserError, DataError) as error:
             reason, watch.scores = first_line(error), {}
         steps = trainer.state.global_step
-        # A trainer and its callbacks refer to each other, and memory is needed for the next one.
+        # A trainer and its callbacks refer to each other, but the next trainer needs the memory.
         del trainer
         gc.collect()
     for checkpoint in checkpoints_in(folder).values():
@@ -176,11 +188,14 @@ def trainable(
 ) -> list[Options]:
     """Return the settings with which the encoder can be trained, before anything is measured.
 
-    The trainer of the first setting of each tuning and kind of positive is built; numbers alone do not change whether
-    a setting fits. A message says which settings are left out. overrides: the options that the user chose, of which
-    the messages name no other without saying so. folder: a place that may be written to.
+    For each tuning and kind of positive, the trainer of the first setting is built, since a setting's numbers do not
+    matter for this. A message says which settings are left out.
 
-    Raises UserError if no setting fits: then the options, the encoder and the data do not fit together.
+    Raises UserError if no setting can be trained, because options, encoder and data do not fit together.
+
+    Args:
+        overrides: The options given by the user. If a message names any other option, it says that adapt chose it.
+        folder: A folder for temporary files.
     """
     kinds = {_kind(setting): setting for setting in reversed(settings)}
     watch, errors = Watch(Budget(0.0), lambda step, score: False), {}
@@ -188,10 +203,10 @@ def trainable(
         try:
             with quiet():
                 trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
-                del trainer  # memory is needed for the next one
+                del trainer  # the next trainer needs the memory
                 gc.collect()
         except UserError as error:
-            # A new error, since the traceback of this one would keep the trainer.
+            # A new error, since the traceback of this one would keep the trainer in memory.
             errors[kind] = UserError(first_line(error) + _chosen(error, {**shared, **setting}, overrides))
     if len(errors) == len(kinds):
         raise next(iter(errors.values()))
@@ -201,7 +216,7 @@ def trainable(
 
 
 def _chosen(error: UserError, options: Options, overrides: Options) -> str:
-    """Return which of the options in an error adapt has chosen, in parentheses; empty if there are none."""
+    """Return, in parentheses, the options in an error that adapt has chosen; empty if there are none."""
     named = {*re.findall(r"--(\w+)|(\w+)=", str(error))}
     named = {one or other for one, other in named} | {getattr(error, "option", "")}
     chosen = ", ".join(
@@ -223,7 +238,7 @@ def _trainer(options: Options, parts: Parts, watch: Watch) -> Trainer:
 
 
 def _write(trainer: Trainer, folder: Path) -> None:
-    """Write the model, and the records that train.py writes beside it."""
+    """Write the model, with the records that train.py writes."""
     trainer.save_result({})
     write_run(folder / RUN_FILE, trainer.run_options)
     write_environment(folder, step=0)
@@ -231,7 +246,7 @@ def _write(trainer: Trainer, folder: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Log errors only: what a training says is said again by each trial."""
+    """Log errors only, since each trial would repeat the other messages."""
     loggers = [logging.getLogger(name) for name in ("dcpcse", "transformers")]
     before = [logger.level for logger in loggers]
     try:

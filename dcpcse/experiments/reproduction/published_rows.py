@@ -24,7 +24,7 @@ AVERAGE_COLUMN = "avg"
 
 @dataclass(frozen=True)
 class Start:
-    """The model from which the training of a row starts, if it is itself trained: a preset and its changed options."""
+    """The model from which the training of a row starts, if it is trained too: a preset and its changed options."""
 
     preset: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -34,24 +34,32 @@ class Start:
 class PublishedRow:
     """A row of a table or a model of a figure.
 
-    published, deviation, best, worst: column → figure, × 100 as printed; empty if none is printed. deviation: standard
-    deviation over runs. best, worst: maximum and minimum over runs. reported: what `published` is of the runs:
-    `mean` or `best`.
-    shows: title of the table. tasks: the task sets or tasks of the table, or multilingual alone. columns: the columns
-    of the table. mode: the mode of evaluation.py.
     One of four fields defines how the row is reproduced: preset, a preset of train.py, to which options are added;
     plain, the options of evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited,
     the reason why the row is not reproduced.
-    start: the trained model from which the preset starts, if it is not a published encoder. fitted: whitening or flow,
-    fitted to the embeddings of a plain encoder. sentences: the option of evaluation.py that takes the unlabelled
-    training sentences. evaluation: options of evaluation.py for a trained model, if the paper evaluates it
-    differently. assumed: settings that the paper does not give, and what is used instead. needs: what the user has to
-    provide besides the preset. tied: whether the encoder that the user provides must have tied embeddings.
-    answer: a query and its answer, whose rank is the column `rank`. similarity: a sentence and others, whose cosines
-    with it are the columns of that name. predict: a sentence and, per column, the published tokens at its [MASK]; the
-    figures are the numbers of these tokens that are predicted. picture: options of the figure that is drawn from all
-    rows of the table. compared: whether the rows of the table are compared with each other on each task, as by
-    `dcpcse compare`.
+
+    Args:
+        published, deviation, best, worst: Column → figure, × 100 as printed; empty if none is printed.
+        deviation: Standard deviation over runs.
+        best, worst: Maximum and minimum over runs.
+        reported: Whether `published` is the `mean` or the `best` of the runs.
+        shows: Title of the table.
+        tasks: The task sets or tasks of the table, or multilingual alone.
+        columns: The columns of the table.
+        mode: The mode of evaluation.py.
+        start: The trained model from which the preset starts, if it is not a published encoder.
+        fitted: Whitening or flow, fitted to the embeddings of a plain encoder.
+        sentences: The option of evaluation.py that takes the unlabelled training sentences.
+        evaluation: Options of evaluation.py for a trained model, if the paper evaluates it differently.
+        assumed: Settings that the paper does not give, and what is used instead.
+        needs: What the user must provide besides the preset.
+        tied: Whether the encoder that the user provides must have tied embeddings.
+        answer: A query and its answer, whose rank is the column `rank`.
+        similarity: A sentence, and other sentences whose cosines with it are columns with their names.
+        predict: A sentence and, per column, the published tokens at its [MASK]; the figures are the numbers of these
+            tokens that are predicted.
+        picture: Options of the figure that is drawn from all rows of the table.
+        compared: Whether the rows of the table are compared with each other on each task, as in `dcpcse compare`.
     """
 
     name: str
@@ -94,14 +102,14 @@ class PublishedRow:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of all tasks that the table contains, as in scores files."""
+        """Names of all tasks in the table, as in score files."""
         if self.is_multilingual:
             return tuple(f"{MTEB}/{name}" for name in MULTILINGUAL_TASKS)
         return tuple(task for task_set in self.tasks for task in TASK_SETS.get(task_set, (task_set,)))
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether the tasks are those of the task set multilingual, which are mteb's."""
+        """Whether the tasks are the task set multilingual of mteb."""
         return self.tasks == (MULTILINGUAL,)
 
     @property

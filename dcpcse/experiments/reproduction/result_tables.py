@@ -17,7 +17,7 @@ from dcpcse.utils.tables import STYLES, make_table
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
     """Return a listing of rows by table, with the published figure of each row and whether the row can be run.
 
-    The title of a table gives the number of its rows that have a recipe, and of those that are only cited.
+    The title of a table contains the number of rows with a recipe and the number of rows that are only cited.
     """
     parts = []
     for name, members in groupby(rows, key=lambda row: row.table):
@@ -74,7 +74,7 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
 
 
 def _notes(name: str, results: Sequence[RowResult]) -> list[str]:
-    """Return the notes of the rows; a note that all rows share is given once, with the name of the table."""
+    """Return the notes of the rows; a note of all rows is given once, with the name of the table."""
     shared = set.intersection(*(set(result.notes) for result in results))
     common = [note for note in results[0].notes if note in shared] if len(results) > 1 else []
     specific = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]

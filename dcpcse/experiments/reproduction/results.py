@@ -36,12 +36,13 @@ class SimilarityLine(schema.Open):
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of one column over all seeds, × 100 as printed (measures of geometry, cosines, ranks are unscaled).
+    """The values of a column over all seeds, × 100 as printed (geometry, cosines and ranks are not scaled).
 
-    published: the published figure, which is the `reported` one of several runs: their mean or their best.
-    published_best, published_worst: the published maximum and minimum over runs.
-    comparable: whether the published figures belong to the same encoder, steps and settings. digits: the number of
-    decimals with which the figures are printed.
+    Args:
+        published: The published figure: the mean or the best of the runs, according to `reported` of the row.
+        published_best, published_worst: The published maximum and minimum over runs.
+        comparable: Whether the published figures belong to the same encoder, steps and settings.
+        digits: The number of decimals with which the figures are printed.
     """
 
     values: tuple[float, ...]
@@ -88,7 +89,9 @@ class Cell:
 class RowResult:
     """The result of a row: its cells by column, the seeds, and the gain over the baseline row.
 
-    notes: lines that explain the figures. obstacle: why the row was not run, finished or compared.
+    Args:
+        notes: Lines that explain the figures.
+        obstacle: The reason why the row was not run, finished or compared.
     """
 
     row: PublishedRow
@@ -126,7 +129,7 @@ def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: b
 
 
 def read_figures(unit: RunUnit) -> dict[str, float]:
-    """Read the columns of a row from the files of one unit, without those that were not measured."""
+    """Read the columns of a row from the files of a unit, without columns that were not measured."""
     row = unit.row
     values: dict[str, float] = {}
     if "evaluate" in unit.steps:
@@ -168,7 +171,7 @@ def _is_tokens(value: Any) -> bool:
 
 
 def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
-    """Return the predicted tokens beside the published ones, a line per column."""
+    """Return the predicted tokens next to the published ones, a line per column."""
     return [
         f"{row.predict['sentence']} {column}: {', '.join(line[column])} (published: {', '.join(row.predict[column])})"
         for column in row.columns
@@ -176,7 +179,7 @@ def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Difference:
-    """Return the gain in mean STS score over a baseline, by paired bootstrap; it covers seeds from three a side.
+    """Return the gain in mean STS score over a baseline (paired bootstrap); it covers seeds from three per side.
 
     Raises ValueError with the reason if there are no or too few STS pairs.
     """

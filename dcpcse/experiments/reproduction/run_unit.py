@@ -35,7 +35,11 @@ RECORD, LOG = "unit.json", "log.txt"
 @strict
 @dataclass(kw_only=True)
 class UnitRecord(schema.Open):
-    """The record of a unit. commands: as `RunUnit.commands`, in the records of earlier versions."""
+    """The record of a unit.
+
+    Args:
+        commands: As `RunUnit.commands`; only in records of earlier versions.
+    """
 
     made_of: dict | None = None
     commands: dict = field(default_factory=dict)
@@ -105,7 +109,7 @@ def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
 def run_command(words: Sequence[str], log: Path, capture: bool = False) -> str:
     """Run a command of this package in a child process that ends when this process does.
 
-    Its output is appended to the log; with `capture`, what it prints to stdout is returned instead. Raises UserError
+    Its output is appended to the log; with `capture`, its stdout is returned instead. Raises UserError
     with the last line of the log if the command fails.
     """
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
@@ -128,12 +132,12 @@ def last_line(log: Path) -> str:
 
 
 def run_units(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
-    """Run units in turn, or on a Ray cluster one at a time per GPU or machine; those that fail let the others go on.
+    """Run units in turn, or on a Ray cluster one at a time per GPU or machine; a failed unit does not stop the others.
 
-    All machines must see the output folder at the same path. Returns row → why one of its units failed.
+    All machines must have the output folder at the same path. Returns row → the reason why one of its units failed.
     """
     failures: dict[str, str] = {}
-    # In this process the commands of the units choose their device.
+    # In this process, the commands of the units choose the device.
     team = workers(ray, device=None if ray else "cpu")
     with team as running, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
         for unit, outcome in running.run(_start, _announced(units, bar)):

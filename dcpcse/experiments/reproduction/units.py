@@ -13,7 +13,7 @@ from dcpcse.utils.option_fields import SEED
 
 UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
 PRINTED = {"similarity": "cosines.jsonl", "predict": "tokens.jsonl"}
-"""Command that measures by printing lines of JSON → the file of its unit in which these lines are kept."""
+"""Command that prints measurements as lines of JSON → the file of the unit that contains these lines."""
 
 TRAININGS = {"start": "start", "train": "model"}
 """Name of a training of a unit → its output folder. `start` trains the model from which `train` starts."""
@@ -23,11 +23,16 @@ TRAININGS = {"start": "start", "train": "model"}
 class ReproductionConfig:
     """The data and settings with which the user reproduces rows.
 
-    base: encoder that replaces those of the rows. unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: training
-    data that replaces the presets' paths.
-    generator: generator of replaced tokens. vectors: file of word vectors. limit: maximum number of optimiser steps.
-    mteb_data_dir: folder with copies of mteb's data sets. mteb_languages: the languages that are tested.
-    changes: options of train.py that override all others. custom_data: the evaluation files are the user's own.
+    Args:
+        base: Encoder that replaces the encoders of the rows.
+        unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: Training data that replaces the presets' paths.
+        generator: Generator of replaced tokens.
+        vectors: File of word vectors.
+        limit: Maximum number of optimiser steps.
+        mteb_data_dir: Folder with copies of mteb's data sets.
+        mteb_languages: The languages to test.
+        changes: Options of train.py that override all others.
+        custom_data: Whether the evaluation files are the user's.
     """
 
     data_dir: Path
@@ -58,7 +63,7 @@ class ReproductionConfig:
 class RunUnit:
     """A row with one seed: its folder, and the arguments of its commands by name, in the order in which they run.
 
-    The names are those of `TRAININGS`, then `evaluate`, `similarity` and `predict`.
+    The names are the keys of `TRAININGS`, then `evaluate`, `similarity` and `predict`.
     """
 
     row: PublishedRow
@@ -78,13 +83,16 @@ class RunUnit:
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The arguments by name, which determine the results. The folder is a dot, since it may be moved."""
+        """The arguments by name, which determine the results.
+
+        The folder is written as a dot, since it may be moved.
+        """
         return {name: [word.replace(str(self.folder), ".") for word in words] for name, words in self.steps.items()}
 
 
 def command_of(step: str) -> str:
     """Return the command of dcpcse that runs a step of a unit."""
-    # Records of units contain the names of the steps, which are older than these names of the commands.
+    # Records of units contain the names of the steps, which are older than the names of the commands.
     commands = {**dict.fromkeys(TRAININGS, "train"), "similarity": "search similarity", "predict": "plot predictions"}
     return commands.get(step, step)
 
@@ -100,7 +108,7 @@ def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: Reproductio
 
 
 def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
-    """Return why a row cannot be run (it is only cited, or the user must provide something), or None."""
+    """Return the reason why a row cannot be run (it is only cited, or the user must provide something), or None."""
     if row.cited:
         return f"cited only: {row.cited}"
     if row.glove:
@@ -146,7 +154,7 @@ def published_encoder(row: PublishedRow) -> str | None:
 
 
 def _is_encoder(location: str, hub_id: str | None) -> bool:
-    """Return whether a place is this encoder: its hub id, or its folder in the cache of downloads."""
+    """Return whether a location is this encoder: its hub id, or its folder in the cache of downloads."""
     return hub_id is not None and (
         location == hub_id or f"models--{hub_id.replace('/', '--')}" in Path(location).parts
     )
@@ -165,7 +173,7 @@ def _is_tied(encoder: str) -> bool:
 
 
 def _presets(row: PublishedRow) -> list[str]:
-    """Return the names of the presets that a row trains with, in the order of the trainings."""
+    """Return the names of the presets with which a row is trained, in the order of the trainings."""
     return [name for name in (row.start and row.start.preset, row.preset) if name]
 
 
@@ -183,11 +191,11 @@ REPLACEABLE_FILES = {
     "data/stsb_train.csv": "stsb_file",
     "data/sts_texts.txt": "sts_texts_file",
 }
-"""Training files of presets → the option that replaces them; presets of other files keep theirs."""
+"""Training file of presets → the option that replaces it; other training files are not replaced."""
 
 
 def _texts(row: PublishedRow) -> list[str]:
-    """Return the paths of the texts on which a row is trained, fitted or measured, as the presets give them.
+    """Return the paths of the texts for the training, fitting or measurement of a row, as in the presets.
 
     Whitening and flow are fitted to NLI sentences, as published.
     """
@@ -198,7 +206,7 @@ def _texts(row: PublishedRow) -> list[str]:
 
 
 def _given_text(path: str, config: ReproductionConfig) -> str:
-    """Return the file that the user gives in place of a preset's training file, or that file itself."""
+    """Return the user's file that replaces a preset's training file, or the preset's file."""
     option = REPLACEABLE_FILES.get(path)
     override = config.changes.get("train_file") if option is None else getattr(config, option)
     return override or path

@@ -1,5 +1,5 @@
-"""Verification of a published checkpoint: are its scores those that a row of a paper prints?
+"""Verification of a published checkpoint: compare its scores with a row of a paper.
 
-`subject` reads what is verified, `fitting_rows` finds its row and the settings of the row, and `report` compares the
+`subject` reads the checkpoint, `fitting_rows` finds its row and the settings of the row, and `report` compares the
 figures and writes the report.
 """

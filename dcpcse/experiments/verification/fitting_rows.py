@@ -1,4 +1,4 @@
-"""The row of a subject: which rows fit it, and the settings with which the row's paper reads and evaluates it."""
+"""The rows of papers that fit a subject, and the settings with which a row's paper reads and evaluates it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +24,14 @@ _ENCODERS = {
     "roberta-large": ("roberta", 1024, 50_265),
     "sentence-transformers/bert-base-nli-mean-tokens": ("bert", 768, 30_522),
 }
-"""Encoder that the rows name → its model type, hidden size and vocabulary size."""
+"""Encoder in the rows → its model type, hidden size and vocabulary size."""
 
 
 def choose_row(subject: Subject, name: str | None) -> PublishedRow:
-    """Return the row of this name, or without a name the only row that fits.
+    """Return the row with this name or, without a name, the only row that fits.
 
-    Raises UserError if the name is not that of one row, if the row does not fit, or if not exactly one row fits.
+    Raises UserError if the name does not select exactly one row, if the row does not fit, or if not exactly one row
+    fits.
     """
     if name is None:
         return _only_candidate(subject)
@@ -62,9 +63,9 @@ def _listed(rows: Sequence[PublishedRow]) -> str:
 
 
 def _candidates(subject: Subject) -> list[PublishedRow]:
-    """Return the rows that fit, those of the method's own paper first.
+    """Return the rows that fit; rows of the method's paper come first.
 
-    A row that changes options of its preset, and a row that only quotes the figures of another one, are left out.
+    Rows that change options of their preset, and rows that only quote figures of another row, are left out.
     """
     rows = [row for row in all_rows().values() if not (row.cited or row.options) and _suggested(subject, row)]
     matching = [row for row in rows if row.name.startswith(f"{subject.method}/")]
@@ -84,13 +85,13 @@ def _suggested(subject: Subject, row: PublishedRow) -> bool:
         unsupervised = row.preset.partition("/")[2].startswith("unsup")
         if subject.supervised is unsupervised or _settings(row).get("method") != subject.method:
             return False
-    elif subject.supervised is not None:  # a name with sup or unsup is that of a trained model
+    elif subject.supervised is not None:  # a name with sup or unsup belongs to a trained model
         return False
     return _misfit(subject, row) is None
 
 
 def _misfit(subject: Subject, row: PublishedRow) -> str | None:
-    """Return why a row's figures are not those of the subject, or None."""
+    """Return the reason why a row's figures do not belong to the subject, or None."""
     if not row.published:
         return "the row has no published figures"
     if row.needs:
@@ -117,7 +118,7 @@ def _description(subject: Subject) -> str:
 
 
 def _settings(row: PublishedRow) -> Mapping[str, Any]:
-    """Return the options of train.py with which a row was trained, or those of evaluation.py for a plain encoder."""
+    """Return the options of train.py with which a row was trained or, for a plain encoder, of evaluation.py."""
     settings = {**presets.load_preset(row.preset).options, **row.options} if row.preset else {}
     return {**settings, "model_name_or_path": published_encoder(row)}
 
@@ -125,7 +126,7 @@ def _settings(row: PublishedRow) -> Mapping[str, Any]:
 def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
     """Whether a method may have trained the subject.
 
-    Some formats name no method. In SimCSE's, other code writes the encoders that it trains as a whole.
+    Some formats do not name the method. Other code uses SimCSE's format for completely trained encoders.
     """
     if subject.method in (None, settings["method"]):
         return True
@@ -149,15 +150,16 @@ def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
 
 
 def needed_base(subject: Subject, row: PublishedRow) -> str | None:
-    """Return the encoder on which the row's prompts were trained; None if the subject contains or names its own."""
+    """Return the encoder on which the row's prompts were trained; None if the subject contains or names an encoder."""
     layout = subject.format
     return None if layout is None or not layout.frozen or layout.adapter else _settings(row).get("model_name_or_path")
 
 
 def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> bool:
-    """Whether the subject must be converted to a model folder before it is evaluated as the row says.
+    """Whether the subject must be converted to a model folder before the evaluation for the row.
 
-    layout: the format that the user gave.
+    Args:
+        layout: The format that the user gave.
     """
     if subject.trained or subject.word_vectors or row.plain is not None:
         return False
@@ -165,6 +167,10 @@ def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> boo
 
 
 def evaluation_options(row: PublishedRow, encoder: Path) -> dict[str, Any]:
-    """Return the options of evaluation.py that the row's evaluation needs. encoder: what is evaluated."""
+    """Return the options of evaluation.py that the row's evaluation needs.
+
+    Args:
+        encoder: The encoder that is evaluated.
+    """
     fixed = {"mode": row.mode, "task_set": "na", "tasks": list(row.measured)}
     return {"model_name_or_path": str(encoder), **row_options(row), **fixed}

@@ -38,7 +38,7 @@ class _Checkpoint(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class VerificationRecord(schema.Open):
-    """The report as JSON: the keys that say what it is about."""
+    """The keys of the JSON report that identify its subject."""
 
     row: str
     checkpoint: _Checkpoint
@@ -65,7 +65,11 @@ class FigureComparison:
 
 @dataclass(frozen=True)
 class Verification:
-    """A verified row. facts: what else the report contains, by name."""
+    """A verified row.
+
+    Args:
+        facts: Further entries of the report, by name.
+    """
 
     row: PublishedRow
     subject: Subject
@@ -123,7 +127,7 @@ class Verification:
 
 
 def row_options(row: PublishedRow) -> dict[str, Any]:
-    """Return the options of evaluation.py with which the paper of a row evaluated it, beside tasks and encoder."""
+    """Return the options of evaluation.py that a row's paper used, except tasks and encoder."""
     options = row.evaluation if row.plain is None else row.plain
     return {name: value for name, value in options.items() if name != "model"}
 
@@ -131,7 +135,7 @@ def row_options(row: PublishedRow) -> dict[str, Any]:
 def compare_figures(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[FigureComparison, ...]:
     """Compare the published columns of a row with the content of a file of evaluation.py (--output_file).
 
-    Raises UserError if the data do not give one of these columns.
+    Raises UserError if one of these columns cannot be computed from the data.
     """
     measured = figures_of(row, scores)
     if missing := [column for column in row.published if column not in measured]:
@@ -148,7 +152,7 @@ def _rounded(column: str, value: float) -> Decimal:
 
 
 def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overwrite: bool) -> None:
-    """Raise UserError if the report cannot be written, or would replace one on another row or other weights."""
+    """Raise UserError if the report cannot be written, or would replace a report on another row or other weights."""
     path = folder / REPORT_JSON
     if path.is_file() and not overwrite:
         try:
@@ -181,7 +185,7 @@ def page(verification: Verification) -> str:
     row = verification.row
     settings += [f"- `--{name} {value}`, as in the row" for name, value in content["row_options"].items()]
     settings += [f"- assumed by the row: {row.assumed}"] if row.assumed else []
-    untrained = row.plain is not None or row.glove  # there are no weights beside the encoder's own
+    untrained = row.plain is not None or row.glove  # there are no weights except the encoder's
     digests = [name for name in ("pooling", "base", "trained", "tokenizer") if name != "trained" or not untrained]
     revision = f" at {checkpoint['revision']}" if checkpoint["revision"] else ""
     lines = [

@@ -1,4 +1,4 @@
-"""What is verified: a model folder, a checkpoint of other code, a plain encoder or a file of word vectors."""
+"""The subject of a verification: a model folder, a checkpoint of other code, a plain encoder or word vectors."""
 
 import contextlib
 import re
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is verified.
+    """The subject of a verification.
 
-    location: as the user gave it; place: the local folder, or the file of word vectors. weights: name → sha256 of the
-    files with weights. trained: whether it is a model folder. layout: the format of a checkpoint of other code, None
-    if it is unknown. headed: whether a checkpoint contains a method's head, which no plain encoder has. method: the
-    method that trained it, if known. encoder: model type, hidden size and vocabulary size, None where unknown.
-    revision: the commit on the Hub.
+    Args:
+        location: The location as the user gave it; `place` is the local folder or the file of word vectors.
+        weights: Name → sha256 of the files with weights.
+        trained: Whether it is a model folder.
+        layout: The format of a checkpoint of other code, None if it is unknown.
+        headed: Whether a checkpoint contains the head of a method, which plain encoders do not have.
+        method: The method that trained it, if known.
+        encoder: Model type, hidden size and vocabulary size, None where unknown.
+        revision: The commit on the Hub.
     """
 
     location: str
@@ -45,19 +49,19 @@ class Subject:
 
     @property
     def word_vectors(self) -> bool:
-        """Whether it is a file of word vectors."""
+        """Whether the subject is a file of word vectors."""
         return self.place.is_file()
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether the files may be those of an encoder that no method of this program trained."""
+        """Whether the files may belong to an encoder that was not trained by a method of this program."""
         if self.trained or self.word_vectors or self.headed:
             return False
         return self.format is None or self.format.ambiguous
 
     @property
     def title(self) -> str:
-        """A phrase for messages."""
+        """A description for messages."""
         if self.word_vectors:
             return "a file of word vectors"
         kinds = [f"a model folder of {self.method or 'no known method'}"] if self.trained else []
@@ -68,7 +72,7 @@ class Subject:
 
     @property
     def supervised(self) -> bool | None:
-        """Whether it was trained with labels, as its name tells; None if it does not."""
+        """Whether the subject was trained with labels, by its name; None if the name does not say."""
         match = re.search(r"(?<![a-z])(un)?sup(ervised)?(?![a-z])", Path(self.location).name)
         return match and match[1] is None
 
@@ -76,10 +80,14 @@ class Subject:
 def find_subject(
     location: str, layout: str | None, options: LoadOptions
 ) -> "tuple[Subject, ForeignCheckpoint | None]":
-    """Return what a location contains, and the files of a folder that is no model folder.
+    """Return the subject at a location, and the files of a folder that is not a model folder.
 
-    location: folder, Hub id or file of word vectors. layout: the format of a checkpoint, if its tensors do not tell.
-    Raises UserError if there is nothing at the location, or if it is damaged.
+    Args:
+        location: Folder, Hub id or file of word vectors.
+        layout: The format of a checkpoint, if it cannot be recognised from the tensors.
+
+    Raises:
+        UserError: If there is nothing at the location, or if it is damaged.
     """
     from dcpcse.inference.public_checkpoints.read import read_checkpoint
 

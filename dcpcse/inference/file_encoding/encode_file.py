@@ -1,4 +1,4 @@
-"""Encode a text file: check the input, encode the chunks that are missing, and join all chunks to the output file."""
+"""Encode a text file: check the input, encode the missing chunks, and join all chunks to the output file."""
 
 import contextlib
 import time
@@ -31,10 +31,10 @@ class EncodedFile:
 
     Args:
         output: The file.
-        rows: Number of its vectors.
+        rows: Number of vectors.
         dimension: Size of a vector.
         truncated: Number of truncated texts.
-        encoded: Number of lines that this call encoded, without those of an earlier call.
+        encoded: Number of lines that this call encoded, without lines of an earlier call.
         seconds: Time in seconds that this call took to encode and write.
     """
 
@@ -56,9 +56,9 @@ def encode_file(
 ) -> EncodedFile:
     """Encode every line of a UTF-8 text file and write the vectors to `args.output`, where row i is line i.
 
-    The vectors are those of `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is killed,
-    the same call resumes the work and writes the same bytes. With several processes, the calling script needs `if
-    __name__ == "__main__":`.
+    The vectors are the same as from `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is
+    killed, the same call resumes the work and writes the same bytes. With several processes, the calling script needs
+    `if __name__ == "__main__":`.
 
     Args:
         model: Output folder of train.py, Hugging Face folder or hub id.
@@ -81,14 +81,14 @@ def encode_file(
         require_writable(folder, spell("output", output))
     text = TextFile.read(file, args.chunk_size)
     warn_of_format(text.path)
-    # In the records of outputs, False has always meant the setting of the model.
+    # In records of outputs, False has always meant the setting of the model.
     options = EncodeOptions(**{**args.given(), "normalize": args.normalize or None, "show_progress": False})
     job = EncodeJob(model, encoder, options, args.dtype)
     with workers(args.ray, args.num_processes, encoder.device) as team:
         model = job.load(team.local)
         job, dimension = job.identify(model, team.type)
         if not isinstance(team, InProcess):
-            model = None  # each worker loads its own
+            model = None  # each worker loads its own model
         missing, started = [], time.perf_counter()
 
         def shape(number: int) -> tuple[int, int]:
@@ -122,7 +122,7 @@ ENCODER_OPTIONS = ("packing", "bf16")
 def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
     """Return everything that determines the bytes of the output; the number of processes does not."""
     recorded = job.options.recorded()
-    # Under these two names, and also without a value, since earlier versions recorded them so.
+    # Under these two names, and even without a value, since earlier versions recorded them like this.
     recorded |= {"normalize": recorded.pop("normalize", False), "max_seq_length": recorded.pop("max_length", None)}
     return {
         "format": 1,
@@ -145,7 +145,7 @@ def _save(outcomes: Outcomes, text: TextFile, missing: list[int], shards: Shards
         for (number, _), chunk in outcomes:
             if isinstance(chunk, UserError):
                 raise chunk
-            text.require_unchanged()  # lines of a changed file must not be saved
+            text.require_unchanged()  # vectors of a changed file must not be saved
             if len(bad := np.flatnonzero(~np.isfinite(chunk.vectors).all(axis=1))):
                 line = text.first_line(number) + int(bad[0])
                 is_half = shards.dtype == np.float16

@@ -44,8 +44,7 @@ class EncodeJob:
         encoder: Options for loading it.
         options: Options of encoding.
         dtype: Data type of the vectors.
-        identity: Identity of the model, by which a worker detects that it has loaded a different model; None until it
-            is known.
+        identity: Identity of the model, by which a worker detects a different model; None until it is known.
     """
 
     name: str
@@ -80,7 +79,7 @@ class EncodeJob:
             model: The model, if it is loaded already.
 
         Raises:
-            UserError: If the identity of the loaded model differs from the job's.
+            UserError: If the loaded model has a different identity than the job.
         """
         if model is None:
             model = self.load(device)
@@ -107,11 +106,11 @@ class EncodeJob:
 
 
 _COUNTS: ContextVar[list[int] | None] = ContextVar("counts", default=None)
-"""The numbers of truncated texts that warnings in this thread reported, or None if it does not count them."""
+"""The numbers of truncated texts in warnings of this thread; None if the thread does not count them."""
 
 
 def _counted(record: logging.LogRecord) -> bool:
-    """Hide the warning about truncated texts, which every chunk would repeat, and keep its number.
+    """Hide the warning about truncated texts, which every chunk would repeat, and record its number of texts.
 
     A warning about the size of the vectors is hidden too: `EncodeJob.identify` logs it, and every worker would repeat
     it.

@@ -62,7 +62,7 @@ class OutputRecord(schema.Open):
 
 
 _SHARD = re.compile(r"\d{8}\.npz(\.part)?")
-"""Names of shards; earlier versions wrote them under the second name first."""
+"""Names of shards. Earlier versions first wrote a shard under the second name."""
 
 
 def parts_folder(output: Path) -> Path:
@@ -119,7 +119,7 @@ class Shards:
         """Start or resume the job and return the numbers of the missing chunks.
 
         Raises UserError if files of a different job or of unknown origin exist. With `overwrite` they are replaced,
-        except files of unknown origin at the place of the record or of the shards.
+        except files of unknown origin that have the names of the record or the shards.
         """
         with self._disk_errors():
             remove_leftovers(self.folder)
@@ -127,7 +127,7 @@ class Shards:
                 self._require_room(overwrite)
                 self._clear()
                 self._job.write({"chunks": self._count})
-            # Existence is not enough: after a power failure, a file system may keep a name without its content.
+            # It is not enough that a file exists: after a power failure, it may have a name without content.
             return [number for number in range(self._count) if not zipfile.is_zipfile(self._path(number))]
 
     def save(self, number: int, chunk: EncodedChunk) -> None:
@@ -147,7 +147,7 @@ class Shards:
         """Join the shards to the output, remove them, and return the record that is written next to the output.
 
         Args:
-            write: Called with a temporary file and the vectors of all chunks in order.
+            write: A function of a temporary file and the vectors of all chunks in order.
         """
         truncated = []
 
@@ -163,7 +163,9 @@ class Shards:
                 file.flush()
                 fsync(file.fileno())
                 facts = {"truncated": sum(truncated), "bytes": file.tell()}
-                self._result.path.unlink(missing_ok=True)  # it describes the old output, which is replaced next
+                self._result.path.unlink(
+                    missing_ok=True
+                )  # the record describes the old output, which is replaced next
             record = self._result.write(facts)
             fsync(self.output.parent)
             self._remove()
@@ -187,11 +189,11 @@ class Shards:
         return self.folder / f"{number:08}.npz"
 
     def _require_room(self, overwrite: bool) -> None:
-        """Raise UserError if files of another job or of unknown origin are in the way of this one."""
+        """Raise UserError if files of another job or of unknown origin would be overwritten."""
         job, record = (saved.read(same=not overwrite) for saved in (self._job, self._result))
         if record and self.output.exists() and not overwrite:
             raise UserError(f"{self.output} is not the file that {self._result.path} describes; {self._remedy}")
-        # Links and folders at the places of the records, and shards without a record of their job.
+        # Links and folders with the names of records, and shards without a record of their job.
         unknown = [saved.path for saved in (self._job, self._result) if _is_no_file(saved.path)]
         unknown += [] if job else self._shards()
         if not overwrite:
@@ -211,7 +213,7 @@ class Shards:
 
     def _remove(self) -> None:
         self._clear()
-        self._job.path.unlink()  # removed last: without it, shards would be of unknown origin
+        self._job.path.unlink()  # removed last, since shards without it would be of unknown origin
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -224,7 +226,7 @@ class Shards:
 
 
 def _of_this_job(saved: JobFolder) -> dict[str, Any] | None:
-    """Return a record, or None if there is none or if it is that of another job."""
+    """Return a record of this job; None if there is none or if it belongs to another job."""
     try:
         return saved.read()
     except UserError:

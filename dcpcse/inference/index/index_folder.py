@@ -97,7 +97,7 @@ def is_index_folder(folder: str | Path) -> bool:
 def require_place(folder: Path, overwrite: bool) -> None:
     """Raise UserError unless the folder is new or empty, or contains an index and `overwrite` is set.
 
-    An index whose replacement was interrupted by a kill is first completed.
+    If the process was killed while an index was replaced, the replacement is completed first.
 
     Args:
         folder: The folder.
@@ -162,10 +162,10 @@ def write_index(
 
 @contextlib.contextmanager
 def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder for an index, which is moved to `folder`, or whose files replace those of its index.
+    """Yield a temporary folder for an index. It is moved to `folder`, or its files replace the index in `folder`.
 
-    Other files in the folder are never moved. A kill while files are replaced leaves a folder without a record, which
-    the next call completes.
+    Other files in the folder are never moved. If the process is killed during the replacement, the folder has no
+    record, and the next call completes the replacement.
     """
     require_place(folder, overwrite)
     target = folder.resolve()  # so that a symbolic link to a folder is kept
@@ -177,21 +177,21 @@ def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
         with staging_folder(target / RECORD) as part:
             yield part
             if is_index_folder(target):
-                require_place(folder, overwrite)  # it may have been written in the meantime
+                require_place(folder, overwrite)  # an index may have been written in the meantime
             _replace(target, part)
     except OSError as error:
         raise UserError(f"cannot write the index {folder} ({error.strerror}); give another folder") from error
 
 
 def _complete(part: Path) -> None:
-    """Complete the replacement of an index that was interrupted by a kill, or remove an index that is incomplete."""
+    """Complete the replacement of an index that was interrupted by a kill, or remove an incomplete new index."""
     if is_index_folder(part):
         _replace(part.parent, part)
     remove(part)
 
 
 def _replace(folder: Path, part: Path) -> None:
-    """Move the files of the complete index `part` to `folder`, where those of an earlier index are replaced.
+    """Move the files of the complete index `part` to `folder`, where they replace the files of an earlier index.
 
     The old record is removed first and the new one is moved last, so that a mixture of two indexes is never read.
     """
@@ -207,7 +207,7 @@ def _replace(folder: Path, part: Path) -> None:
 
 
 def _files_of(folder: Path) -> Collection[str]:
-    """Return the names of the files that the record of an index names; those of any index if it is damaged."""
+    """Return the names of the files of an index by its record; of all possible files if the record is damaged."""
     try:
         return set(parse_json(read_text(folder / RECORD))["sha256"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -16,7 +16,7 @@ from dcpcse.utils.packages import not_installed
 BLOCK = 8_192  # rows that are compared with the queries at once
 EXTRA_ROWS = 16  # additional candidates: rounding in float32 may swap rows with nearly equal cosines
 FEW_QUERIES = 8  # up to this number of queries, faiss is faster than numpy on one thread
-ROUNDING = 1e-5  # inner products of unit vectors in float32 differ from cosines in float64 by less
+ROUNDING = 1e-5  # inner products of unit vectors in float32 differ from cosines in float64 by less than this
 
 
 def load_faiss() -> Any:
@@ -32,15 +32,15 @@ def nearest_rows(
 ) -> np.ndarray:
     """Return, for each query, the rows with the largest inner product; the row numbers (Q, k) are in any order.
 
-    faiss has no limits, so that numpy searches with each backend if there are any.
+    faiss does not support limits, so numpy searches if there are any, whatever the backend.
 
     Args:
         vectors: (N, H).
         queries: (Q, H).
         k: Number of rows per query, at most N.
         backend: A key of `BACKENDS`.
-        limits: The largest inner product of each query (Q,), up to `ROUNDING`; larger ones are left out, and -1 fills
-            the places of missing rows.
+        limits: The largest allowed inner product of each query (Q,), with a tolerance of `ROUNDING`. Rows above it are
+            left out, and -1 stands for missing rows.
     """
     by_faiss = limits is None and (backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES))
     faiss = load_faiss() if by_faiss else None
@@ -53,7 +53,7 @@ def nearest_rows(
             similarities = queries @ block.T
             if limits is not None:
                 similarities[similarities > limits[:, None] + ROUNDING] = -np.inf
-            # Few rows beat the k best rows of earlier blocks, so the partition below is cheap.
+            # Few rows are better than the k best rows of earlier blocks, so the partition below is cheap.
             indices = np.flatnonzero((similarities > scores.min(axis=1, keepdims=True)).any(axis=0))
             similarities, indices = similarities[:, indices], np.broadcast_to(indices, (len(queries), len(indices)))
         scores, rows = np.hstack([scores, similarities]), np.hstack([rows, indices + start])
@@ -96,7 +96,7 @@ def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
 
 
 def assign_cells(centroids: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return the cell (N,), int32, of each vector: that of the centroid with the largest product.
+    """Return the cell (N,), int32, of each vector: the cell of the centroid with the largest inner product.
 
     Args:
         centroids: (C, H).

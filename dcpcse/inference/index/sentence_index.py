@@ -54,7 +54,7 @@ class SentenceIndex:
         ivf: The inverted file of faiss with the vectors, only for the backend ivf.
         text: sha256 of the text file that the index was built from; None if it was built from a list, or if sentences
             have been added.
-        options: How the sentences were encoded, and how queries are; None for the defaults.
+        options: The options with which sentences and queries are encoded; None for the defaults.
     """
 
     def __init__(
@@ -94,15 +94,17 @@ class SentenceIndex:
         Args:
             model: Any object with `encode(sentences, batch_size=…)`, or None with `vectors`.
             texts: A list of sentences, or a text file.
-            folder: The index is written to it chunk by chunk and then mapped. None: it is in memory.
+            folder: Folder to which the index is written chunk by chunk and from which it is then mapped. None: the
+                index is in memory.
             vectors: Vectors to use instead of encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote
                 for this text with this model.
             backend: The search backend (`BACKENDS`).
             num_cells: Number of cells, for the backend ivf.
             num_cells_in_search: Number of cells searched for each query, for the backend ivf.
             overwrite: Replace an index in the folder.
-            options: Those of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The index
-                records them, and queries are encoded in the same way. Given vectors must have the size truncate_dim.
+            options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. The
+                index records them, and queries are encoded with the same options. Given vectors must have the size
+                truncate_dim.
 
         Raises:
             UserError: If a sentence or a vector is not valid, if the vectors belong to another model, text or size, or
@@ -168,7 +170,7 @@ class SentenceIndex:
 
         Args:
             folder: The folder.
-            model: Encodes queries and added sentences; it must be the model that the index was built with.
+            model: Encodes queries and added sentences; it must be the model with which the index was built.
             backend: The search backend (`BACKENDS`); auto uses ivf if the index was built with it.
 
         Raises:
@@ -233,7 +235,7 @@ class SentenceIndex:
         return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int | None = None) -> None:
-        """Encode sentences and add them as `add_vectors` does: all or none.
+        """Encode sentences and add them as in `add_vectors`; after an error, none is added.
 
         Args:
             sentences: A list of sentences, or a text file with one sentence per line.
@@ -264,7 +266,7 @@ class SentenceIndex:
             return
         with _ADDING:
             added = self._unit_vectors(vectors, len(self))
-            # In this order, a search in another thread finds the sentences of all vectors that it sees.
+            # In this order, a search in another thread finds a sentence for every vector.
             self._sentences, self._vectors = [*self._sentences, *sentences], np.concatenate([self._vectors, added])
             if self._ivf is not None:
                 self._ivf.add(added)
@@ -291,7 +293,7 @@ class SentenceIndex:
         """Return the `top_k` sentences most similar to each query, best first; ties are in the order of rows.
 
         Args:
-            queries: A string, for which the result is one list, or a list of strings, for which it is a list of lists.
+            queries: A string, or a list of strings; for a list, the result is a list of lists.
             top_k: Maximum number of sentences per query.
             threshold: Return only sentences with at least this cosine.
             batch_size: As in `build`.
@@ -312,13 +314,13 @@ class SentenceIndex:
         *,
         limits: np.ndarray | None = None,
     ) -> list[list[Hit]]:
-        """Return, for each query vector, the `top_k` sentences with the largest cosines, as `search` does.
+        """Return, for each query vector, the `top_k` sentences with the largest cosines, as in `search`.
 
         Args:
             vectors: Query vectors (Q, H) of any length.
             top_k: Maximum number of sentences per query.
             threshold: Return only sentences with at least this cosine.
-            limits: The largest cosine of each query (Q,); sentences with a larger one are skipped.
+            limits: The largest cosine of each query (Q,); sentences with a larger cosine are skipped.
         """
         whole_number("top_k", top_k, 1)
         if threshold is not None:
@@ -341,7 +343,7 @@ class SentenceIndex:
     def _ranked(
         self, searched: np.ndarray, queries: np.ndarray, top_k: int, limits: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, for each query, at least `top_k` rows, if there are as many, and their cosines, best first."""
+        """Yield, for each query, at least `top_k` rows (as far as there are enough) and their cosines, best first."""
         k = min(top_k + nearest.EXTRA_ROWS, len(searched))
         if self._ivf is None:
             candidates = nearest.nearest_rows(searched, queries, k, self.backend, limits)
@@ -351,7 +353,8 @@ class SentenceIndex:
             rows, scores = nearest.rank_candidates(searched, queries[i], indices)
             if limits is not None:
                 allowed = scores <= limits[i]
-                # The cells of ivf are searched without limits, and float32 lets cosines pass that are nearly allowed.
+                # The cells of ivf are searched without limits, and in float32 cosines slightly above a limit are
+                # returned.
                 if allowed.sum() < top_k and (indices >= 0).all() and k < len(searched):
                     yield from self._ranked(searched, queries[i : i + 1], 2 * top_k, limits[i : i + 1])
                     continue
@@ -409,7 +412,7 @@ def _identity(model: Any) -> Mapping[str, Any] | None:
 
 
 def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: str) -> None:
-    """Raise UserError unless the model, as it is now, has the identity of the model that made the vectors."""
+    """Raise UserError unless the model has the identity of the model that computed the vectors."""
     if identity is None:
         raise UserError(f"{name} does not record which model made its vectors; search it with search_vectors")
     if others := differences(identity, _identity(model) or {}):
@@ -418,7 +421,7 @@ def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: st
 
 
 def _tell_unrecorded(name: str, identity: Mapping[str, Any]) -> None:
-    """Log what could not be compared with the identity that an earlier version recorded, if anything."""
+    """Log which facts could not be compared because an earlier version recorded the identity, if any."""
     if missing := unrecorded(identity):
         what = ", ".join(missing)
         logger.warning("%s was written by an earlier version of dcpcse: %s could not be compared", name, what)
@@ -440,9 +443,14 @@ def _read_vectors(
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
     """Map a .npy file that `dcpcse encode` wrote; return its vectors and the identity of the model that computed them.
 
-    text: sha256 of the text that must have been encoded. identity: the model that must have been used; None allows
-    any. options: with which the vectors must have been made, whatever their length and that of the texts. Raises
-    UserError if the record `PATH.json` is missing, or if text, model or an option differ.
+    Args:
+        text: sha256 of the text that must have been encoded.
+        identity: Identity of the model that must have been used; None allows any model.
+        options: Options with which the vectors must have been computed; the lengths of texts and vectors are not
+            compared.
+
+    Raises:
+        UserError: If the record `PATH.json` is missing, or if text, model or an option differ.
     """
     if path.suffix != ".npy":
         raise UserError(f"vectors {path}: not a .npy file; give the file that `dcpcse encode --output NAME.npy` wrote")

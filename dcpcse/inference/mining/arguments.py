@@ -14,7 +14,7 @@ _GUIDE = needs_given("guide")
 
 @dataclass
 class MiningArguments(CosineOptions):
-    """Options of `dcpcse mine`: which texts of a corpus are hard negatives, and the file of the mined rows."""
+    """Options of `dcpcse mine`: the choice of hard negatives from a corpus, and the output file."""
 
     _argument_group_name = "mining"
 
@@ -41,7 +41,7 @@ class MiningArguments(CosineOptions):
     )
     relative_margin: float | None = option(
         None,
-        "Least difference between the two cosines, as a share of the cosine to the positive.",
+        "Minimum difference between the two cosines, as a share of the cosine to the positive.",
         at_least=-1,
         at_most=1,
     )
@@ -68,7 +68,7 @@ class MiningArguments(CosineOptions):
     )
     sampling: str = option(
         "top",
-        "top: the most similar candidates; random: a random choice of those in range.",
+        "top: the most similar candidates; random: a random choice of the candidates in range.",
         choices=["top", "random"],
     )
     seed: int | None = option(

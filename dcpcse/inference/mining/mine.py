@@ -30,10 +30,10 @@ ANCHORS = 256
 """Number of anchors whose candidates are in memory at once."""
 
 SPARE = 16
-"""Number of texts that are searched beyond the candidates, as some are the anchor, its positives or duplicates."""
+"""Number of additional texts that are searched, since some are the anchor, its positives or duplicates."""
 
 SEED = 42
-"""The seed of random sampling, unless another one is given."""
+"""The default seed of random sampling."""
 
 
 def open_corpus(corpus: Any, cache_dir: str | Path | None, name: str) -> TrainingData | Path | None:
@@ -71,11 +71,11 @@ def mine_negatives(
     Args:
         args: Options of the mining.
         pairs: Anchors and positives.
-        corpus: Texts, the folder of an index, whose options of encoding then hold for all texts, or None for the
-            positives.
+        corpus: Texts, the folder of an index, or None for the positives. With an index, its options of encoding apply
+            to all texts.
         load_model: Function that returns an object with `encode(sentences, batch_size=...)`; it is called after all
             other input was checked.
-        load_guide: The same for the guide; None without one.
+        load_guide: The same for the guide; None without a guide.
 
     Raises:
         UserError: For pairs with other columns, for an index of another model, if the output exists, is also read or
@@ -125,7 +125,7 @@ def _open_index(
 
 
 class _Miner:
-    """What `mine_negatives` needs to choose the negatives of each anchor."""
+    """The data from which `mine_negatives` chooses the negatives of each anchor."""
 
     def __init__(
         self,
@@ -154,7 +154,11 @@ class _Miner:
             self.guide = Similarities(guide_encode, positives, by_guide)
 
     def mine(self, advance: Callable[[int], Any]) -> Negatives:
-        """Choose the negatives of all anchors. advance: called with the number of anchors that are finished."""
+        """Choose the negatives of all anchors.
+
+        Args:
+            advance: A function that is called with the number of finished anchors.
+        """
         shape = (len(self.pairs.anchors), self.args.num_negatives)
         rows, similarities = np.full(shape, -1), np.full(shape, np.nan)
         of_pairs, candidates, remaining = np.empty(len(self.pairs.anchor_of)), 0, 0
@@ -175,9 +179,10 @@ class _Miner:
         return Negatives(rows, similarities, of_pairs, candidates, candidates - remaining)
 
     def _limits(self, positives: np.ndarray) -> np.ndarray | None:
-        """Return the largest cosine that a negative of each anchor may have, if there are limits.
+        """Return the largest cosine that a negative of each anchor may have; None without limits.
 
-        positives: the cosine of each anchor to its least similar positive.
+        Args:
+            positives: The cosine of each anchor to its least similar positive.
         """
         args, limits = self.args, []
         if args.max_similarity is not None:
@@ -193,7 +198,10 @@ class _Miner:
     ) -> list[list[Hit]]:
         """Return the texts in the range of ranks of each anchor, best first.
 
-        vectors: those of the anchors (n, H). Ranks count different texts that are within the limits and not excluded.
+        Ranks count different texts that are within the limits and not excluded.
+
+        Args:
+            vectors: The vectors (n, H) of the anchors.
         """
         candidates: list[list[Hit]] = [[]] * len(vectors)
         left, top_k = np.arange(len(vectors)), self.args.range_max + SPARE
@@ -228,7 +236,7 @@ class _Miner:
 
 
 def _distinct(hits: Sequence[Hit], excluded: set[str]) -> Iterator[Hit]:
-    """Yield the first hit of each text that is not excluded; texts that differ only in blanks are equal."""
+    """Yield the first hit of each text that is not excluded; texts that differ only in white space are equal."""
     seen = set(excluded)
     for hit in hits:
         text = single_blanks(hit.sentence)

@@ -11,7 +11,7 @@ from dcpcse.utils.errors import UserError
 
 
 class DistinctTexts:
-    """Texts of which no two differ only in blanks, numbered from 0 in the order of their first occurrence."""
+    """Texts that differ in more than white space, numbered from 0 in the order of their first occurrence."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self.texts: list[str] = []
@@ -100,9 +100,9 @@ class AnchorChunk:
         return np.minimum.reduceat(values, bounds - bounds[0])
 
     def excluded(self) -> list[set[str]]:
-        """Return, for each anchor, the texts that are not its negatives, with normalised blanks.
+        """Return, for each anchor, the texts that are never its negatives, with normalised white space.
 
-        These are the anchor, all its positives and the blank text.
+        These are the anchor, all its positives and the empty text.
         """
         texts = []
         for number in self.numbers:

@@ -22,7 +22,7 @@ class Negatives:
         similarities: Cosines of the negatives to the anchor (A, n); NaN where an anchor has fewer than n negatives.
         of_pairs: The cosines (N,) of the pairs.
         candidates: The number of texts in the range of ranks.
-        rejected: The number of these that the guide left out.
+        rejected: The number of candidates that the guide left out.
     """
 
     rows: np.ndarray
@@ -53,7 +53,7 @@ class OutputRows:
 
 @dataclass(frozen=True)
 class MiningResult:
-    """The result of `dcpcse.mine`; printed, it is a table of the similarities.
+    """The result of `dcpcse.mine`, which prints as a table of the similarities.
 
     Args:
         output: The file.
@@ -62,11 +62,11 @@ class MiningResult:
         incomplete: The number of pairs with at least one negative, but fewer than `num_negatives`.
         without: The number of pairs without a negative.
         candidates: The number of texts within the limits and the range of ranks, over all anchors.
-        rejected: The number of these that the guide left out.
+        rejected: The number of candidates that the guide left out.
         statistics: For the rows of the file, mean, standard deviation and quantiles of the cosines of anchors and
             positives (`positive`), of anchors and negatives (`negative`) and of the difference of the two
             (`difference`), by name, with their number (`count`).
-        lines: The lines in words that are printed before the table.
+        lines: The lines of text that are printed before the table.
     """
 
     output: Path

@@ -60,7 +60,7 @@ class StoredVectors:
 
 
 class Similarities:
-    """The similarities that an encoder finds.
+    """The similarities by an encoder.
 
     Args:
         encode: The encoder.
@@ -95,7 +95,7 @@ class Similarities:
 
 
 def _cosines(vectors: np.ndarray, anchors: np.ndarray, others: Vectors, numbers: np.ndarray) -> np.ndarray:
-    """Return the cosines (n,) of the vectors with the places `anchors` (n,) and the texts with the `numbers` (n,)."""
+    """Return the cosines (n,) of the vectors at the rows `anchors` (n,) and the texts with the `numbers` (n,)."""
     cosines = np.empty(len(numbers))
     for start in range(0, len(numbers), BLOCK):
         span = slice(start, start + BLOCK)

@@ -36,7 +36,7 @@ _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
 @dataclass
 class EncoderPlace(Options):
-    """Where the encoder of a checkpoint is loaded from.
+    """The location from which the encoder of a checkpoint is loaded.
 
     Args:
         base: As in `import_checkpoint`.
@@ -60,7 +60,7 @@ def load_checkpoint(
 
     Args:
         checkpoint: The checkpoint.
-        origin: Where its encoder is loaded from.
+        origin: The location from which its encoder is loaded.
         layout: As in `import_checkpoint`.
         choices: As in `import_checkpoint`.
         published: As in `resolve_choices`.
@@ -197,7 +197,7 @@ def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: 
 def _require_same_encoder(
     checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], where: str, backbone: Backbone
 ) -> None:
-    """Raise UserError unless the encoder weights in the checkpoint equal those of the given encoder."""
+    """Raise UserError unless the encoder weights in the checkpoint equal the weights of the given encoder."""
     expected = backbone.model.state_dict()
     require_same_tensors(f"{checkpoint.file}, compared with {where}: the encoder inside", expected, weights)
     for name, tensor in expected.items():
@@ -257,7 +257,8 @@ def _build(
 def _deep_prompt(
     checkpoint: ForeignCheckpoint, weights: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
-    """Return deep prompts built from the checkpoint's tensors; dropout: None for the encoder's hidden dropout."""
+    """Return deep prompts from the checkpoint's tensors; dropout: the rate, or None for the encoder's hidden
+    dropout."""
     if not weights:
         return None
     config, file = backbone.model.config, checkpoint.file

@@ -15,11 +15,11 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options, flag, option
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """The format of a checkpoint, and where the parts come from that it does not contain."""
+    """The format of a checkpoint, and the sources of the parts that it does not contain."""
 
     base: str | None = option(None, "The frozen encoder: Hugging Face folder or Hub id.", metavar="ENCODER")
     tokenizer: str | None = option(
-        None, "Folder or Hub id. Default: that of the checkpoint, or else of --base.", metavar="LOCATION"
+        None, "Folder or Hub id. Default: the tokenizer of the checkpoint, or otherwise of --base.", metavar="LOCATION"
     )
     layout: str | None = option(None, "Default: recognised from the names of the tensors.", choices=[*LAYOUTS])
     cache_dir: str | None = option(None, "Folder for downloads.")
@@ -34,7 +34,7 @@ class CheckpointSource:
 
 @dataclass
 class Choices(Options):
-    """How a checkpoint is read and pooled; None means the setting of the method's published evaluation."""
+    """Settings with which a checkpoint is read and pooled; None means the setting of the published evaluation."""
 
     pooler_type: str | None = option(
         None,
@@ -49,7 +49,7 @@ class Choices(Options):
         "the public code.",
     )
     final_period: bool | None = flag("Add a full stop to sentences that do not end in . ? \" '.")
-    denoise_at_inference: bool | None = flag("Subtract the template's own [MASK] vector.")
+    denoise_at_inference: bool | None = flag("Subtract the [MASK] vector of the empty template.")
     denoise_from_zero: bool | None = flag(
         "Count the positions of the template alone from 0, as the public code does with RoBERTa."
     )
@@ -108,9 +108,9 @@ def resolve_choices(
         layout: The format of the checkpoint.
         path: Location of the checkpoint as given by the user; if it contains `unsup`, the checkpoint is taken to be
             unsupervised, as in the published tools.
-        model_type: That of its encoder.
+        model_type: The model type of the encoder.
         head: Whether the checkpoint has a head.
-        prompt_length: Number of its deep prompts; None without.
+        prompt_length: Number of deep prompts; None without deep prompts.
         published: The run whose settings are used. None: it is derived from layout, path and model_type.
     """
     run = published or _published(layout, path, model_type)
@@ -150,13 +150,13 @@ _SETTINGS = ("pooler_type", "mlp_only_train", "final_period", "denoise_at_infere
 
 
 def _usual(layout: Layout) -> dict[str, Any]:
-    """Return the settings of a run that does not set them."""
+    """Return the settings that a run has by default."""
     flags = ("mlp_only_train", "final_period", "denoise_at_inference", "denoise_from_zero")
     return {"pooler_type": "mask" if layout.templated else "cls", **dict.fromkeys(flags, False)}
 
 
 def _published(layout: Layout, path: str, model_type: str) -> PublishedSettings:
-    """Return the published run from which a checkpoint of this layout and at this path is taken to be."""
+    """Return the published run that is assumed for a checkpoint with this layout at this path."""
     if layout.preset is None:
         return PublishedSettings({}, f"the usual use of {layout.title}")
     supervision = "unsup" if "unsup" in path else "sup"

@@ -12,7 +12,7 @@ from pathlib import Path
 from dcpcse.utils.errors import UserError, invalid_choice
 
 PARTS = {"encoder": "encoder", "prompt": "prompts", "shallow": "vectors of the template's tokens", "head": "head"}
-"""Part of a model → what messages call it."""
+"""Part of a model → its name in messages."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Rule:
 
     Args:
         pattern: The pattern.
-        target: Their dcpcse name, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
+        target: Their name in dcpcse, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
             `re.Match.expand`; if None, the tensors are left out.
         why: The reason for leaving them out.
     """
@@ -36,16 +36,16 @@ class Layout:
     """A public format.
 
     Args:
-        title: Its name in messages.
+        title: The name of the format in messages.
         marks: Patterns; the format is recognised if each pattern matches the name of some tensor.
         rules: How its tensors are imported.
-        frozen: The encoder was not trained and is loaded from --base.
+        frozen: Whether the encoder was not trained and is loaded from --base.
         method: The method of its training.
         preset: The published run from which defaults are taken, with placeholders for supervision (`unsup` or `sup`)
             and encoder (`bert` or `roberta`).
-        templated: Sentences are put into a template.
-        adapter: The files are those of a PEFT adapter.
-        ambiguous: Other kinds of encoders have the same tensor names.
+        templated: Whether sentences are put into a template.
+        adapter: Whether the files belong to a PEFT adapter.
+        ambiguous: Whether other kinds of encoders have the same tensor names.
     """
 
     title: str
@@ -218,15 +218,15 @@ LAYOUTS: Mapping[str, Layout] = {
         adapter=True,
     ),
 }
-"""Formats by name, in the order in which they are tried: the more specific ones come first."""
+"""Formats by name, in the order in which they are tried: more specific formats come first."""
 
 
 def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
-    """Return the requested format, or else the recognised one; raise UserError if there is none.
+    """Return the requested or the recognised format; raise UserError if there is none.
 
     Args:
         names: The names of the tensors.
-        asked: The requested format; None without one.
+        asked: The requested format, or None.
         adapter: Whether PEFT wrote them.
         where: The file, for messages.
     """

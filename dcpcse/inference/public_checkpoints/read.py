@@ -1,4 +1,4 @@
-"""Tell a checkpoint of public code from other encoders by the names of its tensors, and read its files.
+"""Recognise a checkpoint of public code by the names of its tensors, and read its files.
 
 No code in a file is run. torch is imported only when tensors are read.
 """
@@ -28,8 +28,8 @@ class PublicCheckpoint:
 
     Args:
         folder: The folder.
-        layout: Its format.
-        parts: Those parts of a model that it contains, in words.
+        layout: The format.
+        parts: The parts of a model that the checkpoint contains, in words.
     """
 
     folder: Path
@@ -41,23 +41,23 @@ class PublicCheckpoint:
 
     @property
     def import_command(self) -> str:
-        """The command that converts it to a model folder."""
+        """The command that converts the checkpoint to a model folder."""
         base = " --base ENCODER" if self.layout.frozen else ""
         return f"dcpcse import {self.folder} --output FOLDER{base}"
 
 
 def find_checkpoint(name: str, options: LoadOptions) -> PublicCheckpoint | None:
-    """Return what `recognise_checkpoint` does for a path, or for an id on the Hub, from which it is downloaded.
+    """Return the result of `recognise_checkpoint` for a path, or for an id on the Hub, whose files are downloaded.
 
     Args:
-        name: The path or id; an id must not be that of a model folder.
+        name: The path or id; it must not be the id of a model folder.
         options: Revision, cache and token for the Hub.
     """
     return recognise_checkpoint(checkpoint_folder(name, options))
 
 
 def checkpoint_folder(name: str, options: LoadOptions) -> Path:
-    """Return the folder of a checkpoint at a path or id on the Hub, from which it is downloaded.
+    """Return the folder of a checkpoint at a path or, after a download, at an id on the Hub.
 
     Args:
         name: The path or id.
@@ -69,9 +69,10 @@ def checkpoint_folder(name: str, options: LoadOptions) -> Path:
 
 
 def recognise_checkpoint(folder: Path) -> PublicCheckpoint | None:
-    """Return what a folder contains besides a plain encoder; None if it contains nothing else.
+    """Return the public checkpoint in a folder; None if the folder only contains a plain encoder.
 
-    A SimCSE checkpoint whose head was renamed has the tensors of a plain encoder with a pooler, and is taken as one.
+    A SimCSE checkpoint whose head was renamed has the same tensors as a plain encoder with a pooler, and is read as
+    one.
     """
     adapter = (folder / manifest.PEFT_CONFIG).is_file()
     if manifest.is_model_folder(folder) or (is_sentence_transformer(folder) and not adapter):
@@ -85,11 +86,11 @@ def recognise_checkpoint(folder: Path) -> PublicCheckpoint | None:
 
 
 def find_weight_file(folder: Path, adapter: bool) -> Path | None:
-    """Return the weight file of a checkpoint; None without one.
+    """Return the weight file of a checkpoint, or None.
 
     Args:
         folder: The folder.
-        adapter: Whether it is one of PEFT.
+        adapter: Whether the folder contains a PEFT adapter.
     """
     return next((folder / name for name in WEIGHT_FILES[adapter] if (folder / name).is_file()), None)
 
@@ -122,7 +123,7 @@ class ForeignCheckpoint:
         folder: The folder.
         file: The file of the tensors.
         tensors: The tensors by name.
-        config: Its config.json, {} without one.
+        config: The content of config.json; {} if the file is missing.
         adapter: PEFT's adapter_config.json, or None.
     """
 

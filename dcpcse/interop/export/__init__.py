@@ -1,6 +1,6 @@
 """Export trained folders to the formats of other libraries.
 
-Before an export is saved, the embeddings that the other library computes are compared with those of the model.
+Before an export is saved, the embeddings of the other library are compared with the embeddings of the model.
 
     export("result/my-model", "onnx", "result/my-model-onnx")
 
@@ -38,7 +38,7 @@ class ExportFormat:
 
     Args:
         module: Name of its module in this package.
-        help: Its help.
+        help: Its help text.
         extra: Extra in setup.py that installs the required packages.
         packages: The required packages.
         merges: Whether a LoRA adapter is merged into the weights of the encoder.
@@ -53,7 +53,10 @@ class ExportFormat:
     options: tuple[str, ...] = ()
 
     def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
-        """Return what is exported of a model. Weights in half precision, which would round the sum, are not merged."""
+        """Return the model to export, merged if the format merges.
+
+        Half-precision weights are not merged, since they would round.
+        """
         mergeable = self.merges and model.encoder.lora is not None and model.encoder.dtype_name == "float32"
         return model.merged() if mergeable else model
 
@@ -111,7 +114,7 @@ def export(
         to: Name of the format, a key of `EXPORT_FORMATS`.
         output: The new folder.
         base: Current location of the frozen encoder, if it has moved; an exported adapter names this location.
-        options: Those of `SentenceEncoder.encode` that the format can contain: with truncate_dim, the exported model
+        options: Options of `SentenceEncoder.encode` that the format supports. With truncate_dim, the exported model
             returns this number of first values of the embeddings.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Export a model as a plain Hugging Face folder, which is possible if the model is nothing but a trained encoder."""
+"""Export a model as a plain Hugging Face folder, which is possible if the model is only a trained encoder."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -19,7 +19,8 @@ from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETT
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
 MOST_IN_ONE_FILE = 2**31 - 2**24
-"""In bytes; larger weights are saved to a second file, because an ONNX file is limited to 2 GB."""
+"""Maximum size in bytes of weights in the main file. An ONNX file is limited to 2 GB, so larger weights get a second
+file."""
 
 ONNX_README = """# Sentence embeddings ({method}) as an ONNX graph
 
@@ -107,7 +108,7 @@ def _slots(template: TokenTemplate, content: Tensor) -> Slots:
 
 
 def _write_graph(model: SentenceEncoder, path: Path, options: EncodeOptions) -> None:
-    # The graph takes padded batches: it cannot pack tokens, because their number depends on the data.
+    # The graph takes padded batches, since packing depends on the number of tokens in the data.
     set_packed(model, False)
     rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # no other dimension has these sizes
     example = torch.full((rows, length), 5), torch.ones(rows, length, dtype=torch.long)
@@ -161,7 +162,8 @@ def _tokenizer(model: SentenceEncoder) -> Tokenizer:
 def _settings(model: SentenceEncoder, dimension: int) -> dict[str, object]:
     """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, as JSON-serialisable values.
 
-    dimension: number of values that the graph returns.
+    Args:
+        dimension: Number of values that the graph returns.
     """
     template, sizes = model.template, [size for size in model.matryoshka_dims if size <= dimension]
     return {

@@ -1,4 +1,4 @@
-"""Export a folder for SentenceTransformer, with the library's own modules if they suffice, else with one of dcpcse."""
+"""Export a folder for SentenceTransformer, with the library's modules if they suffice, otherwise with dcpcse's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +46,8 @@ def write(model: SentenceEncoder, folder: Path, options: EncodeOptions) -> None:
         options: As in `export`.
 
     Raises:
-        UserError: For a size and a model whose embeddings have unit length, which those of sentence-transformers would
-            not have.
+        UserError: If a size is given and the model's embeddings have unit length, since sentence-transformers would
+            return shorter vectors.
     """
     if (truncate_dim := options.truncate_dim) is not None and model.normalize:
         raise UserError(

@@ -50,11 +50,11 @@ def needs_other_pooler(model: SentenceEncoder) -> bool:
 
 
 def embed(model: SentenceEncoder, module: nn.Module, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Encode one batch of sentences as the page of `write_page` does; return the embeddings (N, H).
+    """Encode one batch of sentences as on the page of `write_page`; return the embeddings (N, H).
 
     Args:
         model: The exported model.
-        module: What transformers loads from the folder.
+        module: The model that transformers loads from the folder.
         folder: The exported folder.
         sentences: N sentences.
     """
@@ -76,7 +76,7 @@ def write_page(
         model: The exported model.
         folder: The exported folder.
         library: Name of the library that loads it.
-        imports: Lines of code that import what the others need.
+        imports: Lines of code with the imports.
         load: Code that loads the model.
         note: Text before the code.
     """

@@ -30,7 +30,7 @@ class LabelledPairsOptions(Options):
 
 
 def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
-    """Return the name of the loss term and its loss: regression of the cosine for scored pairs, else classification.
+    """Return the name of the loss term and its loss: cosine regression for scored pairs, otherwise classification.
 
     Data without labels are classified if they have hard negatives.
 
@@ -40,7 +40,7 @@ def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns
         columns: The columns of the training data.
 
     Raises:
-        UserError: If the data fit neither loss.
+        UserError: If neither loss can be used for the data.
     """
     if columns.label == SCORE:
         return "regression", CosineRegression(_largest_score(args, columns))

@@ -65,10 +65,10 @@ CODE = {
 }
 """The nine positive and eight negative templates of the public code, for all encoders.
 
-Blanks inside the quotes make a difference to byte-level tokenizers only (RoBERTa). There the public code tokenises the
-text before the sentence by itself, so that its last blank becomes a token and the sentence begins without a blank;
-here the blank belongs to the first word of the sentence, as in plain text. In every template of the public code
-exactly one token follows [MASK] before the end, because the code finds [MASK] by this distance.
+Spaces inside the quotes matter only for byte-level tokenizers (RoBERTa). There, the public code tokenises the text
+before the sentence by itself, so that its last space becomes a token and the sentence begins without a space. Here,
+the space belongs to the first word of the sentence, as in plain text. In every template of the public code exactly one
+token follows [MASK] before the end, because the code finds [MASK] by this distance.
 """
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}

@@ -165,8 +165,8 @@ def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build a method with the loss of replaced-token detection, and a loss of the embeddings.
 
-    The latter is the contrastive loss, with the hinge loss if --do_eh_loss is set, or of labelled and scored pairs the
-    loss of SBERT.
+    The latter is the contrastive loss (with the hinge loss if --do_eh_loss is set) or, for labelled and scored pairs,
+    the loss of SBERT.
 
     Args:
         backbone: The loaded encoder.
@@ -189,7 +189,7 @@ def _of_embeddings(backbone: Backbone, args: ModelArguments, columns: Columns) -
 
 
 def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[ParameterGroup, ...]:
-    """Return the group of a trained discriminator, if an option gives it a learning rate or a warm-up of its own."""
+    """Return the group of a trained discriminator if an option sets its learning rate or warm-up; otherwise ()."""
     rate, warmup = args.discriminator_learning_rate, args.discriminator_warmup_steps
     if rate is None and warmup is None:
         return ()

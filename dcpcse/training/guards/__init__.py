@@ -27,13 +27,13 @@ FUSED_WITH_BACKWARD = ("lomo", "layerwise")
 
 
 class Guards:
-    """All guards of a run. The Trainer calls the methods of this class, and runs `callbacks` as its own callbacks.
+    """All guards of a run. The Trainer calls the methods of this class, and adds `callbacks` to its callbacks.
 
     Args:
         module: The training step.
         method: The method that is trained.
         args: Options of the run.
-        locate: Finds rows in the training file (see `Locate`).
+        locate: A function that finds rows in the training file (see `Locate`).
     """
 
     def __init__(self, module: nn.Module, method: Method, args: TrainingArguments, locate: Locate | None) -> None:
@@ -81,13 +81,13 @@ class Guards:
         self.finite.flush()
 
     def before_saving(self, step: int) -> None:
-        """Raise UserError if a step so far was not finite, or if weights to be saved are not."""
+        """Raise UserError if a step so far, or a weight that would be saved, is not finite."""
         self.flush()
         head = self.method.model.head
         buffers = {} if head is None else {f"head.{name}": buffer for name, buffer in head.named_buffers()}
         require_finite_weights({**self.trained, **buffers}, step)
 
     def figures(self) -> dict[str, float]:
-        """Return the effective rank of the largest batch of anchors since the last log; {} without anchors."""
+        """Return the effective rank of the largest batch of anchors since the last log entry; {} without anchors."""
         anchors, self._anchors = self._anchors, None
         return {} if anchors is None else {EFFECTIVE_RANK: effective_rank(anchors)}

@@ -30,7 +30,7 @@ ONE_LINE = 1.2
 """Embeddings count as one-dimensional if their effective rank is at most this."""
 
 ALIKE = 0.97
-"""Positives count as no nearer than random pairs if the ratio of their mean distances is at least this.
+"""Positives do not count as nearer than random pairs if the ratio of the mean distances is at least this.
 
 The ratio normally starts lower and falls during training.
 """
@@ -63,7 +63,9 @@ def effective_rank(vectors: Tensor) -> float:
 class _LoggedFigures:
     """The metrics of one log entry.
 
-    own, others: mean cosine of anchors with their own and with other positives. rank: effective rank of anchors.
+    Args:
+        own, others: Mean cosine of anchors with their own and with other positives.
+        rank: Effective rank of anchors.
     """
 
     step: int
@@ -88,13 +90,13 @@ class _LoggedFigures:
         return (1 - self.own) / self.room
 
     def is_narrow(self, best: float) -> bool:
-        """Return whether the rank is far below the best one, or at most half of it and random pairs are close."""
+        """Return whether the rank is far below the best rank, or at most half of it while random pairs are close."""
         together = self.others >= NARROW and self.rank <= best / 2
         return together or self.rank <= max(best / 4, ONE_LINE)
 
 
 class CollapseMonitor(TrainerCallback):
-    """Warns if embeddings collapse or do not distinguish positives, and again if they become four times as bad.
+    """Warns if embeddings collapse or do not distinguish positives, and again if this becomes four times as bad.
 
     Encoders start narrow (cosines of 0.9 for BERT's [CLS], 0.99 for RoBERTa's means) and widen. Prompts with a high
     learning rate may collapse for one or two steps. A run is therefore compared with its own best effective rank, and

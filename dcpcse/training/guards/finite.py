@@ -31,7 +31,7 @@ Trained = Mapping[str, nn.Parameter]
 """The trained parameters by name."""
 
 Locate = Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
-"""Function: row numbers of the training data → for each row, its location in the file and its sentences."""
+"""Function from row numbers of the training data to the location and the sentences of each row."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Pass:
 
 
 class _PendingCheck:
-    """A check whether the values (n,) are finite in all processes; only reading its result waits for the device."""
+    """A check of whether values (n,) are finite in all processes. Only reading its result waits for the device."""
 
     def __init__(self, values: Tensor) -> None:
         bad = (~values.isfinite()).any().long()
@@ -65,7 +65,11 @@ class _PendingCheck:
 
 @dataclass(frozen=True)
 class _Step:
-    """The state of a step before its optimiser update. norms: gradient norms (n,) of the parameters in `names`."""
+    """The state of a step before its optimiser update.
+
+    Args:
+        norms: Gradient norms (n,) of the parameters in `names`.
+    """
 
     number: int
     settings: Mapping[str, Any]
@@ -94,8 +98,8 @@ class FiniteCheck:
     Args:
         trained: The trained parameters by name.
         folder: Folder of the run.
-        locate: Finds rows in the training file (see `Locate`).
-        ignore_losses: Check gradients only.
+        locate: A function that finds rows in the training file (see `Locate`).
+        ignore_losses: Whether to check only gradients.
     """
 
     trained: Trained
@@ -114,7 +118,7 @@ class FiniteCheck:
 
         Args:
             number: Number of the step.
-            settings: Further values to save.
+            settings: Further values to save with a bad step.
             scaled: Whether the gradients are scaled for fp16; the scaler skips steps that overflow, so gradients are
                 then not checked.
         """
@@ -147,7 +151,8 @@ class FiniteCheck:
     def _stop_if_bad(self, step: _Step) -> None:
         if step.check.is_bad():
             saved = self._save(step)
-            # The error is raised after saving, because the first process that ends terminates the others.
+            # The error is raised after all processes have saved, because the first process that ends terminates the
+            # others.
             raise UserError(self._message(step, saved, _of_all_processes(step.bad_terms())))
 
     def _message(self, step: _Step, saved: str, terms: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Check that gradients reach all trained parameters, and warn if there is nothing to learn from the first step on."""
+"""Check that gradients reach all trained parameters, and warn if the first steps have nothing to learn."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,9 +29,11 @@ CAUSES = (
 class _Group:
     """A group of trained parameters, selected by the prefixes of their names.
 
-    present: `all` if every parameter must have a gradient, `any` if one parameter suffices. alive: `all` if every
-    gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be zero. part: a part of their
-    names.
+    Args:
+        present: `all` if every parameter must have a gradient, `any` if one parameter suffices.
+        alive: `all` if every gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be
+            zero.
+        part: A part of the names of the parameters.
     """
 
     name: str
@@ -105,7 +107,11 @@ class GradientFlowCheck:
 
 
 def _missing(group: _Group, sizes: Sizes, *, zeros: bool) -> list[str]:
-    """Describe the missing gradients of a group. zeros: whether zero gradients count as missing."""
+    """Describe the missing gradients of a group.
+
+    Args:
+        zeros: Whether zero gradients count as missing.
+    """
     group_sizes = {name: size for name, size in sizes.items() if name.startswith(group.starts) and group.part in name}
     if not group_sizes:
         return []
@@ -122,14 +128,14 @@ STEPS = 5
 """Number of first steps whose median is compared with the limits."""
 
 SOLVED = 1e-3
-"""A task counts as solved if the loss is at most this share of that of guessing.
+"""A task counts as solved if the loss is at most this share of the loss of guessing.
 
 For batches of 64 this is a loss of 4.2e-3: the positive has a probability of 99.6 %. The share is below 3e-4 where a
 sentence encoder has nothing to learn, and above 4e-3 in other trainings (docs/training.md).
 """
 
 NOISE = 1e-8
-"""A gradient counts as zero if its root mean square per weight is at most this, the epsilon of Adam's denominator."""
+"""A gradient counts as zero if its root mean square per weight is at most this (Adam's epsilon)."""
 
 Terms = Mapping[str, Tensor]
 """The unweighted terms of a loss by name."""
@@ -137,7 +143,7 @@ Terms = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class _Step:
-    """Weighted loss and norm of the gradient of a step, (2,) on its device, and the loss of guessing (0 if not known).
+    """Weighted loss and gradient norm of a step, (2,) on its device, and the loss of guessing (0 if unknown).
 
     The norm is infinite if the gradient is scaled for fp16, or already used by the optimiser.
     """
@@ -149,9 +155,9 @@ class _Step:
 class NothingToLearnCheck:
     """Warns once, after `STEPS` steps, if the loss or the gradient was near zero in them.
 
-    Adam divides the gradient of a weight by its own size, so that it makes full steps of whatever is left of it. The
-    loss is the sum of all terms. It is compared with that of guessing among the candidates of the first loss that has
-    negatives; of methods without negatives, only the gradient is checked. The steps of a resumed run are not checked.
+    Adam divides the gradient of a weight by its size, so even a tiny gradient causes full steps. The loss is the sum
+    of all terms. It is compared with the loss of guessing among the candidates of the first loss with negatives; for
+    methods without negatives, only the gradient is checked. The steps of a resumed run are not checked.
 
     Args:
         method: The method that is trained.
@@ -176,12 +182,12 @@ class NothingToLearnCheck:
             self._passes.append((examples, terms))
 
     def look(self, number: int, weights: Mapping[str, float], *, has_gradient: bool) -> None:
-        """Record a step before its gradients are clipped; warn after the last one that is compared.
+        """Record a step before its gradients are clipped; warn after the last recorded step if necessary.
 
         Args:
             number: Number of the step, from 1.
             weights: Term → its weight.
-            has_gradient: Whether the gradient is still there, and not scaled.
+            has_gradient: Whether the gradient still exists and is not scaled.
         """
         if self._is_over:
             return
@@ -193,7 +199,7 @@ class NothingToLearnCheck:
 
     def _step(self, passes: Sequence[tuple[int, Terms]], weights: Mapping[str, float], has_gradient: bool) -> _Step:
         losses = [sum(weights.get(name, 1.0) * term.float() for name, term in terms.items()) for _, terms in passes]
-        # The loss of an overridden `compute_loss` has no terms, and guessing may have any loss.
+        # An overridden `compute_loss` has no terms, and the loss of guessing is unknown.
         is_known = all(terms.keys() <= weights.keys() for _, terms in passes)
         negatives = self.method.negatives(passes[0][0] * world_size()) if is_known else None
         loss = torch.stack(losses).mean()
@@ -202,9 +208,9 @@ class NothingToLearnCheck:
         return _Step(torch.stack([loss, norm.float()]), math.log1p(negatives or 0))
 
     def _problem(self) -> str | None:
-        """Return what is wrong and what to do; None if the steps are those of a training that can learn.
+        """Return what is wrong and what to do; None if the training can learn.
 
-        A GPU is waited for here alone, once a run.
+        This waits for a GPU, but only once per run.
         """
         loss, norm = torch.stack([step.loss_and_norm for step in self._steps]).median(dim=0).values.tolist()
         chance = median(step.chance for step in self._steps)

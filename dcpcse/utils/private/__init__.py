@@ -1,6 +1,6 @@
-"""The private names of torch and transformers that nothing public replaces; no other package uses private names.
+"""The private names of torch and transformers without a public replacement; no other package uses private names.
 
-A release may rename them, so they are looked up once, at import: that of parsers here, those of torch and
+A release may rename them, so they are looked up once, at import: the name for parsers here, the names of torch and
 encoders in `models`, of arguments in `arguments`, and of transformers' Trainer, which is slow to import, in `trainer`.
 """
 
@@ -15,7 +15,7 @@ from dcpcse.utils.option_fields import OWN_METADATA
 
 
 def require_names(owner: object, *names: str) -> None:
-    """Raise ImportError, which names the version of the library, unless a module, class or object has these names."""
+    """Raise ImportError, with the version of the library, unless a module, class or object has these names."""
     if missing := [name for name in names if not hasattr(owner, name)]:
         module = getattr(owner, "__module__", None) or getattr(owner, "__name__", None) or type(owner).__module__
         library = sys.modules[module.partition(".")[0].lstrip("_")]
@@ -30,7 +30,7 @@ require_names(HfArgumentParser, "_parse_dataclass_field")
 
 
 class DataclassParser(HfArgumentParser):
-    """A parser of transformers that ignores the metadata of a field that are ours; argparse would refuse them."""
+    """A parser of transformers that ignores this package's metadata of fields, which argparse does not know."""
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:

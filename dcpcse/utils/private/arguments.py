@@ -1,4 +1,4 @@
-"""The undocumented name that the arguments of a training need, apart from the Trainer, which is slow to import."""
+"""The undocumented name for the arguments of a training, separate from the Trainer, which is slow to import."""
 
 import transformers
 from transformers.utils.import_utils import enable_tf32

@@ -22,12 +22,12 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return the number of times that a tensor, which is not an inference tensor, was changed in place."""
+    """Return how many times a tensor was changed in place; it must not be an inference tensor."""
     return tensor._version
 
 
 def pack_weight(weight: Tensor) -> Tensor:
-    """Return the blocks of oneDNN of the float32 weight (out, in) of a linear layer."""
+    """Return the float32 weight (out, in) of a linear layer as blocks for oneDNN."""
     return torch.ops.mkldnn._reorder_linear_weight(weight)
 
 
@@ -49,7 +49,7 @@ def attention_can_be_replaced(model: PreTrainedModel) -> bool:
 
 def holds_peft_adapter(model: nn.Module) -> bool:
     """Return whether transformers has loaded an adapter of peft into a model."""
-    return getattr(model, "_hf_peft_config_loaded", False)  # of modules that are no PreTrainedModel too
+    return getattr(model, "_hf_peft_config_loaded", False)  # also for modules that are not a PreTrainedModel
 
 
 def attention_of(config: PretrainedConfig) -> str | None:

@@ -27,10 +27,10 @@ require_names(
 
 
 class HookedTrainer(transformers.Trainer):
-    """A Trainer of transformers that calls the methods below at the points where it would call its private ones."""
+    """A Trainer of transformers that calls the methods below instead of its private methods."""
 
     def save_weights(self, folder: Path) -> None:
-        """Save the model, in the processes that transformers lets save."""
+        """Save the model; transformers calls this in the processes that save."""
         super()._save(str(folder))
 
     def save_checkpoint(self) -> None:
@@ -46,7 +46,7 @@ class HookedTrainer(transformers.Trainer):
         super()._load_best_model()
 
     def after_step_is_saved(self) -> None:
-        """Do what follows the log entry, the evaluation and the checkpoint of a step."""
+        """Called after the log entry, the evaluation and the checkpoint of a step."""
 
     def save_training_state(self, folder: Path) -> None:
         """Save the optimiser, the schedule, the gradient scaler and the random states; every process must call it."""
