@@ -16,6 +16,7 @@ import torch
 from model_folders import edit_record, without_checksums
 from safetensors.torch import load_file, save_file
 from senteval_tiny import unofficial, write_tiny_data
+from tables import check_rows
 from tokenizers import Tokenizer, models
 
 from dcpcse.cli.main import main
@@ -52,11 +53,6 @@ def clean_rows(count=60):
     return [[f"the {i}th anchor walks", f"its positive {i} goes", f"nobody {i} sits"] for i in range(count)]
 
 
-def composed(word):
-    assert unicodedata.is_normalized("NFC", word) is False
-    return word
-
-
 PLANTED = {
     "duplicate": ("warning", lambda row, rows: rows[0]),
     "identical": ("warning", lambda row, rows: [row[0], row[0], row[2]]),
@@ -65,7 +61,7 @@ PLANTED = {
     "NA": ("note", lambda row, rows: [row[0], random.choice(["NA", "null", "None", "nan", "n/a"]), row[2]]),
     "special token": ("warning", lambda row, rows: [f"{row[0]} [MASK]", *row[1:]]),
     "control": ("warning", lambda row, rows: [f"{row[0]} \x07", *row[1:]]),
-    "not NFC": ("note", lambda row, rows: [composed(f"cafe\u0301 {row[0]}"), *row[1:]]),
+    "not NFC": ("note", lambda row, rows: [f"cafe\u0301 {row[0]}", *row[1:]]),
     "long": ("note", lambda row, rows: [row[0] + " and on" * 20, *row[1:]]),
     "tab": ("warning", lambda row, rows: [f"{row[0]}\there", *row[1:]]),
 }
@@ -125,10 +121,10 @@ def test_every_planted_row_is_found_in_its_line_and_no_other(suffix, doctor, tmp
     assert repeated  # of the duplicates
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_on_a_clean_file_there_is_nothing_to_say(suffix, doctor, tmp_path):
-    write(path := tmp_path / f"clean{suffix}", clean_rows())
-    assert doctor(path) == (0, {})
+def test_on_a_clean_file_there_is_nothing_to_say(doctor, tmp_path):
+    for suffix in (".csv", ".tsv", ".jsonl"):
+        write(path := tmp_path / f"clean{suffix}", clean_rows())
+        assert doctor(path) == (0, {})
     (text := tmp_path / "clean.txt").write_text("\n".join(row[0] for row in clean_rows()) + "\n", encoding="utf-8")
     assert doctor(text) == (0, {})
 
@@ -166,20 +162,22 @@ def test_classes_are_told_and_doubtful_columns_are_found(doctor, tmp_path, capsy
     main(["doctor", str(path)])
     shown = capsys.readouterr().out
     assert "columns: text (anchor), label (class)" in shown and "4 classes of 1 to 4 sentences" in shown
-    write(path, [["a b", "x"], ["c d", "y"]], ("text", "class"))
-    assert doctor(path)[0] == 3
-    write(path, [["a b", "c d", "3.5"], ["e f", "g h", "1"]], ("a", "b", "similar"))
-    code, found = doctor(path)
-    assert (code, list(found)) == (3, [("fault", "column")])
-    write(path, [["1", "a b"], ["2", "c d"]], ("id", "text"))
-    told = "the column 'id' is in the place of sentences but has numbers: '1', '2'; name it class if it has"
-    assert told in doctor(path)[1]["warning", "column"]
-    write(path, [[f"the {i}th text", f"class {i % 3}"] for i in range(30)], ("text", "category"))
-    told = "but has 3 different values in 30 rows: 'class 0', 'class 1', 'class 2'; name it class if it has"
-    assert told in doctor(path)[1]["warning", "column"]
-    write(path, [["a b", "c d"], ["e f", "g h"]], ("positive", "anchor"))
-    code, found = doctor(path)
-    assert code == 3 and "'positive' of ['positive', 'anchor'] is in the place of" in found["fault", "unreadable"]
+    clear = [[f"the {i}th text", f"class {i % 3}"] for i in range(30)]
+    for rows, columns, finding, told in (
+        ([["a b", "x"], ["c d", "y"]], "text class", ("fault", "single"), ""),
+        ([["a b", "c d", "3.5"], ["e f", "g h", "1"]], "a b similar", ("fault", "column"), ""),
+        (
+            [["1", "a b"], ["2", "c d"]],
+            "id text",
+            ("warning", "column"),
+            "has numbers: '1', '2'; name it class if it has",
+        ),
+        (clear, "text category", ("warning", "column"), "has 3 different values in 30 rows: 'class 0', 'class 1',"),
+        ([["a b", "c d"], ["e f", "g h"]], "positive anchor", ("fault", "unreadable"), "'positive' of ['positive',"),
+    ):
+        write(path, rows, columns.split())
+        code, found = doctor(path)
+        assert told in found[finding] and code == (3 if finding[0] == "fault" else 0)
     write(path, [["a", "b", "c", "a"], ["d", "e", "f", "g"]], ("anchor", "positive", "negative_1", "negative_2"))
     assert doctor(path)[1]["warning", "contradictory"] == [2]
     rows = [["a", "b", "c", "d"], ["e", "f", "e", "g"], ["h", "c", "i", "i"], ["j", "7", "8", "9"]]
@@ -219,9 +217,8 @@ def test_all_refused_rows_are_listed_and_not_only_the_first(doctor, tmp_path, ca
     assert sorted(one["lines"] for one in findings if one["level"] == "fault") == [[2], [3], [5], [6]]
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "what"),
-    [
+def test_what_bytes_and_headers_tell(doctor, tmp_path):
+    rows = [
         ("a.txt", b"\xef\xbb\xbfone\ntwo\n", ("note", "BOM")),
         ("a.txt", b"one\r\ntwo\r\n", ("note", "line ends")),
         ("a.txt", b"one\r\ntwo\nthree\n", ("warning", "line ends")),
@@ -234,13 +231,16 @@ def test_all_refused_rows_are_listed_and_not_only_the_first(doctor, tmp_path, ca
         ("a.csv", b"a,b,c,d\n1,2,3,4\n", ("fault", "unreadable")),
         ("a.json", b'[{"a": "x"}, {"a"', ("fault", "row refused")),
         ("a.txt", "one\ntwo\n".encode("utf-16"), ("fault", "row refused")),
-    ],
-)
-def test_what_bytes_and_headers_tell(name, data, what, doctor, tmp_path):
-    (tmp_path / name).write_bytes(data)
-    code, found = doctor(tmp_path / name)
-    assert what in found
-    assert code == (3 if what[0] == "fault" else 0)
+    ]
+
+    def check(row: tuple[str, bytes, tuple[str, str]]) -> None:
+        name, data, what = row
+        (tmp_path / name).write_bytes(data)
+        code, found = doctor(tmp_path / name)
+        assert what in found
+        assert code == (3 if what[0] == "fault" else 0)
+
+    check_rows(rows, check)
 
 
 def test_line_ends_are_counted_alike_wherever_a_chunk_ends(doctor, tmp_path, monkeypatch):
@@ -298,15 +298,15 @@ def test_the_unknown_token_of_every_kind_of_tokenizer_is_known():
 
 def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):
     path = tmp_path / "large.txt"
-    path.write_text("".join(f"sentence number {i} of a large file\n" for i in range(30_000)), encoding="utf-8")
-    monkeypatch.setattr(training_file, "CHUNK_ROWS", 500)
-    monkeypatch.setattr(training_file, "CHUNK_BYTES", 5000)
+    path.write_text("".join(f"sentence number {i} of a large file\n" for i in range(10_000)), encoding="utf-8")
+    monkeypatch.setattr(training_file, "CHUNK_ROWS", 200)
+    monkeypatch.setattr(training_file, "CHUNK_BYTES", 2000)
     main(["doctor", str(path)])  # what is imported once
     tracemalloc.start()
     main(["doctor", str(path)])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 30_000 * 65  # the file's texts as strings would be 2.6 MB, and take more
+    assert peak < 10_000 * 65  # the file's texts as strings would be 0.9 MB, and take more
 
 
 def test_a_training_file_is_looked_at_without_torch(tmp_path):
@@ -458,13 +458,13 @@ def test_without_a_place_the_environment_is_told(doctor, monkeypatch):
     assert code == 3 and "4.2.1 is not supported; transformers" in found[("fault", "transformers")]
 
 
-@pytest.mark.parametrize(("rows", "share"), [(["A dog.", "A dog.", "A cat."], "100 % of batches of 3"), (3000, "2 %")])
-def test_the_share_of_batches_is_a_plain_number(rows, share, tmp_path, capsys):
+def test_the_share_of_batches_is_a_plain_number(tmp_path, capsys):
     path = tmp_path / "train.txt"
-    texts = rows if isinstance(rows, list) else [f"Sentence {i // 2 if i < 6 else i}." for i in range(rows)]
-    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-    main(["doctor", str(path)])
-    assert share in capsys.readouterr().out
+    many = [f"Sentence {i // 2 if i < 6 else i}." for i in range(3000)]
+    for texts, share in ((["A dog.", "A dog.", "A cat."], "100 % of batches of 3"), (many, "2 %")):
+        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        main(["doctor", str(path)])
+        assert share in capsys.readouterr().out
 
 
 # Retrieval data

@@ -1,22 +1,33 @@
-"""Any other content of a file that is read back is accepted, or told in one line."""
+"""Any other content of a file that is read back is accepted, or told in one line.
+
+The absurd values in the files of encoders and runs were once found by tests/stress/fuzz.py.
+"""
 
 import contextlib
 import copy
+import itertools
 import json
 import random
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from records import RUN_FILES, make_records
+from tables import check_rows
 
 from dcpcse.cli.commands.encode import encode_command
+from dcpcse.encoders.backbones import load_backbone, load_tokenizer
+from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
+from dcpcse.training.run_history import read_run
 from dcpcse.utils import run_files
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import open_array
 
 SEED = 25
 MISSING = object()
@@ -105,17 +116,21 @@ def to_encode(tiny, tmp_path):
     return words, output
 
 
-@pytest.mark.parametrize("name", ["v.npy.parts/job.json", "v.npy.json"])
-@pytest.mark.parametrize("content", ["Monday: vectors", "7", '{"chunk": 0}', '{"made_of": {"text": "x"}, "bytes": 1}'])
-def test_a_record_of_encode_that_is_not_its_own_is_told_and_kept(name, content, to_encode, tool):
+def test_a_record_of_encode_that_is_not_its_own_is_told_and_kept(to_encode, tool):
     words, output = to_encode
-    record = output.parent / name
-    record.parent.mkdir(exist_ok=True)
-    record.write_text(content, encoding="utf-8")
-    outcome = tool(encode_command, words)
-    assert outcome.code == 2, outcome.err
-    assert outcome.err.count("\n") == 1 and "is damaged: " in outcome.err and "move it" in outcome.err
-    assert record.read_text(encoding="utf-8") == content and not output.exists()
+
+    def check(row: tuple[str, str]) -> None:
+        record = output.parent / row[0]
+        record.parent.mkdir(exist_ok=True)
+        record.write_text(row[1], encoding="utf-8")
+        outcome = tool(encode_command, words)
+        assert outcome.code == 2, outcome.err
+        assert outcome.err.count("\n") == 1 and "is damaged: " in outcome.err and "move it" in outcome.err
+        assert record.read_text(encoding="utf-8") == row[1] and not output.exists()
+        record.unlink()
+
+    contents = ("Monday: vectors", "7", '{"chunk": 0}', '{"made_of": {"text": "x"}, "bytes": 1}')
+    check_rows(itertools.product(("v.npy.parts/job.json", "v.npy.json"), contents), check)
 
 
 def test_a_record_of_encode_without_a_count_is_not_a_finished_one(to_encode, tool):
@@ -128,18 +143,7 @@ def test_a_record_of_encode_without_a_count_is_not_a_finished_one(to_encode, too
     assert outcome.code == 2 and "is not the file that" in outcome.err
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {"vectors": np.ones((2, 3), np.float32), "truncated": 0},
-        {"vectors": np.ones((2, 32)), "truncated": 0},
-        {"vectors": np.ones((2, 32), np.float32), "truncated": [0, 1]},
-        {"vectors": np.ones((2, 32), np.float32), "truncated": 0.5},
-        {"vectors": np.ones((2, 32), np.float32), "truncated": -1},
-    ],
-    ids=["shape", "type", "counts", "half a count", "negative count"],
-)
-def test_a_shard_that_does_not_fit_is_never_joined(arrays, to_encode, tool):
+def test_a_shard_that_does_not_fit_is_never_joined(to_encode, tool):
     words, output = to_encode
     assert tool(encode_command, words).code == 0
     record = output.with_name("v.npy.json")
@@ -147,26 +151,38 @@ def test_a_shard_that_does_not_fit_is_never_joined(arrays, to_encode, tool):
     record.unlink()
     output.unlink()
     (parts := output.with_name("v.npy.parts")).mkdir()
-    (parts / "job.json").write_text(json.dumps({"made_of": made_of, "chunks": 1}), encoding="utf-8")
-    np.savez(parts / "00000000.npz", **arrays)
-    outcome = tool(encode_command, words)
-    assert outcome.code == 2 and "00000000.npz is damaged" in outcome.err and not output.exists()
+
+    def check(row: tuple[np.ndarray, Any]) -> None:
+        (parts / "job.json").write_text(json.dumps({"made_of": made_of, "chunks": 1}), encoding="utf-8")
+        np.savez(parts / "00000000.npz", vectors=row[0], truncated=row[1])
+        outcome = tool(encode_command, words)
+        assert outcome.code == 2 and "00000000.npz is damaged" in outcome.err and not output.exists()
+
+    right = np.ones((2, 32), np.float32)
+    check_rows([(right[:, :3], 0), (np.ones((2, 32)), 0), (right, [0, 1]), (right, 0.5), (right, -1)], check)
 
 
-@pytest.mark.parametrize("blob", [None, 7, "text", b"\0" * 12, b"\0" * 3], ids=str)
-def test_a_kept_embedding_that_is_no_vector_of_this_encoder_is_told(blob, tmp_path):
+def test_a_kept_embedding_that_is_no_vector_of_this_encoder_is_told(tmp_path):
     def encode(texts):
         return np.ones((len(texts), 4), dtype=np.float32)
 
     cache = EmbeddingCache(encode, tmp_path, {"a": 1})
     cache(["one"])
     cache.close()
-    crc = zlib.crc32(blob, zlib.crc32(b"one")) if isinstance(blob, bytes) else 0
-    with contextlib.closing(sqlite3.connect(cache.path)) as database:
-        database.execute("UPDATE vectors SET vector = ?, crc = ?", (blob, crc))
-        database.commit()
-    with pytest.raises(UserError, match=r"the embedding cache .* cannot be used"):
-        EmbeddingCache(encode, tmp_path, {"a": 1})(["one", "two"])
+
+    def check(blob: Any, schema: str = "") -> None:
+        crc = zlib.crc32(blob, zlib.crc32(b"one")) if isinstance(blob, bytes) else 0
+        with contextlib.closing(sqlite3.connect(cache.path)) as database:
+            database.execute("UPDATE vectors SET vector = ?, crc = ?", (blob, crc))
+            if schema:
+                database.execute("PRAGMA writable_schema = 1")
+                database.execute(f"UPDATE sqlite_master SET sql = CAST(X'{schema}' AS TEXT)")
+            database.commit()
+        with pytest.raises(UserError, match=r"the embedding cache .* cannot be used"):
+            EmbeddingCache(encode, tmp_path, {"a": 1})(["one", "two"])
+
+    check_rows([None, 7, "text", b"\0" * 12, b"\0" * 3], check)
+    check(b"\0" * 16, schema="435245415445205441424C4520FF8F")  # SQLite's own error is not a text
 
 
 def test_options_and_scores_that_are_not_finite_are_read(tmp_path):
@@ -177,22 +193,74 @@ def test_options_and_scores_that_are_not_finite_are_read(tmp_path):
     assert run_files.read_scores(tmp_path / "s.json")["scores_x100"] == {"a": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"step": true}', "step is True; expected a whole number from 0 to"),
-        ('{"step": 1, "loss": "x"}', "loss is 'x'; expected a number"),
-        ('{"step": 1, "loss": 1e999}', "loss: inf is not a finite number"),
-        ('{"step": 1, "loss": 1' + "0" * 400 + "}", "loss: 1000.* is not a finite number"),
-        ('{"step": 1, "step": 2}', "step occurs 2 times"),
-        ('{"step": 1, "\\ud800": 2}', "has surrogates"),
-        ("[" * 50_000, "nested too deeply"),
-        ('{"step": 1, "a": ' + "[" * 200 + "]" * 200 + "}", "nested more than 100 levels deep"),
-        ("{}", r"lacks \['step'\]"),
-        ("7", "it is 7; expected an object"),
-    ],
-)
-def test_a_line_of_metrics_that_is_wrong_is_named_with_its_value(text, message, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n' + text + "\n", encoding="utf-8")
-    with pytest.raises(UserError, match=rf"metrics\.jsonl, line 2 is damaged: .*{message}"):
-        run_files.read_metrics(tmp_path)
+def test_a_line_of_metrics_that_is_wrong_is_named_with_its_value(tmp_path):
+    def check(row: tuple[str, str]) -> None:
+        (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n' + row[0] + "\n", encoding="utf-8")
+        with pytest.raises(UserError, match=rf"metrics\.jsonl, line 2 is damaged: .*{row[1]}"):
+            run_files.read_metrics(tmp_path)
+
+    rows = {
+        '{"step": true}': "step is True; expected a whole number from 0 to",
+        '{"step": 1, "loss": "x"}': "loss is 'x'; expected a number",
+        '{"step": 1, "loss": 1e999}': "loss: inf is not a finite number",
+        '{"step": 1, "loss": 1' + "0" * 400 + "}": "loss: 1000.* is not a finite number",
+        '{"step": 1, "step": 2}': "step occurs 2 times",
+        '{"step": 1, "\\ud800": 2}': "has surrogates",
+        "[" * 50_000: "nested too deeply",
+        '{"step": 1, "a": ' + "[" * 200 + "]" * 200 + "}": "nested more than 100 levels deep",
+        "{}": r"lacks \['step'\]",
+        "7": "it is 7; expected an object",
+    }
+    check_rows(rows.items(), check)
+
+
+def test_a_file_that_is_not_an_array_is_a_value_error(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(6.0).reshape(2, 3))
+    assert np.array_equal(open_array(tmp_path / "a.npy"), np.arange(6.0).reshape(2, 3))
+    head = b"\x93NUMPY\x01\x00"
+    for content in (
+        head + b"\x10\x00{'descr': ((((\n  ",
+        b"PK\x03\x04 and no more",
+        head,
+        head + b"\x04\x00[[[[",
+        b"",
+    ):
+        (tmp_path / "a.npy").write_bytes(content)
+        with pytest.raises(ValueError, match=r"\S"):
+            open_array(tmp_path / "a.npy")
+
+
+def test_an_absurd_value_in_the_files_of_an_encoder_is_one_line(tiny, tmp_path):
+    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
+
+    def check(row: tuple[str, dict[str, Any]]) -> None:
+        right = (folder / row[0]).read_text(encoding="utf-8")
+        (folder / row[0]).write_text(json.dumps(json.loads(right) | row[1]), encoding="utf-8")
+        with pytest.raises(UserError, match="cannot load the"):
+            if row[0] == "config.json":
+                load_backbone(str(folder))
+            else:
+                load_tokenizer(str(folder), LoadOptions())
+        (folder / row[0]).write_text(right, encoding="utf-8")
+
+    config = {"type_vocab_size": "two", "eos_token_id": "x", "hidden_act": "no such", "num_attention_heads": 0}
+    config |= {"hidden_size": -4, "model_type": ["bert"]}
+    tokenizer = {"normalizer": {"type": "Nothing"}, "padding": "cls", "model": None}
+    rows = [("config.json", {name: value}) for name, value in config.items()]
+    rows += [("tokenizer.json", {name: value}) for name, value in tokenizer.items()]
+    check_rows([*rows, ("tokenizer_config.json", {"tokenizer_class": 7})], check)
+
+
+def test_a_run_with_absurd_records_is_read_with_its_problems(tmp_path):
+    rows = (
+        *(({"log_history": 7}, {}), ({"log_history": [{"step": 1}, 7]}, {}), ({"max_steps": "many"}, {})),
+        *(({"num_train_epochs": []}, {}), ({}, {"num_train_epochs": "three"})),
+        ({}, {"max_steps": "many", "metric_for_best_model": ["x"]}),
+    )
+    for state, options in rows:
+        (tmp_path / "run.yaml").write_text(json.dumps(options), encoding="utf-8")
+        whole = {"global_step": 3, "max_steps": 4, "num_train_epochs": 1, "log_history": [{"step": 1}]} | state
+        (tmp_path / "trainer_state.json").write_text(json.dumps(whole), encoding="utf-8")
+        run = read_run(tmp_path)
+        assert bool(run.problems) == bool(state)
+        assert run.finished in (True, False) and run.dev_score is None

@@ -6,7 +6,6 @@ SECURITY.md names the tests here that hold its promises.
 import json
 import os
 import pickle
-import re
 import shutil
 import struct
 import tracemalloc
@@ -18,9 +17,12 @@ import pytest
 import torch
 from method_models import model_of
 from model_folders import without_checksums
+from runs import Outcome
 from safetensors.torch import load_file, save_file
+from tables import check_rows
 
 import dcpcse
+from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.main import main
 from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.encoders.backbones import load_backbone, load_masked_lm, load_tokenizer
@@ -29,6 +31,7 @@ from dcpcse.inference.index.index_folder import read_index
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.interop.folder_contents import describe_folder
+from dcpcse.training.atomic_save import SEAL
 from dcpcse.training.publish import PushTarget, own_files, pull_from_hub, push_to_hub
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256
@@ -194,6 +197,53 @@ def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(tmp_path)
     tracemalloc.stop()
 
 
+# Pickles in a checkpoint
+
+STEPS = {"max_steps": 3, "per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(train, tiny, train_txt) -> Path:
+    """A checkpoint after two of three steps, without its seal."""
+    folder = train(tiny("bert"), train_txt, **STEPS).folder / "checkpoint-2"
+    (folder / SEAL).unlink()
+    return folder
+
+
+@pytest.fixture
+def resume(checkpoint, train, tiny, train_txt, tool, tmp_path):
+    """resume(name, content) → outcome of going on from the checkpoint, in which a file has other content."""
+
+    def call(name: str, content: bytes) -> Outcome:
+        path = checkpoint / name
+        before = path.read_bytes() if path.is_file() else None
+        path.write_bytes(content)
+        argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **STEPS, resume_from_checkpoint=checkpoint)
+        try:
+            return tool(train_command, argv)
+        finally:
+            path.unlink() if before is None else path.write_bytes(before)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "scaler.pt"])
+def test_a_pickle_with_code_in_a_checkpoint_is_refused_and_not_run(name, resume, attacked, tmp_path):
+    torch.save({"state": Attack(attacked)}, tmp_path / "saved")
+    contents = [(tmp_path / "saved").read_bytes(), pickle.dumps(Attack(attacked))]
+    for content in contents + ([b"", b"no pickle", b"PK\3\4"] if name == "rng_state.pth" else []):
+        outcome = resume(name, content)
+        assert outcome.code == 2
+        assert f"{name} is damaged, or contains more than tensors and numbers" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "pytorch_model.bin", "model.pt"])
+def test_other_pickles_in_a_checkpoint_are_not_opened(name, resume, attacked):
+    outcome = resume(name, pickle.dumps(Attack(attacked)))
+    assert outcome.code == 0, outcome.err
+
+
 # Code
 
 
@@ -234,19 +284,19 @@ def test_code_beside_prompts_is_not_run(folder, attacked, sentences):
     dcpcse.load(str(folder), device="cpu").encode(sentences[:1])
 
 
-@pytest.mark.parametrize(
-    ("values", "what"),
-    [
-        ({"attn_implementation": "attacker/kernel"}, "attention 'attacker/kernel'"),
-        ({"attn_implementation": "flash_attention_2"}, "attention"),
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "quantised"),
-        ({"transformers_weights": "../other.safetensors"}, "custom weight files"),
-    ],
-)
-def test_a_configuration_that_asks_for_more_than_an_architecture_is_refused(values, what, encoder):
-    change(encoder / "config.json", **values)
-    with pytest.raises(UserError, match=what):
-        load_backbone(str(encoder))
+def test_a_configuration_that_asks_for_more_than_an_architecture_is_refused(encoder):
+    right = (encoder / "config.json").read_text(encoding="utf-8")
+    rows = (
+        ("attn_implementation", "attacker/kernel", "attention 'attacker/kernel'"),
+        ("attn_implementation", "flash_attention_2", "attention"),
+        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_8bit": True}, "quantised"),
+        ("transformers_weights", "../other.safetensors", "custom weight files"),
+    )
+    for name, value, what in rows:
+        (encoder / "config.json").write_text(right, encoding="utf-8")
+        change(encoder / "config.json", **{name: value})
+        with pytest.raises(UserError, match=what):
+            load_backbone(str(encoder))
 
 
 def test_an_adapter_beside_an_encoder_is_not_loaded_into_it(encoder, server):
@@ -260,14 +310,14 @@ def test_an_adapter_beside_an_encoder_is_not_loaded_into_it(encoder, server):
         load_backbone(str(encoder))
 
 
-@pytest.mark.parametrize("base", ["https://example.org/x", "//example.org/x", "../../etc", "\x1b[2J", "a" * 999])
-def test_an_adapter_whose_base_is_no_encoder_is_refused(base, tmp_path, server):
+def test_an_adapter_whose_base_is_not_an_encoder_is_refused(tmp_path, server):
     (tmp_path / "a").mkdir()
-    config = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": base, "num_virtual_tokens": 2}
-    (tmp_path / "a/adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file({"prompt_embeddings": torch.zeros(2, 192)}, tmp_path / "a/adapter_model.safetensors")
-    with pytest.raises(UserError, match="cannot load the encoder"):
-        import_checkpoint(tmp_path / "a", tmp_path / "out")
+    for base in ("https://example.org/x", "//example.org/x", "../../etc", "\x1b[2J", "a" * 999):
+        config = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": base, "num_virtual_tokens": 2}
+        (tmp_path / "a/adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+        with pytest.raises(UserError, match="cannot load the encoder"):
+            import_checkpoint(tmp_path / "a", tmp_path / "out")
 
 
 def test_prompts_of_another_base_are_refused(folder, tiny):
@@ -278,22 +328,17 @@ def test_prompts_of_another_base_are_refused(folder, tiny):
 # Places
 
 
-@pytest.mark.parametrize(
-    "name", ["../encoder2/model.safetensors", "/etc/hostname.safetensors", "shard.bin", "x/../../y.safetensors"]
-)
-@pytest.mark.parametrize("pickled", [False, True])
-def test_an_index_of_shards_does_not_lead_out_of_its_folder(name, pickled, encoder, tmp_path):
+@pytest.mark.parametrize(("index", "end"), [("model.safetensors", "safetensors"), ("pytorch_model.bin", "bin")])
+def test_an_index_of_shards_does_not_lead_out_of_its_folder(index, end, encoder, tmp_path):
     (tmp_path / "encoder2").mkdir()
     shutil.move(encoder / "model.safetensors", tmp_path / "encoder2/model.safetensors")
-    names = dict.fromkeys(load_file(tmp_path / "encoder2/model.safetensors"), name)
-    index = encoder / "model.safetensors.index.json"
-    if pickled:
-        swapped = {"safetensors": "bin", "bin": "safetensors"}
-        names = {key: re.sub("safetensors$|bin$", lambda end: swapped[end[0]], file) for key, file in names.items()}
-        index = encoder / "pytorch_model.bin.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": names}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"leads out of its folder|(safetensors files|pickles \(.bin\)) only"):
-        load_backbone(str(encoder))
+    tensors = load_file(tmp_path / "encoder2/model.safetensors")
+    other = {"safetensors": "bin", "bin": "safetensors"}[end]
+    for name in (f"../encoder2/model.{end}", f"/etc/hostname.{end}", f"shard.{other}", f"x/../../y.{end}"):
+        content = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
+        (encoder / f"{index}.index.json").write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(UserError, match=r"leads out of its folder|(safetensors files|pickles \(.bin\)) only"):
+            load_backbone(str(encoder))
 
 
 def test_shards_inside_their_folder_are_read(encoder, tiny):
@@ -317,30 +362,31 @@ def test_a_link_inside_a_model_folder_is_followed(folder, sentences):
     assert dcpcse.load(str(folder), device="cpu").encode(sentences[:1]).shape == (1, 32)
 
 
-@pytest.mark.parametrize("name", ["README.md", "vocab.txt", "run.yaml"])
-def test_a_link_does_not_publish_a_file_of_this_machine(name, folder, server, tmp_path):
+def test_a_link_does_not_publish_a_file_of_this_machine(folder, server, tmp_path):
     (tmp_path / "secret").write_text("key", encoding="utf-8")
-    (folder / name).symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match="leads out of its folder"):
-        push_to_hub(folder, PushTarget(ID))
+    for name in ("README.md", "vocab.txt", "run.yaml"):
+        (folder / name).symlink_to(tmp_path / "secret")
+        with pytest.raises(UserError, match="leads out of its folder"):
+            push_to_hub(folder, PushTarget(ID))
+        (folder / name).unlink()
     assert ID not in server.repositories
 
 
-@pytest.mark.parametrize("place", ["..", "/tmp", "backbone/../..", "", 7, None, ["."]])
-def test_a_record_does_not_lead_out_of_its_folder(place, tiny, tmp_path):
+def test_a_record_does_not_lead_out_of_its_folder(tiny, tmp_path):
     model_of("simcse", tiny).save(tmp_path / "model")
     record = json.loads((tmp_path / "model/dcpcse.json").read_text(encoding="utf-8"))
-    change(tmp_path / "model/dcpcse.json", backbone=record["backbone"] | {"folder": place})
-    for read in (lambda folder: dcpcse.load(str(folder), device="cpu"), own_files):
+    for place in ("..", "/tmp", "backbone/../..", "", 7, None, ["."]):
+        change(tmp_path / "model/dcpcse.json", backbone=record["backbone"] | {"folder": place})
+        for read in (lambda folder: dcpcse.load(str(folder), device="cpu"), own_files):
+            with pytest.raises(UserError):
+                read(tmp_path / "model")
+
+
+def test_a_record_names_no_other_file_of_prompts(folder):
+    for name in ("../prompts.safetensors", "/etc/passwd", "optimizer.pt"):
+        change(folder / "dcpcse.json", prompts_file=name)
         with pytest.raises(UserError):
-            read(tmp_path / "model")
-
-
-@pytest.mark.parametrize("name", ["../prompts.safetensors", "/etc/passwd", "optimizer.pt"])
-def test_a_record_names_no_other_file_of_prompts(name, folder):
-    change(folder / "dcpcse.json", prompts_file=name)
-    with pytest.raises(UserError):
-        dcpcse.load(str(folder), device="cpu")
+            dcpcse.load(str(folder), device="cpu")
 
 
 def test_a_trained_encoder_is_not_written_through_a_link(tiny, tmp_path):
@@ -405,30 +451,36 @@ HEADS = {
 """Content of a file, or the number of blanks in its header."""
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_a_file_of_tensors_that_lies_costs_one_line_and_no_memory(name, tmp_path, folder):
+def test_a_file_of_tensors_that_lies_costs_one_line_and_no_memory(folder):
     path = folder / "trained.safetensors"
-    with path.open("wb") as file:
-        if isinstance(content := HEADS[name], int):
-            file.write(struct.pack("<Q", content))
-            file.truncate(content + 8)
-        else:
-            file.write(content)
-    tracemalloc.start()
-    for read in (load_tensors, read_header, lambda _: dcpcse.load(str(folder), device="cpu")):
-        with pytest.raises(UserError, match=r"trained\.safetensors"):
-            read(path)
-    assert tracemalloc.get_traced_memory()[1] < MAX_HEADER_BYTES
-    tracemalloc.stop()
-    assert main(["info", str(folder)]) == 2
+
+    def check(name: str) -> None:
+        with path.open("wb") as file:
+            if isinstance(content := HEADS[name], int):
+                file.write(struct.pack("<Q", content))
+                file.truncate(content + 8)
+            else:
+                file.write(content)
+        tracemalloc.start()
+        try:
+            for read in (load_tensors, read_header, lambda _: dcpcse.load(str(folder), device="cpu")):
+                with pytest.raises(UserError, match=r"trained\.safetensors"):
+                    read(path)
+            assert tracemalloc.get_traced_memory()[1] < MAX_HEADER_BYTES
+        finally:
+            tracemalloc.stop()
+        assert main(["info", str(folder)]) == 2
+
+    check_rows(HEADS, check)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_weights_that_are_no_numbers_are_refused(value, dtype, tmp_path):
-    save_file({"good": torch.ones(3), "bad": torch.tensor([0, value]).to(dtype)}, tmp_path / "x.safetensors")
-    with pytest.raises(UserError, match=r"x\.safetensors contains NaN or infinite values in 'bad'"):
-        load_tensors(tmp_path / "x.safetensors")
+def test_weights_that_are_no_numbers_are_refused(dtype, tmp_path):
+    for value in ("nan", "inf", "-inf"):
+        tensors = {"good": torch.ones(3), "bad": torch.tensor([0, float(value)]).to(dtype)}
+        save_file(tensors, tmp_path / "x.safetensors")
+        with pytest.raises(UserError, match=r"x\.safetensors contains NaN or infinite values in 'bad'"):
+            load_tensors(tmp_path / "x.safetensors")
 
 
 # The terminal

@@ -1,6 +1,7 @@
 """train.py from the command line to the folder: what is trained, what is logged, what the options do."""
 
 import contextlib
+import functools
 import json
 import math
 import re
@@ -38,17 +39,32 @@ from dcpcse.utils import devices
 TRAINED = ("model.encoder.prompt.", "model.head.")
 
 
+@pytest.fixture(scope="module")
+def once(train, tiny, request):
+    """once(kind, data, dropout=True, **options) → the run with these options, which several tests look at."""
+
+    @functools.cache
+    def run(kind: str = "bert", data: str = "train_txt", *, dropout: bool = True, **options) -> Run:
+        return train(tiny(kind, **({} if dropout else NO_DROPOUT)), request.getfixturevalue(data), **options)
+
+    return run
+
+
 # What is trained, and what is not
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "electra", "modernbert"])
-@pytest.mark.parametrize("data", ["train_txt", "train_csv"])
-def test_prompts_and_head_change_and_nothing_else(kind, data, tiny, train, request):
-    run = train(tiny(kind), request.getfixturevalue(data))
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        *(("bert", "train_txt"), ("roberta", "train_csv"), ("xlm-roberta", "train_txt"), ("electra", "train_csv")),
+        ("modernbert", "train_txt"),
+    ],
+)
+def test_prompts_and_head_change_and_nothing_else(kind, data, once):
+    run = once(kind, data)
     changed = {name for name, weight in run.final.items() if not torch.equal(weight, run.initial[name])}
     assert changed == {name for name in run.initial if name.startswith(TRAINED)}
-    assert "model.encoder.prompt.table.weight" in changed
-    assert changed >= {"model.head.dense.weight", "model.head.dense.bias"}
+    assert changed >= {"model.encoder.prompt.table.weight", "model.head.dense.weight", "model.head.dense.bias"}
 
 
 @pytest.mark.parametrize("run_of", ["unsupervised", "supervised"])
@@ -65,23 +81,15 @@ def test_the_backbone_after_training_is_the_checkpoint_to_the_last_bit(run_of, t
     assert fingerprint(backbone) == fingerprint(original) == recorded
 
 
-def test_training_leaves_the_files_of_the_encoder_alone(tiny, train, train_txt):
-    encoder = tiny("bert")
-    before = files(Path(encoder))
-    train(encoder, train_txt, do_mlm=True, train_lm_head=True)
-    assert files(Path(encoder)) == before
-
-
-def test_the_lm_head_is_frozen_as_in_the_paper(tiny, train, train_txt):
-    run = train(tiny("bert"), train_txt, do_mlm=True)
+def test_the_lm_head_is_frozen_as_in_the_paper(once):
+    run = once(do_mlm=True)
     head = {name for name in run.initial if name.startswith("losses.mlm.")}
-    assert head
-    for name in head:
-        assert torch.equal(run.final[name], run.initial[name]), name
+    assert head and all(torch.equal(run.final[name], run.initial[name]) for name in head)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
-def test_a_trained_lm_head_changes_and_leaves_the_word_embeddings_alone(kind, tiny, train, train_txt):
+def test_a_trained_lm_head_changes_and_leaves_the_encoder_alone(kind, tiny, train, train_txt):
+    before = files(Path(tiny(kind)))
     run = train(tiny(kind), train_txt, do_mlm=True, train_lm_head=True)
     changed = {name for name, weight in run.final.items() if not torch.equal(weight, run.initial[name])}
     assert {name for name in changed if not name.startswith((*TRAINED, "losses.mlm."))} == set()
@@ -89,6 +97,7 @@ def test_a_trained_lm_head_changes_and_leaves_the_word_embeddings_alone(kind, ti
     words_of_checkpoint = AutoModel.from_pretrained(tiny(kind)).get_input_embeddings().weight
     backbone = run.trainer.step_module.model.encoder.backbone
     assert torch.equal(backbone.get_input_embeddings().weight, words_of_checkpoint)
+    assert files(Path(tiny(kind))) == before
 
 
 def test_an_lm_head_of_another_checkpoint_serves_one_that_has_none(tiny, train, train_txt):
@@ -184,6 +193,8 @@ def test_the_best_checkpoint_is_what_lies_in_the_output_folder(unsupervised):
     assert state["best_metric"] == max(scores)
     assert state["best_global_step"] == int(np.argmax(scores)) + 1
     assert_same_weights(unsupervised.folder, unsupervised.folder / f"checkpoint-{state['best_global_step']}")
+    both = zip(scores, unsupervised.logged("eval_sickr_spearman"), strict=True)
+    assert_allclose(unsupervised.logged("eval_avg_sts"), [(stsb + sickr) / 2 for stsb, sickr in both])
 
 
 # The scores of five steps, and of the evaluation that --do_eval asks for at the end.
@@ -191,9 +202,7 @@ SCRIPT = {"stsb_spearman": [0.1, 0.5, 0.3, 0.5, -0.2, 0.5], "sickr_spearman": [0
 SCRIPT["avg_sts"] = [(stsb + sickr) / 2 for stsb, sickr in zip(*SCRIPT.values(), strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("metric", "best"), [("stsb_spearman", 2), ("sickr_spearman", 3), ("avg_sts", 3), ("eval_stsb_spearman", 2)]
-)
+@pytest.mark.parametrize(("metric", "best"), [("sickr_spearman", 3), ("avg_sts", 3), ("eval_stsb_spearman", 2)])
 def test_the_best_step_by_the_metric_asked_for_is_kept(metric, best, tiny, train, train_txt, sts_data, monkeypatch):
     """Of five steps with given scores; of equal ones the first."""
     scores = iter([dict(zip(SCRIPT, values, strict=True)) for values in zip(*SCRIPT.values(), strict=True)])
@@ -212,13 +221,12 @@ def test_the_best_step_by_the_metric_asked_for_is_kept(metric, best, tiny, train
     assert not torch.equal(last["prompt_embeddings"], kept["prompt_embeddings"])
 
 
-def test_do_eval_at_the_end_measures_the_kept_model(tiny, train, train_txt, sts_data):
+def test_do_eval_at_the_end_measures_the_kept_model_which_is_the_best_on_stsb(tiny, train, train_txt, sts_data):
     run = train(
         tiny("bert"),
         train_txt,
         **{"eval_strategy": "steps", "eval_steps": 1, "eval_data_dir": sts_data, "custom_eval_data": True},
-        **{"load_best_model_at_end": True, "metric_for_best_model": "stsb_spearman", "save_strategy": None},
-        do_eval=True,
+        **{"load_best_model_at_end": True, "save_strategy": None, "do_eval": True},
     )
     lines = (run.folder / "eval_results.txt").read_text(encoding="utf-8").splitlines()
     results = dict(line.split(" = ") for line in lines)
@@ -253,11 +261,6 @@ def test_dev_scores_are_of_the_dev_file_as_scipy_computes_them(tiny, train, trai
     assert run.logged("eval_stsb_spearman") == [pytest.approx(dev, abs=1e-6)]
 
 
-def test_avg_sts_is_the_mean_of_both_dev_scores(unsupervised):
-    both = zip(unsupervised.logged("eval_stsb_spearman"), unsupervised.logged("eval_sickr_spearman"), strict=True)
-    assert_allclose(unsupervised.logged("eval_avg_sts"), [(stsb + sickr) / 2 for stsb, sickr in both])
-
-
 @pytest.mark.parametrize("strategy", [{"eval_strategy": "steps", "eval_steps": 3}, {"eval_strategy": "epoch"}])
 def test_the_best_model_is_kept_however_often_it_is_measured(strategy, tiny, train, train_txt, sts_data):
     """With save_steps and save_strategy left at their defaults, 500 and steps."""
@@ -274,29 +277,15 @@ def test_the_best_model_is_kept_however_often_it_is_measured(strategy, tiny, tra
     assert run.state["best_metric"] == max(scores)
 
 
-def test_the_best_model_is_that_of_stsb_unless_another_metric_is_given(tiny, train, train_txt, sts_data):
-    run = train(
-        tiny("bert"),
-        train_txt,
-        **{"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True},
-        **{"load_best_model_at_end": True, "save_strategy": None},
-    )
-    assert run.state["best_metric"] == max(run.logged("eval_stsb_spearman"))
-
-
-def test_measuring_does_not_change_the_training(tiny, train, train_txt, sts_data):
+def test_measuring_does_not_change_the_training(once, sts_data):
     evaluating = {"eval_strategy": "steps", "eval_steps": 1, "eval_data_dir": sts_data, "custom_eval_data": True}
-    assert_same_weights(
-        train(tiny("bert"), train_txt, **evaluating).folder,
-        train(tiny("bert"), train_txt).folder,
-    )
+    assert_same_weights(once(**evaluating).folder, once().folder)
 
 
-@pytest.mark.parametrize("evaluating", [{}, {"eval_strategy": "steps", "eval_steps": 2}])
-def test_training_needs_no_do_train(evaluating, tiny, train, train_txt, sts_data):
+def test_training_needs_no_do_train(once, sts_data):
     """transformers sets do_eval by itself where eval_strategy is given; nobody asked for an evaluation alone."""
     places = {"eval_data_dir": sts_data, "custom_eval_data": True}
-    run = train(tiny("bert"), train_txt, do_train=None, **evaluating, **places)
+    run = once(do_train=None, eval_strategy="steps", eval_steps=2, **places)
     assert (run.folder / "dcpcse.json").is_file()
     assert run.state["global_step"] == 4
 
@@ -338,8 +327,8 @@ def test_the_loss_is_that_of_the_paper(tiny, train, train_csv):
         ),
     ],
 )
-def test_both_terms_are_logged_and_make_up_the_loss(options, weight, tiny, train, train_txt):
-    run = train(tiny("bert"), train_txt, do_mlm=True, **options)
+def test_both_terms_are_logged_and_make_up_the_loss(options, weight, once):
+    run = once(do_mlm=True, **options)
     steps = [entry["step"] for entry in run.state["log_history"] if "loss" in entry]
     assert steps == [1, 2, 3, 4]
     assert_allclose(run.logged("weight_mlm"), [weight(step) for step in steps], rtol=1e-12)
@@ -349,8 +338,8 @@ def test_both_terms_are_logged_and_make_up_the_loss(options, weight, tiny, train
     assert all(4 < mlm < 8 for mlm in run.logged("loss_mlm"))  # about ln(300), a random head's guess
 
 
-def test_terms_logged_over_several_steps_are_their_means(tiny, train, train_txt):
-    every, second = (train(tiny("bert"), train_txt, do_mlm=True, logging_steps=n) for n in (1, 2))
+def test_terms_logged_over_several_steps_are_their_means(once):
+    every, second = once(do_mlm=True), once(do_mlm=True, logging_steps=2)
     for key in ("loss", "loss_contrastive", "loss_mlm"):
         assert_allclose(second.logged(key), np.reshape(every.logged(key), (2, 2)).mean(1), rtol=1e-4)
 
@@ -366,11 +355,10 @@ def test_the_mlm_loss_is_a_mean_over_accumulated_batches_too(tiny, train, train_
 # Ways of training that give the same result
 
 
-@pytest.mark.parametrize("data", ["train_txt", "train_csv"])
-def test_two_accumulated_batches_give_the_mean_of_their_gradients(data, tiny, train, request):
+def test_two_accumulated_batches_give_the_mean_of_their_gradients(tiny, train, train_csv):
     run = train(
         tiny("bert", **NO_DROPOUT),
-        request.getfixturevalue(data),
+        train_csv,
         **{"gradient_accumulation_steps": 2, "max_steps": 1, "max_grad_norm": 0, "temp": 0.5},
     )
     assert len(run.batches) == 2
@@ -391,19 +379,18 @@ def test_two_accumulated_batches_give_the_mean_of_their_gradients(data, tiny, tr
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert"])
-def test_gradient_checkpointing_gives_the_same_prompts(kind, tiny, train, train_csv):
-    dropout = {} if kind == "modernbert" else NO_DROPOUT
-    plain = train(tiny(kind, **dropout), train_csv, learning_rate=1e-3)
-    recomputed = train(tiny(kind, **dropout), train_csv, learning_rate=1e-3, gradient_checkpointing=True)
+def test_gradient_checkpointing_recomputes_with_the_same_dropout(kind, tiny, train, train_csv):
+    options = {"learning_rate": 1e-3, "max_steps": 2, "do_mlm": True}
+    plain = train(tiny(kind), train_csv, **options)
+    recomputed = train(tiny(kind), train_csv, gradient_checkpointing=True, **options)
     backbone = recomputed.trainer.step_module.model.encoder.backbone
     assert any(getattr(module, "gradient_checkpointing", False) for module in backbone.modules())
     assert_same_weights(plain.folder, recomputed.folder, atol=1e-6)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_gradient_caching_gives_the_same_prompts_and_the_same_log(accumulation, tiny, train, train_csv):
+def test_gradient_caching_gives_the_same_prompts_and_the_same_log(tiny, train, train_csv):
     """Without dropout; four examples in chunks of three, in which hard negatives stay with their anchors."""
-    options = {"learning_rate": 1e-3, "max_steps": 3, "gradient_accumulation_steps": accumulation}
+    options = {"learning_rate": 1e-3, "max_steps": 2, "gradient_accumulation_steps": 2}
     folder = tiny("bert", **NO_DROPOUT)
     plain = train(folder, train_csv, **options)
     cached = train(folder, train_csv, gradient_cache_chunk=3, **options)
@@ -412,9 +399,8 @@ def test_gradient_caching_gives_the_same_prompts_and_the_same_log(accumulation, 
         assert cached.logged(key) == pytest.approx(plain.logged(key), rel=1e-4)
 
 
-@pytest.mark.parametrize("cache", [None, 3])
-def test_losses_in_row_chunks_give_the_same_prompts_and_the_same_log(cache, tiny, train, train_csv):
-    options = {"learning_rate": 1e-3, "max_steps": 3, "do_eh_loss": True, "gradient_cache_chunk": cache}
+def test_losses_in_row_chunks_give_the_same_prompts_and_the_same_log(tiny, train, train_csv):
+    options = {"learning_rate": 1e-3, "max_steps": 2, "do_eh_loss": True, "gradient_cache_chunk": 3}
     whole = train(tiny("bert"), train_csv, **options)
     chunked = train(tiny("bert"), train_csv, loss_chunk=3, **options)
     assert_same_weights(whole.folder, chunked.folder, atol=1e-5)
@@ -422,12 +408,6 @@ def test_losses_in_row_chunks_give_the_same_prompts_and_the_same_log(cache, tiny
         assert chunked.logged(key) == pytest.approx(whole.logged(key), rel=1e-4)
     recorded = [yaml.safe_load((run.folder / "run.yaml").read_text(encoding="utf-8")) for run in (whole, chunked)]
     assert [options.get("loss_chunk") for options in recorded] == [None, 3]
-
-
-def test_row_chunks_of_a_whole_batch_are_said_to_have_no_effect(tiny, train, train_txt, tool, tmp_path):
-    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=1, loss_chunk=4))
-    assert outcome.code == 0
-    assert "--loss_chunk 4 has no effect with --per_device_train_batch_size 4" in outcome.said
 
 
 def test_both_passes_of_gradient_caching_have_the_precision_of_the_run(tiny, train, train_txt, monkeypatch):
@@ -452,14 +432,7 @@ def test_gradient_caching_logs_every_term(tiny, train, train_txt):
     assert run.logged("loss") == pytest.approx(together, rel=1e-2)
 
 
-def test_gradient_checkpointing_recomputes_with_the_same_dropout(tiny, train, train_txt):
-    plain = train(tiny("bert"), train_txt, learning_rate=1e-3, do_mlm=True)
-    recomputed = train(tiny("bert"), train_txt, learning_rate=1e-3, do_mlm=True, gradient_checkpointing=True)
-    assert_same_weights(plain.folder, recomputed.folder, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
-@pytest.mark.parametrize("pooler", ["cls", "avg"])
+@pytest.mark.parametrize(("kind", "pooler"), [("bert", "cls"), ("roberta", "avg"), ("modernbert", "avg")])
 def test_padding_to_the_full_length_gives_the_same_gradients(kind, pooler, tiny, train, train_csv):
     dropout = {} if kind == "modernbert" else NO_DROPOUT
     options = {"max_steps": 1, "max_grad_norm": 0, "pooler_type": pooler, "max_seq_length": 40}
@@ -475,7 +448,7 @@ def test_padding_to_the_full_length_gives_the_same_gradients(kind, pooler, tiny,
 
 
 def test_long_sentences_are_cut_at_max_seq_length(tiny, train, train_csv):
-    run = train(tiny("bert"), train_csv, max_seq_length=7)
+    run = train(tiny("bert"), train_csv, max_seq_length=7, max_steps=1)
     ids = run.batches[0]["input_ids"]
     assert ids.shape == (4, 3, 7)
     tokenizer = run.trainer.step_module.model.tokenizer
@@ -483,15 +456,14 @@ def test_long_sentences_are_cut_at_max_seq_length(tiny, train, train_csv):
 
 
 def test_bf16_works_on_a_cpu_and_leaves_the_weights_in_float32(tiny, train, train_txt):
-    half, full = (train(tiny("bert"), train_txt, max_steps=2, bf16=bf16, temp=0.5) for bf16 in (True, False))
+    half, full = (train(tiny("bert"), train_txt, max_steps=1, bf16=bf16, temp=0.5) for bf16 in (True, False))
     assert {tensor.dtype for tensor in weights(half.folder).values()} == {torch.float32}
     assert half.logged("loss")[0] != full.logged("loss")[0]
     assert half.logged("loss")[0] == pytest.approx(full.logged("loss")[0], rel=0.05)
 
 
-@pytest.mark.parametrize("of", [{}, {"prompt_form": "vectors"}, {"method": "simcse"}], ids=str)
-def test_a_compiled_step_is_one_graph_and_trains_the_same(of, tiny, train, train_txt):
-    options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True, **of}
+def test_a_compiled_step_is_one_graph_and_trains_the_same(tiny, train, train_txt):
+    options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
     encoder = tiny("bert", num_hidden_layers=1)  # tracing a layer takes a second
     plain = train(encoder, train_txt, **options)
     torch._dynamo.reset()
@@ -505,32 +477,28 @@ def test_a_compiled_step_is_one_graph_and_trains_the_same(of, tiny, train, train
     assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
 
 
-def test_a_fused_optimiser_trains_the_same_prompts(tiny, train, train_txt):
-    plain, fused = (train(tiny("bert"), train_txt, optim=name) for name in ("adamw_torch", "adamw_torch_fused"))
-    assert_same_weights(plain.folder, fused.folder, atol=1e-5)
+def test_a_fused_optimiser_trains_the_same_prompts(once):
+    assert_same_weights(once().folder, once(optim="adamw_torch_fused").folder, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["dcpcse", "conpvp"])
-def test_workers_that_tokenise_ahead_train_the_same(method, tiny, train, train_txt):
-    plain, ahead = (train(tiny("bert"), train_txt, method=method, dataloader_num_workers=n) for n in (0, 2))
+def test_workers_that_tokenise_ahead_train_the_same(once):
+    options = {"method": "conpvp", "max_steps": 2}
+    plain, ahead = once(**options), once(dataloader_num_workers=2, **options)
     assert_same_weights(plain.folder, ahead.folder, atol=0)
 
 
 # Options, and what is said at the start
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "said"),
-    [
+def test_the_start_says_whether_pads_are_computed(tiny, train, train_txt, tool):
+    rows = [
         ("bert", {}, "batches packed, without padding tokens\n"),
         ("bert", {"packing": "False"}, "batches padded\n"),
         ("deberta", {"method": "simcse"}, "batches padded: deberta does not support packing\n"),
-    ],
-    ids=["packed", "off", "another type"],
-)
-def test_the_start_says_whether_pads_are_computed(kind, options, said, tiny, train, train_txt, tool, tmp_path):
-    outcome = tool(train_command, train.argv(tiny(kind), train_txt, tmp_path / "out", **options))
-    assert said in outcome.said
+    ]
+    for kind, options, said in rows:
+        argv = train.argv(tiny(kind), train_txt, train.fresh(), max_steps=1, **options)
+        assert said in tool(train_command, argv).said, kind
 
 
 def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):
@@ -539,6 +507,7 @@ def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):
         train_txt,
         **{"do_mlm": True, "mlp_only_train": True, "pre_seq_len": 4, "prompt_dropout": 0.3, "position_offset": 1},
         **{"seed": 5, "gradient_accumulation_steps": 2, "warmup_steps": 1, "lr_scheduler_type": "cosine"},
+        **{"lr_scheduler_kwargs": '{"num_cycles": 0.3}', "report_to": "none", "max_steps": 3},
     )
     kept = files(first.folder)
     outcome = tool(train_command, [str(first.folder / "run.yaml"), "--output_dir", str(first.folder) + "-again"])
@@ -560,21 +529,11 @@ def test_run_yaml_of_a_run_that_chose_its_best_gives_the_run_again(unsupervised,
     assert state["best_metric"] == unsupervised.state["best_metric"]
 
 
-@pytest.mark.parametrize("option", [{"report_to": "none"}, {"lr_scheduler_kwargs": '{"num_cycles": 0.3}'}])
-def test_run_yaml_can_be_read_whatever_was_given(option, tiny, train, train_txt, tool):
-    first = train(tiny("bert"), train_txt, lr_scheduler_type="cosine", **option)
-    again = train.fresh()
-    outcome = tool(train_command, [str(first.folder / "run.yaml"), "--output_dir", str(again)])
-    assert outcome.code == 0, outcome.err
-    assert_same_weights(first.folder, again)
-
-
-@pytest.mark.parametrize("suffix", ["yaml", "json"])
-def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train_txt, tool, tmp_path):
+def test_the_command_line_overrides_a_file_of_options(tiny, train, train_txt, tool, tmp_path):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", pre_seq_len=3)
     options = {"pre_seq_len": 6, "temp": 0.2, "max_steps": 99, "do_mlm": True}
-    path = tmp_path / f"options.{suffix}"
-    path.write_text((yaml.safe_dump if suffix == "yaml" else json.dumps)(options), encoding="utf-8")
+    path = tmp_path / "options.yaml"
+    path.write_text(yaml.safe_dump(options), encoding="utf-8")
     outcome = tool(train_command, [str(path), *argv])
     assert outcome.code == 0, outcome.err
     record = json.loads((tmp_path / "out/dcpcse.json").read_text(encoding="utf-8"))
@@ -589,11 +548,13 @@ def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train
     [
         ("train_txt", {}, 3),
         ("train_csv", {}, 7),
-        ("train_txt", {"per_device_train_batch_size": 64, "max_steps": 4}, 39),  # the file has 40 rows
+        ("train_txt", {"per_device_train_batch_size": 64}, 39),  # the file has 40 rows
     ],
 )
 def test_the_summary_counts_parameters_and_negatives(data, options, negatives, tiny, train, tool, tmp_path, request):
-    argv = train.argv(tiny("bert"), request.getfixturevalue(data), tmp_path / "out", pre_seq_len=5, **options)
+    argv = train.argv(
+        tiny("bert"), request.getfixturevalue(data), tmp_path / "out", pre_seq_len=5, max_steps=1, **options
+    )
     outcome = tool(train_command, argv)
     encoder = AutoModel.from_pretrained(tiny("bert"))
     frozen = sum(p.numel() for name, p in encoder.named_parameters() if not name.startswith("pooler."))
@@ -603,18 +564,16 @@ def test_the_summary_counts_parameters_and_negatives(data, options, negatives, t
     assert f"trained: prompts {prompts:,} ({100 * prompts / frozen:.3f}%)" in outcome.said
     assert f"{trained:,} with heads ({100 * trained / frozen:.3f}%)" in outcome.said
     assert f"negatives per anchor: {negatives} " in outcome.said
-    assert "optimiser steps: 4;" in outcome.said
+    assert "optimiser steps: 1;" in outcome.said
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_train_epochs": 1, "per_device_train_batch_size": 7},
         {"num_train_epochs": 2, "per_device_train_batch_size": 7, "gradient_accumulation_steps": 4},
         {"num_train_epochs": 1.5, "per_device_train_batch_size": 10},
         {"num_train_epochs": 2, "per_device_train_batch_size": 9, "dataloader_drop_last": True},
         {"num_train_epochs": 0.3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2},
-        {"num_train_epochs": 2, "per_device_train_batch_size": 64},
     ],
 )
 def test_the_summary_foretells_the_number_of_steps(options, tiny, train, train_txt, tool, tmp_path):
@@ -624,17 +583,18 @@ def test_the_summary_foretells_the_number_of_steps(options, tiny, train, train_t
     assert f"optimiser steps: {state['global_step']:,};" in outcome.said
 
 
-def test_one_process_says_that_it_gathers_nothing(tiny, train, train_txt, tool, tmp_path):
-    options = {"gather_gradient": "published", "max_steps": 1}
+def test_options_without_effect_on_this_run_are_reported(tiny, train, train_txt, tool, tmp_path):
+    options = {"gather_gradient": "published", "loss_chunk": 4, "max_steps": 1}
     outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 0
     assert "--gather_gradient published has no effect with one process" in outcome.said
+    assert "--loss_chunk 4 has no effect with --per_device_train_batch_size 4" in outcome.said
 
 
 def test_modernbert_says_that_a_position_offset_changes_nothing_and_nothing_changes(tiny, train, train_txt, tool):
     folders = [train.fresh(), train.fresh()]
     outcomes = [
-        tool(train_command, train.argv(tiny("modernbert"), train_txt, folder, position_offset=offset))
+        tool(train_command, train.argv(tiny("modernbert"), train_txt, folder, position_offset=offset, max_steps=2))
         for folder, offset in zip(folders, (7, None), strict=True)
     ]
     assert [outcome.code for outcome in outcomes] == [0, 0]
@@ -643,15 +603,11 @@ def test_modernbert_says_that_a_position_offset_changes_nothing_and_nothing_chan
     assert_same_weights(*folders)
 
 
-def test_a_position_offset_moves_the_text_of_bert(tiny, train, train_txt, sentences):
-    shifted, unshifted = train(tiny("bert"), train_txt), train(tiny("bert"), train_txt, position_offset=0)
-    assert shifted.logged("loss") != unshifted.logged("loss")
+def test_a_position_offset_moves_the_text_of_bert(once, tiny, sentences):
+    unshifted = once(position_offset=0)
+    assert once().logged("loss") != unshifted.logged("loss")
     expected = cls_by_cache(tiny("bert"), unshifted.folder, sentences, head=True)
     assert_allclose(dcpcse.load(str(unshifted.folder), device="cpu").encode(sentences), expected, atol=1e-5)
-
-
-def test_pre_seq_len_is_the_length_of_the_prompts(tiny, train, train_txt):
-    assert weights(train(tiny("bert"), train_txt, pre_seq_len=7).folder)["prompt_embeddings"].shape == (7, 2 * 3 * 32)
 
 
 def test_views_of_a_sentence_differ_by_dropout_alone(tiny, train, train_txt):
@@ -662,9 +618,9 @@ def test_views_of_a_sentence_differ_by_dropout_alone(tiny, train, train_txt):
     assert prompts_only.logged("loss")[0] != still.logged("loss")[0]
 
 
-def test_train_and_evaluation_run_as_programs(tiny, train, train_txt, sts_data, tmp_path, pairs):
+def test_train_and_evaluation_run_as_programs(once, tiny, train, train_txt, sts_data, tmp_path, pairs):
     """The program trains what a run in this process does, which justifies testing in process."""
-    here = train(tiny("bert"), train_txt, do_mlm=True)
+    here = once(do_mlm=True)
     trained = pairs.alone("train.py", *train.argv(tiny("bert"), train_txt, tmp_path / "out", do_mlm=True))
     assert trained.returncode == 0, trained.stderr
     assert "negatives per anchor: 3" in trained.stderr
@@ -675,59 +631,44 @@ def test_train_and_evaluation_run_as_programs(tiny, train, train_txt, sts_data, 
     assert measured.stdout.startswith("------ dev ------\n+")
 
 
-def test_a_recorded_run_has_seen_its_batches(unsupervised):
-    """The recorder of these tests works: four sentences, two equal views, six steps."""
-    assert isinstance(unsupervised, Run)
-    assert len(unsupervised.batches) == len(unsupervised.gradients) == 6
-    for batch in unsupervised.batches:
-        assert batch["input_ids"].shape[:2] == (4, 2)
-        assert torch.equal(batch["input_ids"][:, 0], batch["input_ids"][:, 1])
-
-
 # Frozen weights laid out for oneDNN
 
 
+def frozen_layers(run: Run) -> set[torch.nn.Module]:
+    modules = run.trainer.step_module.modules()
+    return {module for module in modules if type(module) is torch.nn.Linear and not module.weight.requires_grad}
+
+
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
-@pytest.mark.parametrize("options", [{"do_mlm": True}, {"method": "d2cse"}, {"gradient_cache_chunk": 2}], ids=str)
-def test_a_run_with_frozen_weights_laid_out_is_the_same_run(options, tiny, train, train_txt, monkeypatch):
+def test_a_run_with_frozen_weights_laid_out_is_the_same_run(tiny, train, train_txt, monkeypatch):
     monkeypatch.setattr(prepacking, "LEAST_WEIGHTS", 1)
     monkeypatch.setattr(prepacking, "LEAST_ROWS", 1)
     made = []
-    monkeypatch.setattr(prepacking._Prepacked, "__init__", counted(prepacking._Prepacked.__init__, made))
-    options = {"generator_name": tiny("bert", seed=1)} | options if "method" in options else options
+    build = prepacking._Prepacked.__init__
+    monkeypatch.setattr(prepacking._Prepacked, "__init__", lambda *given: made.append(given[1]) or build(*given))
+    options = {"method": "d2cse", "generator_name": tiny("bert", seed=1), "max_steps": 1}
     plain = train(tiny("bert"), train_txt, **options, prepack="False")
     assert not made
     own = train(tiny("bert"), train_txt, **options)
-    frozen = {
-        m for m in own.trainer.step_module.modules() if type(m) is torch.nn.Linear and not m.weight.requires_grad
-    }
+    frozen = frozen_layers(own)
     assert set(made) == frozen
     assert not any("forward" in vars(module) for module in own.trainer.step_module.modules())
     for name, gradient in plain.gradients[0].items():
         assert (own.gradients[0][name] - gradient).abs().max() <= 1e-4 * gradient.abs().max(), name
 
 
-def counted(function, made):
-    def call(self, layer):
-        made.append(layer)
-        function(self, layer)
-
-    return call
-
-
 # Frozen weights in half precision under autocast
 
 
-@pytest.mark.parametrize("options", [{"do_mlm": True}, {"method": "d2cse"}, {"gradient_cache_chunk": 2}], ids=str)
-def test_a_run_in_bf16_casts_frozen_weights_once_and_is_the_same_run(options, tiny, train, train_txt, monkeypatch):
-    options = {"generator_name": tiny("bert", seed=1)} | options if "method" in options else options
-    options |= {"bf16": True, "max_steps": 2}
+def test_a_run_in_bf16_casts_frozen_weights_once_and_is_the_same_run(tiny, train, train_txt, monkeypatch):
+    options = {"method": "d2cse", "generator_name": tiny("bert", seed=1), "bf16": True, "max_steps": 2}
     made = []
-    monkeypatch.setattr(half_precision, "_HalfPrecision", counted_class(half_precision._HalfPrecision, made))
+    build = half_precision._HalfPrecision.__init__
+    monkeypatch.setattr(
+        half_precision._HalfPrecision, "__init__", lambda *given: made.append(given[1]) or build(*given)
+    )
     own = train(tiny("bert"), train_txt, **options)
-    frozen = {
-        m for m in own.trainer.step_module.modules() if type(m) is torch.nn.Linear and not m.weight.requires_grad
-    }
+    frozen = frozen_layers(own)
     assert set(made) == frozen and len(made) == len(frozen)
     assert not any("forward" in vars(layer) for layer in frozen)
     monkeypatch.setattr(trainers, "in_half_precision", lambda module, dtype, whole: contextlib.nullcontext())
@@ -736,32 +677,17 @@ def test_a_run_in_bf16_casts_frozen_weights_once_and_is_the_same_run(options, ti
     for ours, theirs in zip(own.gradients, plain.gradients, strict=True):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(gradient, theirs[name]) for name, gradient in ours.items())
-    saved, expected = weights(own.folder), weights(plain.folder)
-    assert (
-        all(torch.equal(tensor, expected[name]) for name, tensor in saved.items()) and saved.keys() == expected.keys()
-    )
+    assert_same_weights(own.folder, plain.folder)
 
 
-def counted_class(kind, made):
-    class Counted(kind):
-        def __init__(self, layer, dtype):
-            made.append(layer)
-            super().__init__(layer, dtype)
-
-    return Counted
-
-
-@pytest.mark.parametrize("options", [{}, {"method": "scpcse"}, {"gradient_cache_chunk": 2}], ids=str)
-def test_frozen_layers_in_bf16_are_those_of_training_alone(
-    options, tiny, train, train_txt, sentences, monkeypatch, caplog
-):
+def test_frozen_layers_in_bf16_are_those_of_training_alone(tiny, train, train_txt, sentences, monkeypatch, caplog):
     """As on a GPU with kernels: the folder, its vectors and the frozen weights are those of float32."""
     for name in ("prefix_kernel", "layer_kernels"):
         monkeypatch.setitem(sys.modules, f"dcpcse.encoders.{name}", torch_kernels)
         monkeypatch.setattr(f"dcpcse.encoders.{name}", torch_kernels, raising=False)
     caplog.set_level("INFO")
     line = "frozen layers are computed in bfloat16 by kernels"
-    options = {**options, "bf16": True, "max_steps": 2, "temp": 1.0}
+    options = {"method": "scpcse", "bf16": True, "max_steps": 2, "temp": 1.0}
     folder = tiny("bert", **NO_DROPOUT)
     plain = train(folder, train_txt, **options)
     assert line not in caplog.text
@@ -786,10 +712,8 @@ def test_frozen_layers_in_bf16_are_those_of_training_alone(
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("bert", {"do_mlm": True, "train_lm_head": True}),
-        ("roberta", {"do_mlm": True, "mlp_only_train": True}),
+        ("roberta", {"do_mlm": True, "train_lm_head": True}),
         # Without batch normalisation, which blows differences within four rows up.
-        ("bert", {"method": "d2cse", "discriminator": "frozen", "batchnorm": "False"}),
         ("bert", {"method": "d2cse", "discriminator": "trained", "batchnorm": "False"}),
         ("bert", {"method": "scpcse"}),
         ("modernbert", {"prefix_projection": True, "gradient_checkpointing": True}),
@@ -800,7 +724,11 @@ def test_a_frozen_encoder_in_bf16_trains_prompts_in_float32(kind, options, tiny,
     if options.get("method") == "d2cse":
         options = {**options, "generator_name": tiny(kind, seed=1)}
     folder = tiny(kind, **NO_DROPOUT)  # whose draws hang on the type
-    options = {**options, "temp": 1.0}  # at 0.05 the batch is told apart already, and nothing but rounding is left
+    options = {
+        **options,
+        "max_steps": 1,
+        "temp": 1.0,
+    }  # at 0.05 the batch is told apart already, and nothing but rounding is left
     full, half = (train(folder, train_txt, **options, encoder_dtype=name) for name in ("float32", "bfloat16"))
     model = half.trainer.step_module.model
     frozen = [p for p in half.trainer.step_module.parameters() if not p.requires_grad]
@@ -817,16 +745,11 @@ def test_a_frozen_encoder_in_bf16_trains_prompts_in_float32(kind, options, tiny,
     assert not (half.folder / "adapter_config.json").exists()
 
 
-def test_bf16_weights_are_refused_where_the_encoder_is_trained(tiny, train, train_txt, tool, tmp_path):
-    options = {"method": "simcse", "encoder_dtype": "bfloat16"}
-    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
-    assert outcome.code == 2 and "--encoder_dtype bfloat16 needs a frozen encoder" in outcome.err
-
-
 def test_free_memory_is_given_back_after_every_few_steps(tiny, train, train_txt, monkeypatch):
     given = []
     monkeypatch.setattr(devices, "_malloc_trim", lambda: given.append)
-    train(tiny("bert"), train_txt, max_steps=2 * devices.RELEASE_EVERY + 1)
+    monkeypatch.setattr(devices, "RELEASE_EVERY", 2)
+    train(tiny("bert"), train_txt, max_steps=5)
     assert len(given) == 2
 
 
@@ -838,7 +761,7 @@ def test_overwrite_cache_tokenises_again(tiny, train, train_txt, tmp_path, monke
         return opened(*given, **how)
 
     monkeypatch.setattr(trainers, "open_token_tables", noted)
-    options = {"cache_dir": str(tmp_path), "max_steps": -1, "num_train_epochs": 1}
+    options = {"cache_dir": str(tmp_path), "max_steps": -1, "num_train_epochs": 1, "per_device_train_batch_size": 20}
     for again in (False, True):
         train(tiny("bert"), train_txt, overwrite_cache=again, **options)
     assert refreshed == [False, True]
