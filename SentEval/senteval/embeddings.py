@@ -105,8 +105,8 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, sou
         # Products of smaller types would overflow. The array is always copied, since an encoder may reuse its buffer.
         return np.array(vectors, dtype=np.result_type(vectors, np.float32))
     raise DataError(
-        f"{source} returned {found}; a numpy array of real numbers of shape ({count}, {width or 'H'}) is expected, "
-        "with the embedding of sentence i in row i"
+        f"{source} returned {found}; expected a numpy array of real numbers of shape ({count}, {width or 'H'}), with "
+        "the embedding of sentence i in row i"
     )
 
 

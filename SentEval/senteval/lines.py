@@ -139,7 +139,7 @@ def read_lines(
 
     def fault(start: int) -> DataError:
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)
-        return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected (iconv converts files)")
+        return line.error(f"expected UTF-8 text, found the byte 0x{raw[start]:02x} (iconv converts files)")
 
     # The file is UTF-16 or binary. Read as ISO-8859-1, it could happen to have the expected number of lines.
     if control := CONTROL_BYTES.search(raw):

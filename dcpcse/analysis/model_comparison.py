@@ -472,7 +472,7 @@ def _notes(
     if any(row.resampled is None for row in rows):
         tasks = [row.task for row in rows if row.resampled is None]
         notes.append(
-            f"no interval for {first_names(tasks)}: of these tasks, the results have only main scores. dcpcse "
-            "evaluate --similarities_file records the outcomes of examples, as far as a task has them"
+            f"no interval for {first_names(tasks)}: the results have only the main scores of these tasks. dcpcse "
+            "evaluate --similarities_file records the outcomes of examples if a task has them"
         )
     return notes

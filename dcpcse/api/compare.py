@@ -110,7 +110,7 @@ def compare_models(
         raise invalid_choice("mode", mode, MODE_NAMES)
     groups = _named(models, names)
     if len(groups) < 2:
-        raise UserError("one model is given; give at least two to compare, or a list inside the list for its seeds")
+        raise UserError("only one model is given; give at least two models, each as a list if it has several seeds")
     # Data that can be read only once are kept for all models.
     data = {name: list(value) if isinstance(value, Iterator) else value for name, value in data.items()}
     chosen, _ = tasks_or_pairs(data["tasks"], mode)
@@ -152,7 +152,7 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
     named = [None] * len(groups) if named is None else named
     is_list = isinstance(named, list | tuple) and all(name is None or isinstance(name, str) for name in named)
     if not is_list or len(named) != len(groups):
-        raise UserError(f"names is {shown(named)}; give a list of {len(groups)} names, one of each model")
+        raise UserError(f"names is {shown(named)}; give a list of {len(groups)} names, one for each model")
     if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
         raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
     labels: list[str] = []

@@ -175,7 +175,7 @@ def evaluate(
     )
     _require_possible(args, encoder)
     listed = (
-        tuple(dict.fromkeys(strings(fit_on, "fit_on takes a list of sentences", "fit_on: sentence")))
+        tuple(dict.fromkeys(strings(fit_on, "fit_on must be a list of sentences", "fit_on: sentence")))
         if is_listed
         else None
     )
@@ -260,7 +260,7 @@ def _processes(plan: "Plan") -> Iterator[None]:
     except RuntimeError as error:
         if not is_lost_process(error):
             raise
-        raise UserError("a different process of this program has failed; its own error says why") from error
+        raise UserError("another process of this program has failed; see the error of that process") from error
     finally:
         if not existed:
             destroy_process_group()

@@ -177,7 +177,9 @@ def train(
         # both forms.
         settings |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         if isinstance(method, Method) and preset is not None:
-            raise UserError("preset has no effect on a built method; leave it out, and give its options of training")
+            raise UserError(
+                "preset has no effect on a built method; leave it out, and give the training options of the preset"
+            )
         encoder = None if model is None and isinstance(method, Method) else encoder_name(model)
         settings |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
         settings["plugin"] = _plugins(plugin) or None

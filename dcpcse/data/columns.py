@@ -402,8 +402,9 @@ def _binary_score(header: Header, cell: str) -> float:
         return score
     (similar, other), name = header.words, header.names[-1]
     raise ValueError(
-        f"the column {name!r} has {other} or {similar} in the first row, which makes it one of scores, but here "
-        f"{cell[:40]!r}; write {similar} for similar and {other} for dissimilar pairs, name the column {SCORE} if it "
+        f"the column {name!r} has {other} or {similar} in the first row, so its labels are read as scores, but here "
+        f"it has {cell[:40]!r}; write {similar} for similar and {other} for dissimilar pairs, name the column {SCORE} "
+        "if it "
         f"has other scores, or write {', '.join(CLASSES)} in a column {LABEL}"
     )
 

@@ -80,7 +80,7 @@ class Corpus:
         if not (folder / CORPUS).is_file():
             raise UserError(
                 f"{spell('corrupted_corpus', folder)} has no {CORPUS}, so it is not a complete corpus; write one with "
-                "dcpcse corrupt"
+                "dcpcse pretrain corrupt"
             )
         try:
             content = read_bytes(folder / CORPUS)

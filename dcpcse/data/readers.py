@@ -187,7 +187,7 @@ def _read_delimited(table: Table) -> Iterator[Row]:
             start = row[0][0]
             if "field larger than" in str(error):
                 problem = f'the row that starts here has a cell of more than {MAX_CELL:,} characters: is a quote (")'
-                problem += " not closed? Close it, or split the cell"
+                problem += " if it is not closed, or split the cell"
             else:
                 problem = (
                     'a quote (") in the row that starts here is not closed, or text follows the closing quote '

@@ -93,5 +93,5 @@ def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
 
     findings = read_beside_training(path, find, is_complete=is_complete)
     if run := running_in(path):
-        findings.append(note("running", f"a training is running in {run}: this is its state at this moment"))
+        findings.append(note("running", f"a training is running in {run}: this is its current state"))
     return CheckReport(str(path), kind, findings)

@@ -113,7 +113,7 @@ def _bytes(path: Path) -> Findings:
     elif crlf:
         yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF and {lf - crlf:,} in LF; were files joined?")
     if lone - crlf:
-        yield warning("line ends", f"{lone - crlf:,} CR within lines are read as blanks")
+        yield warning("line ends", f"{lone - crlf:,} CR within lines are read as spaces")
     if last and last != b"\n" and format_of(path) != ".json":
         yield note("last line", "the last line has no line ending; is the file truncated?")
 
@@ -254,7 +254,7 @@ class _SentenceCounts:
                 yield ok(name, text + _COUNTED.get(name, ""))
 
 
-_COUNTED = {"words": " (separated by blanks)", "tokens": " (including special tokens)"}
+_COUNTED = {"words": " (separated by spaces)", "tokens": " (including special tokens)"}
 """Unit of the lengths → remark on the unit."""
 
 

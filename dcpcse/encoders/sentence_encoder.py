@@ -184,7 +184,7 @@ class SentenceEncoder(nn.Module):
         if POOLERS[name].reads_cls and self.tokenizer not in _TOLD_TOKENIZERS:
             _TOLD_TOKENIZERS.add(self.tokenizer)
             if (missing := missing_cls(self.tokenizer)) is not None:
-                warn(f"the pooler {name} reads the vector of the first token as that of [CLS], but {missing}")
+                warn(f"the pooler {name} reads the vector of the first token as the vector of [CLS], but {missing}")
 
     @property
     def pooler(self) -> Pooler:

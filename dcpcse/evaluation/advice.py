@@ -49,5 +49,5 @@ def advice(options: Mapping[str, str] = OF_EVALUATION, tasks: str | None = None)
     except DataError as error:
         raised = as_user_error(error, options)
         if isinstance(error, MissingFilesError) and tasks and not str(error).startswith("STSBenchmark:"):
-            raised = UserError(f"{raised}, or choose tasks whose files are there, for instance {tasks}")
+            raised = UserError(f"{raised}, or choose tasks whose files exist, for instance {tasks}")
         raise raised from error

@@ -210,7 +210,7 @@ def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
         if code not in known:
             codes = sorted(language for language in known if "-" not in language)
             near = did_you_mean(code, codes)
-            how = f"{near} " * bool(near) + f"give codes of ISO 639-3 with blanks between: {', '.join(codes)}"
+            how = f"{near} " * bool(near) + f"give codes of ISO 639-3, separated by spaces: {', '.join(codes)}"
             raise OptionError("mteb_languages", code, f"no task of {tasks.option} has this language", how)
     if left := [name.removeprefix(PREFIX) for name, supported in spoken.items() if not supported & set(languages)]:
         notify(f"{spell('mteb_languages', languages)}: left out, since they have none of these: {first_names(left)}")

@@ -183,7 +183,7 @@ def read_outcomes(path: Path) -> RunOutcomes:
         if result.gold is not None and task in main_scores:
             _require_score(result, main_scores[task], task, path, beside[0])
     if scores.get("complete") is False:
-        notify(f"{path} is of an evaluation that was interrupted; tasks are missing")
+        notify(f"{path} belongs to an evaluation that was interrupted; tasks are missing")
     return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
 
 

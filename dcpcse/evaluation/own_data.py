@@ -259,7 +259,7 @@ def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
     if words:
         score = binary_score(text, words)
         if score is None:
-            raise line.error(f"label {shown(cell)} found, {words[0]} or {words[1]} expected as in the row before")
+            raise line.error(f"expected the label {words[0]} or {words[1]} as in the row before, found {shown(cell)}")
         return score
     if not is_number(text):
         schemes = ", ".join("/".join(words) for words in SCHEMES)

@@ -68,7 +68,7 @@ class Whitening:
         size = rank if dimensions is None else dimensions
         if dimensions is None and rank < exact.shape[1]:
             logger.warning(
-                "whitening keeps %d of %d dimensions: the embeddings vary in no others",
+                "whitening keeps %d of %d dimensions, since the embeddings do not vary in the others",
                 rank,
                 exact.shape[1],
             )

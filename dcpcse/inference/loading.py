@@ -234,7 +234,7 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
         model.text_prefix = folder.texts.prefix
     folder.limit_length(model)
     if asked:
-        notify(f"representation: {model.pooling} instead of that of {MODULES}, whose other settings hold")
+        notify(f"representation: {model.pooling} instead of the pooling in {MODULES}; its other settings are used")
     else:
         settle_modules(model, folder.pooling)
         if (size := read_size(folder.folder)) is not None:

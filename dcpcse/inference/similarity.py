@@ -23,11 +23,11 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
     """
     rows = matrix("vectors", vectors)
     if rows.ndim != 2:
-        raise UserError(f"vectors of shape {rows.shape}; give a matrix (n, H) with one row a vector")
+        raise UserError(f"vectors of shape {rows.shape}; give a matrix (n, H) with one row per vector")
     finite = np.isfinite(rows).all(axis=1)
     if len(bad := np.flatnonzero(~(finite & rows.any(axis=1)))):
         fault = "all zeros" if finite[bad[0]] else "not finite (NaN or infinite)"
-        raise UserError(f"vector {first + bad[0]} is {fault} and has no cosine; check the model that made it")
+        raise UserError(f"vector {first + bad[0]} is {fault} and has no cosine; check the model that computed it")
     return unit_rows(rows).astype(np.float32)
 
 

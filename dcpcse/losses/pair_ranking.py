@@ -51,8 +51,8 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
         values = columns.classes if columns.label == LABEL else columns.scores
         if values and len(set(values)) == 1:
             raise UserError(
-                f"{spell('train_file')}: all rows have the {columns.label} {values[0]}, so no pair should be nearer "
-                f"than another; add rows with another {columns.label}"
+                f"{spell('train_file')}: all rows have the {columns.label} {values[0]}, so there is no order of pairs "
+                f"to learn; add rows with another {columns.label}"
             )
         return [TargetPair("anchor", "positive")]
     if not columns.negatives:

@@ -36,7 +36,7 @@ class AngleOptions(Options):
     angle_temp: float | None = option(None, "AnglE: temperature of the angles. Default: 1.", needs=ANGLES, above=0)
     similar_from: float | None = option(
         None,
-        "AnglE: least score of a pair for which in-batch negatives are used. Default: the middle of the scores.",
+        "AnglE: minimum score of pairs for which in-batch negatives are used. Default: the middle of the scores.",
         column=SCORE,
         needs=IN_BATCH,
     )

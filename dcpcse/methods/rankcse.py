@@ -33,7 +33,7 @@ class RankCSEOptions(Options):
     )
     teacher_weight: float | None = option(
         None,
-        "RankCSE: weight of the first of two teachers' cosines; the second has the rest to 1. Default: 1/3.",
+        "RankCSE: weight of the first of two teachers' cosines; the weights of both sum to 1. Default: 1/3.",
         needs=TWO_TEACHERS,
         **RATE,
     )

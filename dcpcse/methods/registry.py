@@ -543,7 +543,7 @@ def _without_blanks(method: Method) -> Method:
     if not any(template.lead_matters for template in method.model.templates):
         warn(
             f"{spell('no_blank_in_training', True)} has no effect: the tokenizer of {method.model.source.model_type} "
-            "ignores the blank before the sentence, or the templates have none"
+            "ignores the space before the sentence, or the templates have none"
         )
     return replace(method, views=tuple(replace(view, blank=False) for view in method.views))
 

@@ -115,7 +115,7 @@ class ModelRegistry:
                 try:
                     model = await self._read(name, folder, in_thread)
                 except UserError as error:
-                    message = f"model '{name}' cannot be loaded at present; the log has the reason"
+                    message = f"model '{name}' cannot be loaded at the moment; the log has the reason"
                     raise ApiError(503, message, code="model_not_loaded") from error
                 # Meanwhile it may have been removed, or replaced by the adapter of a different folder.
                 if self.find(name) is entry and entry.model is None and entry.folder == folder:
@@ -311,7 +311,9 @@ def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[st
         index = SentenceIndex.load(folder)
         fitting = [model for model, identity in identities.items() if not differences(index.identity or {}, identity)]
         if not fitting:
-            raise UserError(f"--index {folder}: none of the served models made its vectors; serve that model too")
+            raise UserError(
+                f"--index {folder}: none of the served models computed its vectors; serve the model that did"
+            )
         indexes[name] = ServedIndex(name, index, fitting[0])
     return indexes
 

@@ -167,7 +167,7 @@ def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
     if problem["type"] == "extra_forbidden":
         hint = did_you_mean(field, fields)
         raise ApiError(
-            400, f"{shown(field)} is no field of this request; {hint or 'the fields are: ' + ', '.join(fields)}",
+            400, f"{shown(field)} is not a field of this request; {hint or 'the fields are: ' + ', '.join(fields)}",
             param=field[:60], code="unknown_parameter",
         )  # fmt: skip
     allowed = fields[field].description

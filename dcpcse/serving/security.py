@@ -41,13 +41,15 @@ def _read_tokens(file: str, option: str) -> tuple[bytes, ...]:
         raise UserError(f"{option} {file}: cannot read the file ({error.strerror}); give a text file") from error
     tokens = tuple(_token(line, f"{option} {file}") for line in lines if line)
     if not tokens:
-        raise UserError(f"{option} {file}: contains no key; write one a line")
+        raise UserError(f"{option} {file}: contains no key; write one per line")
     return tokens
 
 
 def _token(text: str, where: str) -> bytes:
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise UserError(f"{where}: a key must be printable ASCII characters without blanks, and not empty")
+        raise UserError(
+            f"{where}: a key must consist of printable ASCII characters without spaces, and must not be empty"
+        )
     return text.encode("ascii")
 
 

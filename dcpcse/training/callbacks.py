@@ -40,7 +40,8 @@ def require_callbacks(callbacks: Any) -> None:
             isinstance(callback, type) and issubclass(callback, TrainerCallback)
         ):
             raise UserError(
-                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from that"
+                f"callbacks: {callback!r:.60} is not a transformers.TrainerCallback; derive its class from "
+                "transformers.TrainerCallback"
             )
 
 

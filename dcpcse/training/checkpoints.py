@@ -144,8 +144,8 @@ class Checkpoint:
         for name, now in made_of.items():
             if name in self.made_of and self.made_of[name] != now:
                 raise UserError(
-                    f"{self.folder} was written with another {name} ({self.made_of[name]}; here it is {now}); resume "
-                    "with the same"
+                    f"{self.folder} was written with another {name} ({self.made_of[name]}; this run has {now}); "
+                    f"resume with the same"
                 )
 
     def require_best(self, output_dir: Path) -> None:

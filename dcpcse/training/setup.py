@@ -141,7 +141,9 @@ def options_of_built(model: Any, method: Method, option_names: Collection[str]) 
     if model is not None:
         raise UserError("a built method has its own encoder; leave model out")
     if option_names:
-        raise UserError(f"{next(iter(option_names))} has no effect on a built method; leave it out, or build it so")
+        raise UserError(
+            f"{next(iter(option_names))} has no effect on a built method; leave it out, or build the method with it"
+        )
     encoder = method.model
     kind = arguments_class(method)
     known = {field.name for field in fields(kind)}

@@ -30,7 +30,7 @@ def require_scalar(term: str, value: Any) -> Tensor:
         return value
     description = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
     raise UserError(
-        f"the term {term} of the loss is {description}; let its objective return a scalar tensor, such as a mean"
+        f"the term {term} of the loss is {description}; let the loss return a scalar tensor, such as a mean"
     )
 
 

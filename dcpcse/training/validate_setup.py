@@ -225,8 +225,8 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
         raise OptionError(
             "batch_sampler",
             "no_duplicates",
-            f"a batch needs {largest:,} rows of which no two have a common sentence or class, but the data have "
-            f"only {count:,}",
+            f"a batch needs {largest:,} rows without a common sentence or class, but the data have only {count:,} "
+            "such rows",
             f"{lower}leave {spell('batch_sampler')} out",
         )
 
@@ -347,7 +347,7 @@ def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: T
             raise OptionError(
                 "dataloader_persistent_workers",
                 True,
-                f"{what} in each epoch, and persistent workers would repeat those of the first",
+                f"{what} in each epoch, and persistent workers would repeat the draws of the first epoch",
                 "leave it out",
             )
 

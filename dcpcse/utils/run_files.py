@@ -298,7 +298,7 @@ def running_in(folder: str | Path) -> Path | None:
 def notify_of_running(folder: str | Path) -> None:
     """Log a message if a training is running in this folder, whose files are then shown in their current state."""
     if run := running_in(folder):
-        notify(f"a training is running in {run}: its files are shown as they are at this moment")
+        notify(f"a training is running in {run}: its files are shown in their current state")
 
 
 def read_beside_training(

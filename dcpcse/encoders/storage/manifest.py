@@ -267,7 +267,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     sealed = record.get("record_sha256")
     if sealed != record_digest(record) and (sealed is not None or any(fact is not None for fact in later)):
         raise UserError(
-            f"{path} has been changed since it was written: record_sha256 is not that of its fields; copy the folder "
+            f"{path} has been changed since it was written: record_sha256 does not match the fields; copy the folder "
             f"again (only {', '.join(OPEN_FIELDS)} may be edited; to change others, load the model and save it)"
         )
     return record

@@ -258,7 +258,7 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
         earlier = _recorded_files(folder) & set(manifest.TOKENIZER_FILES)
         strays = set(manifest.TOKENIZER_FILES) - set(map(str, files)) - earlier
         if stray := next((name for name in sorted(strays) if (folder / name).exists()), None):
-            raise UserError(f"{folder / stray} is not of this model, but would be read with it; move it away")
+            raise UserError(f"{folder / stray} does not belong to this model, but would be read with it; move it away")
         (remove_old or clear)(folder)
         for name in earlier:
             (folder / name).unlink(missing_ok=True)

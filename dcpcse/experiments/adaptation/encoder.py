@@ -45,8 +45,8 @@ def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
     args.pooler_type = overrides.get("pooler_type")
     if args.pooler_type is None and (checkpoint := find_checkpoint(name, options)):
         raise UserError(
-            f"{spell('ENCODER')} {checkpoint}, of which an adapted encoder keeps the encoder alone; give "
-            f"{spell('pooler_type')}, such as {OWN_POOLER}, to use the encoder"
+            f"{spell('ENCODER')} {checkpoint}, but an adapted encoder keeps only its encoder; give "
+            f"{spell('pooler_type')}, such as {OWN_POOLER}, to use this encoder"
         )
     if args.pooler_type is None and modules_folder(name, options) is None:
         notify(

@@ -269,7 +269,7 @@ ALLOWED = "sentences, pairs, pairs with hard negatives, sentences with classes, 
 def kind_of(data: TrainingData) -> DataKind:
     """Return the kind of training data. Raises UserError for pairs with labels of natural language inference."""
     if data.roles.label == LABEL:
-        raise UserError(f"{data.name}: the column label has relations of pairs; adapt takes {ALLOWED}")
+        raise UserError(f"{data.name}: the column label has relations of pairs; adapt needs {ALLOWED}")
     if data.roles.label == SCORE:
         return BINARY_PAIRS if set(data.dataset.unique(SCORE)) == {0.0, 1.0} else SCORED_PAIRS
     if data.roles.label == CLASS:

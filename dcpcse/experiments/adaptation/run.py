@@ -127,7 +127,7 @@ def require_room(folder: Path) -> None:
         return
     if any(not atomic_save.is_temporary(path) and path.name != TRIALS for path in folder.iterdir()):
         raise UserError(
-            f"{spell('output_dir', folder)} is not empty; give a new or empty folder, or that of an interrupted "
+            f"{spell('output_dir', folder)} is not empty; give a new or empty folder, or the folder of an interrupted "
             "adaptation"
         )
 

@@ -127,7 +127,7 @@ def _tunings(overrides: Options) -> list[str]:
     taken = [one for one in known if all(_holds(need, one) for conditions in bound.values() for need in conditions)]
     if not taken:
         names = ", ".join(spell(name) for name, conditions in bound.items() if conditions)
-        raise UserError(f"{names}: no tuning takes all of these options; leave out those of one tuning")
+        raise UserError(f"{names}: no tuning takes all of these options; leave out the options of one tuning")
     for tuning in taken:
         if not _is_installed(tuning):
             error = not_installed(spell("tuning", tuning), TUNINGS[tuning].package, TUNINGS[tuning].package)

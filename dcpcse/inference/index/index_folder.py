@@ -243,7 +243,9 @@ def read_index(
             if cells.dtype != np.int32 or cells.shape != (len(vectors),):
                 raise ValueError(f"{CELLS} is {cells.dtype} {cells.shape}, not int32 ({len(vectors)},)")
             if cells.min() < 0 or cells.max() >= len(centroids):
-                raise ValueError(f"{CELLS} names cells that do not exist; there are {len(centroids)}")
+                raise ValueError(
+                    f"{CELLS} contains numbers of cells that do not exist; there are {len(centroids)} cells"
+                )
             clusters = centroids, cells
     except (OSError, ValueError) as error:
         raise _unusable(folder, error) from error

@@ -205,7 +205,7 @@ class SentenceIndex:
         if self._ivf is None:
             return text
         cells = f"{self.num_cells_in_search} of its {self.num_cells} cells"
-        return f"{text}; each query searches {cells} and may miss sentences in the others"
+        return f"{text}; each query searches {cells} and may miss sentences in the other cells"
 
     @property
     def num_cells(self) -> int | None:
@@ -329,7 +329,9 @@ class SentenceIndex:
         if limits is not None:
             limits = matrix("limits", limits).astype(np.float64)
             if limits.shape != vectors.shape[:1] or np.isnan(limits).any():
-                raise UserError(f"limits of shape {limits.shape} for vectors {vectors.shape}; give a number a query")
+                raise UserError(
+                    f"limits of shape {limits.shape} for vectors {vectors.shape}; give one number per query"
+                )
         if vectors.ndim and not len(vectors):
             return []
         searched, queries, hits = self._vectors, self._unit_vectors(vectors), []

@@ -115,7 +115,7 @@ def _open_index(
     if isinstance(corpus, Path):
         index = SentenceIndex.load(corpus, model, args.backend)
         for name, value, _ in args.differing(index.options):
-            raise OptionError(name, value, f"the index {corpus} was built otherwise", "leave it out")
+            raise OptionError(name, value, f"the index {corpus} was built with other options", "leave it out")
         return index
     texts = pairs.positives
     if corpus is not None:

@@ -71,8 +71,8 @@ def load_checkpoint(
     kind = LAYOUTS[name]
     if kind.ambiguous and layout is None and is_sentence_transformer(checkpoint.folder):
         raise UserError(
-            f"{checkpoint.folder} is a sentence-transformers folder, whose encoder dcpcse evaluate loads as it is; if "
-            f"it is a {kind.title} checkpoint nevertheless, give {spell('layout', name)}"
+            f"{checkpoint.folder} is a sentence-transformers folder, which dcpcse evaluate loads directly; if it is a "
+            f"{kind.title} checkpoint nevertheless, give {spell('layout', name)}"
         )
     try:
         used, left_out = kind.sort(checkpoint.tensors)

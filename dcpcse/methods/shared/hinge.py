@@ -39,7 +39,7 @@ class HingeOptions(Options):
             raise OptionError(
                 "do_eh_loss",
                 reason=f"needs pairs of an anchor and its positive, but {spell('train_file')} has a column {label}",
-                remedy=f"leave {spell('do_eh_loss', True)} out, or remove the column and the rows that are no "
+                remedy=f"leave {spell('do_eh_loss', True)} out, or remove the column and the rows that are not "
                 "positives",
             )
         return {"eh_loss_margin": 0.2, "eh_loss_weight": 10.0} if self.do_eh_loss else {}

@@ -89,8 +89,8 @@ class CrtdOptions(Options):
     )
     crtd_views: str | None = option(
         None,
-        "CRTD: the sentences whose replaced tokens are detected: all (default, the paper's), or those of the anchors "
-        "only, which saves the other sentences a pass through the discriminator.",
+        "CRTD: the sentences whose replaced tokens are detected: all (default, the paper's), or only the anchors, so "
+        "that the discriminator need not process the other sentences.",
         choices=list(DETECTED_VIEWS),
     )
     crtd_reduction: str | None = option(

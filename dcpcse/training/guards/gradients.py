@@ -224,6 +224,6 @@ class NothingToLearnCheck:
         if norm <= NOISE * math.sqrt(size):
             return (
                 f"the gradient of the first {STEPS} steps has the norm {norm:.1e} over {size:,} weights, and the "
-                "optimiser makes full steps of its rounding; give harder data"
+                "optimiser makes full steps from rounding errors; give harder data"
             )
         return None
