@@ -256,7 +256,7 @@ class Choice:
         template: As in `plain_encoder`.
         denoise: As in `plain_encoder`.
         final_period: As in `plain_encoder`.
-        remove: Names of biases that are removed from static embeddings (`static.static_encoder`).
+        remove: Names of biases that are removed from static embeddings (`static_encoder`).
         top_k: Number of tokens to average.
     """
 

@@ -102,7 +102,7 @@ class Trainer(HookedTrainer):
             `TrainingArguments`, whose values are all used. The object is not changed: `trainer.args` is a copy with
             the values that were filled in.
         train_dataset: Sentences, pairs, triples or sentences with classes in any form that
-            `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only
+            `dcpcse.data.training_data.load_training_data` reads, such as a list or a file; None if the trainer only
             evaluates.
         eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
             files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
