@@ -15,31 +15,31 @@ SICK_CLASSES = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 
 # Folder, and files of each split, under downstream/: a copy independent of the tables under test. A split of two
 # files has one for each class, from class 0 on.
+SST = {split: (f"sentiment-{split}",) for split in ("train", "dev", "test")}
+SICK = {"train": ("SICK_train.txt",), "dev": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)}
 TRANSFER_FILES = {
     "MR": ("MR", {"all": ("rt-polarity.neg", "rt-polarity.pos")}),
     "CR": ("CR", {"all": ("custrev.neg", "custrev.pos")}),
     "SUBJ": ("SUBJ", {"all": ("subj.subjective", "subj.objective")}),
     "MPQA": ("MPQA", {"all": ("mpqa.neg", "mpqa.pos")}),
-    "SST2": ("SST/binary", {split: (f"sentiment-{split}",) for split in ("train", "dev", "test")}),
-    "SST5": ("SST/fine", {split: (f"sentiment-{split}",) for split in ("train", "dev", "test")}),
+    "SST2": ("SST/binary", SST),
+    "SST5": ("SST/fine", SST),
     "TREC": ("TREC", {"train": ("train_5500.label",), "test": ("TREC_10.label",)}),
     "MRPC": ("MRPC", {split: (f"msr_paraphrase_{split}.txt",) for split in ("train", "test")}),
-    "SICKEntailment": (
-        "SICK",
-        {"train": ("SICK_train.txt",), "dev": ("SICK_trial.txt",), "test": ("SICK_test_annotated.txt",)},
-    ),
+    "SICKEntailment": ("SICK", SICK),
 }
 CLASSES = {"SST5": 5, "TREC": 6, "SICKEntailment": 3}  # the others have 2
-CLUSTERING_FILES = {
-    "AgNews": "agnews.tsv",
-    "SearchSnippets": "searchsnippets.tsv",
-    "StackOverflow": "stackoverflow.tsv",
-    "Biomedical": "biomedical.tsv",
-    "Tweet": "tweet.tsv",
-    "GoogleNews-T": "googlenews_t.tsv",
-    "GoogleNews-S": "googlenews_s.tsv",
-    "GoogleNews-TS": "googlenews_ts.tsv",
-}
+SETS = (
+    "AgNews",
+    "SearchSnippets",
+    "StackOverflow",
+    "Biomedical",
+    "Tweet",
+    "GoogleNews-T",
+    "GoogleNews-S",
+    "GoogleNews-TS",
+)
+CLUSTERING_FILES = {name: f"{name.lower().replace('-', '_')}.tsv" for name in SETS}
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -180,6 +180,20 @@ class RecordingEncoder:
     def __call__(self, sentences):
         self.calls.append(list(sentences))
         return hashed_encode(sentences)
+
+
+class FakeInside:
+    """An encoder that can be asked for more; without empty_from tokens or more, all sentences are the same to it."""
+
+    def __init__(self, empty_from: int = 1000):
+        self.empty_from, self.asked = empty_from, []
+
+    def encode_without_frequent(self, sentences, count, counted):
+        self.asked.append((sentences, count, counted))
+        return np.stack([self.vector(text, count) for text in sentences])
+
+    def vector(self, text, count):
+        return hashed_embedding("same" if count >= self.empty_from else f"{text} without {count}")
 
 
 def unofficial(mode: str = "test", **changes) -> Settings:

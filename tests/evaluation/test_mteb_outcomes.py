@@ -13,7 +13,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
 import dcpcse
-from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data
+from dcpcse.analysis.model_comparison import compare_runs
+from dcpcse.evaluation.mteb_tasks import MtebTasks, evaluate_mteb_tasks, load_data, parts_of_f1
 from dcpcse.evaluation.mteb_tasks import in_languages as in_languages_of
 from dcpcse.evaluation.outcomes import outcomes_of_results, read_outcomes, write_similarities
 from dcpcse.utils.errors import UserError
@@ -111,14 +112,13 @@ def test_the_outcomes_have_the_scores_of_mteb(results):
 
 def test_a_task_in_one_pair_of_languages_has_outcomes_by_its_own_name(tiny):
     load_data(tasks := MtebTasks({"mteb/PlainBitext": PlainBitext()}))
-    (found,) = evaluate_mteb_tasks(model_of("dcpcse", tiny), tasks)[0].values()
+    model = model_of("dcpcse", tiny)
+    (found,) = evaluate_mteb_tasks(model, tasks)[0].values()
     assert list(found.examples) == ["mteb/PlainBitext/test"]
     assert found.examples["mteb/PlainBitext/test"].values.mean() == pytest.approx(found.points / 100)
-
-
-def test_the_parts_of_f1_are_those_of_scikit_learn():
-    from dcpcse.evaluation.mteb_tasks import parts_of_f1
-
+    model.encode = lambda *_, **__: (_ for _ in ()).throw(ValueError("a bug"))
+    with pytest.raises(ValueError, match=r"^a bug$"):  # of the encoder, not of the data
+        evaluate_mteb_tasks(model, tasks)
     predicted = np.random.default_rng(0).integers(0, 60, 60)
     predicted[:30] = np.arange(30)
     expected = f1_score(np.arange(60), predicted, average="weighted", zero_division=0)
@@ -145,11 +145,25 @@ def test_a_comparison_has_a_row_for_each_language_task_and_type(results, tmp_pat
     points = [found.points for found in results["dcpcse"].values()]
     assert rows["Avg. mteb"].value == pytest.approx(np.mean(points), abs=1e-3)
     assert all(one.p is not None for one in compared.differences)
+    # Types are those of the run that knows them.
+    found = dcpcse.EvaluationResult({None: results["dcpcse"]}, "test", 0, {}, {}, {})
+    found.to_json(tmp_path / "dcpcse.json")
+    ways = [
+        [tmp_path / name for name in names] for names in (["dcpcse.json", "simcse.npz"], ["simcse.npz", "dcpcse.json"])
+    ]
+    one, other = ({score.task for score in dcpcse.compare(paths, samples=100).scores} for paths in ways)
+    assert one == other
+    # Without outcomes, main scores are compared, and the tasks are resampled.
+    runs["simcse"].tasks.clear()
+    compared = compare_runs({kind: [run] for kind, run in runs.items()}, samples=200)
+    scores = {score.task: score for score in compared.scores if score.model == "dcpcse"}
+    assert set(scores) == set(rows)
+    assert scores["mteb/Similarity/ar"].low is None and scores["Avg. mteb"].size == 3
+    assert scores["Avg. mteb"].value == pytest.approx(np.mean(points))
+    assert not any("left out" in note for note in compared.notes)
 
 
 def test_types_have_a_mean_and_tasks_without_outcomes_are_resampled(results):
-    from dcpcse.analysis.model_comparison import compare_runs
-
     runs = {}
     for kind, found in results.items():
         run = outcomes_of_results(found, "test", kind)
@@ -168,22 +182,6 @@ def test_types_have_a_mean_and_tasks_without_outcomes_are_resampled(results):
     assert rows["mteb/Classes"].low is None
     expected = [*(found.points for found in results["dcpcse"].values()), rows["mteb/Ranking"].value, 50]
     assert rows["Avg. mteb"].value == pytest.approx(np.mean(expected), abs=1e-3)
-
-
-def test_files_without_outcomes_are_compared_by_main_scores(results):
-    from dcpcse.analysis.model_comparison import compare_runs
-
-    runs = {kind: [outcomes_of_results(found, "test", kind)] for kind, found in results.items()}
-    runs["simcse"][0].tasks.clear()
-    compared = compare_runs(runs, samples=200)
-    rows = {score.task: score for score in compared.scores if score.model == "dcpcse"}
-    languages = {f"mteb/{task}/{name}" for task in ("Similarity", "Bitext") for name in LANGUAGES}
-    averages = {"Avg. mteb/Similarity", "Avg. mteb/Bitext", "Avg. mteb"}
-    assert set(rows) == languages | {"mteb/Ranking"} | averages
-    assert rows["mteb/Similarity/ar"].low is None and rows["Avg. mteb"].size == 3  # tasks are resampled
-    points = [found.points for found in results["dcpcse"].values()]
-    assert rows["Avg. mteb"].value == pytest.approx(np.mean(points))
-    assert not any("left out" in note for note in compared.notes)
 
 
 def test_splits_are_averaged_and_not_compared_with_each_other(tmp_path):
@@ -208,35 +206,6 @@ def test_splits_are_averaged_and_not_compared_with_each_other(tmp_path):
         dcpcse.compare([tmp_path / "one-a", tmp_path / "other-b"])
     found = dcpcse.compare([tmp_path / "two-a", tmp_path / "other-b"])
     assert {score.task for score in found.scores} == {*(f"mteb/T/l{i}" for i in range(4)), "Avg."}
-
-
-def test_types_are_those_of_the_run_that_knows_them(results, tmp_path):
-    found = dcpcse.EvaluationResult({None: results["dcpcse"]}, "test", 0, {}, {}, {})
-    found.to_json(tmp_path / "a.json")
-    write_similarities(tmp_path / "a.npz", results["dcpcse"])
-    write_similarities(tmp_path / "b.npz", results["simcse"])
-    ways = [[tmp_path / name for name in names] for names in (["a.json", "b.npz"], ["b.npz", "a.json"])]
-    rows = [{score.task for score in dcpcse.compare(paths, samples=100).scores} for paths in ways]
-    assert rows[0] == rows[1]
-
-
-def test_a_file_of_outcomes_may_be_empty(tmp_path):
-    """As that of tasks of which mteb gives no outcomes."""
-    for name in "ab":
-        record = {"family": "mteb", "type": "Classification", "scores": {"test": [{"main_score": 0.5}]}}
-        content = {"complete": True, "mode": "test", "scores_x100": {"mteb/T": 50.0}, "tasks": {"mteb/T": record}}
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-        write_similarities(tmp_path / f"{name}.npz", {})
-    found = dcpcse.compare([tmp_path / "a.json", tmp_path / "b.json"])
-    assert [(one.task, one.value) for one in found.differences] == [("mteb/T", 0)]
-
-
-def test_an_error_of_the_encoder_is_not_one_of_the_data(tiny):
-    load_data(tasks := MtebTasks({"mteb/PlainBitext": PlainBitext()}))
-    model = model_of("dcpcse", tiny)
-    model.encode = lambda *_, **__: (_ for _ in ()).throw(ValueError("a bug"))
-    with pytest.raises(ValueError, match=r"^a bug$"):
-        evaluate_mteb_tasks(model, tasks)
 
 
 def test_only_the_same_languages_are_compared(tiny, results, tmp_path):

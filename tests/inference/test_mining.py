@@ -57,6 +57,9 @@ class Lookup:
         return (torch.as_tensor(a) * torch.as_tensor(b)).sum(dim=1)
 
 
+MODELS = Lookup(0), Lookup(1)
+
+
 def made_pairs(count: int) -> list[tuple[str, str]]:
     """Pairs of anchors and positives; an anchor may have several positives, and a pair may recur."""
     numbers, steps = np.random.default_rng(0).integers([[0], [0]], [[60], [5]], (2, count))
@@ -130,21 +133,19 @@ OF_THE_LOOP = {"range_min": "low", "range_max": "high", "absolute_margin": "abso
 OF_THE_LOOP |= {"max_similarity": "most", "guide": "guide", "guide_margin": "by"}
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize(("with_guide", "own_corpus"), [(False, True), (True, False), (True, True)])
 def test_negatives_are_those_of_a_loop_over_all_texts(own_corpus, with_guide, case, mined, small_chunks):
-    pairs, model, options = made_pairs(70), Lookup(), OPTIONS[case]
+    pairs, model, options = made_pairs(70), MODELS[0], OPTIONS[case]
     if with_guide:
-        options = {**options, "guide": Lookup(seed=1), "guide_margin": -0.1}
+        options = {**options, "guide": MODELS[1], "guide_margin": -0.1}
     corpus, meaning = TEXTS if own_corpus else None, {OF_THE_LOOP[name]: value for name, value in options.items()}
     expected = naive(pairs, corpus or [positive for _, positive in pairs], model, **meaning)
     counts = [len(expected[anchor]) for anchor, _ in pairs]
     for count, output_format in ((1, "n-tuple"), (4, "n-tuple"), (4, "triplet")):
-        found = mined(
-            *(pairs, model),
-            **{"num_negatives": count, "output_format": output_format, "corpus": corpus, **options},
-            backend="faiss" if own_corpus else "numpy",
-        )
+        how = {"num_negatives": count, "output_format": output_format, "backend": "faiss" if own_corpus else "numpy"}
+        found = mined(pairs, model, corpus=corpus, **how, **options)
         if output_format == "triplet":
             assert found == [[*pair, text] for pair in pairs for text in expected[pair[0]][:count]]
         else:
@@ -153,29 +154,25 @@ def test_negatives_are_those_of_a_loop_over_all_texts(own_corpus, with_guide, ca
         assert mined.result.incomplete == sum(0 < one < count for one in counts)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+@pytest.mark.parametrize("own_corpus", [True, False])
+def test_negatives_are_those_of_sentence_transformers(own_corpus, mined):
+    """Its search is as wide as the corpus, since it counts ranks before the limits; its rows are ordered by anchor."""
+    pairs, model = list(dict.fromkeys(made_pairs(60))), Lookup()
+    data = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
+    for options in (
         {},
         {"range_min": 4, "range_max": 30},
         {"absolute_margin": 0.1},
         {"relative_margin": 0.05, "range_min": 3},
         {"max_score": 0.4, "absolute_margin": 0.0},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("own_corpus", [True, False])
-def test_negatives_are_those_of_sentence_transformers(own_corpus, options, mined):
-    """Its search is as wide as the corpus, since it counts ranks before the limits; its rows are ordered by anchor."""
-    pairs, model = list(dict.fromkeys(made_pairs(60))), Lookup()
-    data = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
-    theirs = {"range_max": len(TEXTS), "corpus": TEXTS if own_corpus else None, "num_negatives": 3, **options}
-    ours = {"max_similarity" if name == "max_score" else name: value for name, value in theirs.items()}
-    for output_format in ("n-tuple", "triplet"):
-        reference = st.mine_hard_negatives(data, model, output_format=output_format, verbose=False, **theirs)
-        found = mined(pairs, model, output_format=output_format, **ours)
-        assert sorted(found) == sorted([*row.values()] for row in reference)
-        assert len(found) > 20
+    ):
+        theirs = {"range_max": len(TEXTS), "corpus": TEXTS if own_corpus else None, "num_negatives": 3, **options}
+        ours = {"max_similarity" if name == "max_score" else name: value for name, value in theirs.items()}
+        for output_format in ("n-tuple", "triplet"):
+            reference = st.mine_hard_negatives(data, model, output_format=output_format, verbose=False, **theirs)
+            found = mined(pairs, model, output_format=output_format, **ours)
+            assert sorted(found) == sorted([*row.values()] for row in reference), options
+            assert len(found) > 20
 
 
 def test_texts_that_differ_only_in_blanks_are_one_text(mined):
@@ -229,18 +226,16 @@ def test_an_index_folder_is_a_corpus(backend, tiny, sentences, mined, tmp_path, 
         mined(pairs, model, corpus=tmp_path / "other")
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
+def test_the_last_line_counts_what_is_left_out_in_words_of_its_number(mined):
+    pairs = [("anchor 200", "text 300"), ("anchor 210", "text 1")]
+    corpus = [f"text {i}" for i in range(1, 6)]
+    for options, line in (
         ({"num_negatives": 5}, "1 pair with fewer than 5 negatives is left out"),
         ({"num_negatives": 5, "output_format": "triplet"}, "1 pair with fewer than 5 negatives has fewer rows"),
         ({"corpus": ["text 1"]}, "1 pair without a negative is left out"),
-    ],
-)
-def test_the_last_line_counts_what_is_left_out_in_words_of_its_number(options, line, mined):
-    pairs = [("anchor 200", "text 300"), ("anchor 210", "text 1")]
-    mined(pairs, **{"corpus": [f"text {i}" for i in range(1, 6)], **options})
-    assert mined.result.lines[-1] == line
+    ):
+        mined(pairs, **{"corpus": corpus, **options})
+        assert mined.result.lines[-1] == line
 
 
 def test_the_guide_encodes_only_candidates_and_each_of_them_once(mined, small_chunks):
@@ -326,16 +321,10 @@ def test_the_file_is_read_as_a_training_file(name, options, columns, tmp_path):
     assert {text for column in columns[2:] for text in read.dataset[column]} <= {text for _, text in pairs}
 
 
-def test_a_text_that_readers_refuse_is_not_written(tmp_path):
+def test_data_that_are_not_pairs_and_texts_that_readers_refuse_are_refused(tmp_path):
+    for pairs, columns in ((["a", "b"], "anchor"), ([("a", "b", "c")], "negative"), ([("a", "b", 1.5)], "score")):
+        with pytest.raises(UserError, match=rf"pairs .* has the columns .*{columns}; give pairs: two columns"):
+            dcpcse.mine(Lookup(), pairs, output=tmp_path / "out.csv", cache_dir=tmp_path, show_progress=False)
     with pytest.raises(UserError, match="1,048,577 characters"):
         write_table(tmp_path / "a.csv", ["anchor", "positive"], [["a", "b"], ["c", "d" * (MAX_CELL + 1)]])
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("pairs", "columns"),
-    [(["a", "b"], "anchor"), ([("a", "b", "c")], "negative"), ([("a", "b", 1.5)], "score")],
-)
-def test_data_that_are_not_pairs_are_refused(pairs, columns, tmp_path):
-    with pytest.raises(UserError, match=rf"pairs .* has the columns .*{columns}; give pairs: two columns"):
-        dcpcse.mine(Lookup(), pairs, output=tmp_path / "out.csv", cache_dir=tmp_path, show_progress=False)
+    assert not (tmp_path / "a.csv").exists()

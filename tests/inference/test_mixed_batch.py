@@ -97,6 +97,7 @@ def encoders(folder: str) -> list[Encoder]:
     return [encoder.double().requires_grad_(False).eval() for encoder in made]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("all_layers", [False, True])
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert"])
@@ -116,17 +117,12 @@ def test_hidden_states_are_those_of_each_encoder_alone(kind, packed, all_layers,
             torch.testing.assert_close(ours[real], expected[real], rtol=1e-9, atol=1e-10)
 
 
-def test_one_pass_serves_all_parts(tiny):
-    own = encoders(tiny("bert"))
-    calls = []
+def test_one_pass_serves_all_parts_unless_one_is_too_long(tiny):
+    own, calls = encoders(tiny("bert")), []
     own[0].backbone.register_forward_hook(lambda module, args, output: calls.append(1))
     ids = torch.randint(5, 40, (2, 7))
     hidden_states([EncoderBatch(encoder, ids, torch.ones_like(ids)) for encoder in own])
     assert len(calls) == 1
-
-
-def test_a_part_too_long_for_its_encoder_is_refused(tiny):
-    own = encoders(tiny("bert"))
     ids = torch.randint(5, 40, (2, 17))
     with pytest.raises(UserError, match="room for 16"):
         hidden_states([EncoderBatch(encoder, ids, torch.ones_like(ids)) for encoder in own])

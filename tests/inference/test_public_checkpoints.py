@@ -86,11 +86,10 @@ def test_the_options_of_an_evaluation_are_the_choices_of_import(written, sentenc
         load_model(str(prompted), EncoderArguments(device="cpu", base=made.base), agreeing)
 
 
-@both_formats
 @every_code
-def test_info_and_the_doctor_say_what_it_is_and_how_to_import_it(code, pickled, written):
+def test_info_and_the_doctor_say_what_it_is_and_how_to_import_it(code, written):
     title, parts = CODES[code]
-    made, folder = written(code, pickled)
+    made, folder = written(code)
     facts = describe_folder(folder, pytest.fail)
     assert (facts["kind"], facts["checkpoint_of"], facts["contains"]) == ("checkpoint of other code", title, parts)
     base = " --base ENCODER" if code == "promcse" else ""
@@ -103,10 +102,9 @@ def test_info_and_the_doctor_say_what_it_is_and_how_to_import_it(code, pickled, 
     assert len(notes) == 1 and title in notes[0] and facts["to_import"] in notes[0]
 
 
-@both_formats
 @every_code
-def test_training_starts_from_its_encoder_and_says_what_is_not_used(code, pickled, written, caplog):
-    made, folder = written(code, pickled)
+def test_training_starts_from_its_encoder_and_says_what_is_not_used(code, written, caplog):
+    made, folder = written(code)
     found = load_encoder(model_arguments(model_name_or_path=str(folder))).model.state_dict()
     assert set(found) == {name for name in made.encoder.state_dict() if not name.startswith("pooler.")}
     for name, tensor in found.items():

@@ -59,26 +59,28 @@ async def ask(batcher: Batcher, client: str, *numbers: int, tokens: int = 1) -> 
     return [float(vector[0]) for vector in found]
 
 
-async def started(encoder: Encoder, *tasks: asyncio.Task) -> None:
+async def started() -> None:
     """Let tasks run until they wait for the encoder."""
     for _ in range(20):
         await asyncio.sleep(0.005)
 
 
+async def meanwhile(batcher: Batcher, encoder: Encoder, *requests: tuple, tokens: int = 1, first: int = 0) -> list:
+    """The answers of requests (client, *texts) that come one after another while a first text is being encoded."""
+    encoder.gate.clear()
+    tasks = [asyncio.create_task(ask(batcher, "first", first))]
+    for client, *numbers in requests:
+        await started()
+        tasks.append(asyncio.create_task(ask(batcher, client, *numbers, tokens=tokens)))
+    await started()
+    encoder.gate.set()
+    return (await asyncio.gather(*tasks, return_exceptions=True))[1:]
+
+
 def test_clients_take_turns_whatever_they_have_sent():
     async def scenario(batcher, encoder):
-        encoder.gate.clear()
-        first = asyncio.create_task(ask(batcher, "early", 0))
-        await started(encoder)
-        many = asyncio.create_task(ask(batcher, "many", *range(100, 112)))
-        await started(encoder)
-        few = [asyncio.create_task(ask(batcher, f"few {i}", i)) for i in (1, 2)]
-        await started(encoder)
-        encoder.gate.set()
-        assert await first == [0]
-        assert [await one for one in few] == [[1], [2]]
-        assert not many.done()
-        assert await many == [*range(100, 112)]
+        answers = await meanwhile(batcher, encoder, ("many", *range(100, 112)), ("few 1", 1), ("few 2", 2))
+        assert answers == [[*range(100, 112)], [1], [2]]
 
     batches = run(scenario).batches
     assert batches[:2] == [[0], [100, 1, 2, 101]]
@@ -87,18 +89,13 @@ def test_clients_take_turns_whatever_they_have_sent():
 
 def test_a_text_in_work_is_encoded_once_for_all_who_wait_for_it():
     async def scenario(batcher, encoder):
-        encoder.gate.clear()
-        tasks = [asyncio.create_task(ask(batcher, f"client {i}", 7, 7, i)) for i in range(3)]
-        await started(encoder)
-        late = asyncio.create_task(ask(batcher, "late", 7))
-        await started(encoder)
-        encoder.gate.set()
-        assert [await task for task in tasks] == [[7, 7, 0], [7, 7, 1], [7, 7, 2]]
-        assert await late == [7]
+        requests = [*((f"client {i}", 7, 7, i) for i in range(3)), ("late", 7), ("other", 8), ("another", 8)]
+        answers = await meanwhile(batcher, encoder, *requests, first=7)
+        assert answers == [[7, 7, 0], [7, 7, 1], [7, 7, 2], [7], [8], [8]]
         assert await ask(batcher, "later", 7) == [7]
 
-    numbers = [number for batch in run(scenario, wait=0.1).batches for number in batch]
-    assert sorted(numbers) == [0, 1, 2, 7, 7]  # the second 7 came after the first was answered
+    numbers = [number for batch in run(scenario).batches for number in batch]
+    assert sorted(numbers) == [0, 1, 2, 7, 7, 8]  # the second 7 came after the first was answered
 
 
 def test_a_duplicate_does_not_wait_for_the_queue_of_another_client():
@@ -117,19 +114,11 @@ def test_a_duplicate_does_not_wait_for_the_queue_of_another_client():
 
 def test_batches_are_bound_by_tokens_and_a_longer_text_is_a_batch_of_its_own():
     async def scenario(batcher, encoder):
-        encoder.gate.clear()
-        first = asyncio.create_task(ask(batcher, "a", 0))
-        await started(encoder)
-        tasks = [
-            asyncio.create_task(ask(batcher, "a", 1, 2, tokens=4)),
-            asyncio.create_task(ask(batcher, "b", 3, tokens=20)),
-            asyncio.create_task(ask(batcher, "c", 4, 5, tokens=4)),
-        ]
-        await started(encoder)
-        encoder.gate.set()
-        assert [await task for task in (first, *tasks)] == [[0], [1, 2], [3], [4, 5]]
+        requests = [("a", 1, 2), ("b", 3), ("c", 4, 5)]
+        assert await meanwhile(batcher, encoder, *requests, tokens=4) == [[1, 2], [3], [4, 5]]
+        assert await meanwhile(batcher, encoder, *requests, tokens=20) == [[1, 2], [3], [4, 5]]
 
-    assert run(scenario, tokens=10).batches == [[0], [1], [3], [4, 2], [5]]
+    assert run(scenario, tokens=10).batches == [[0], [1, 3], [4, 2], [5], [0], [1], [3], [4], [2], [5]]
 
 
 def test_requests_wait_for_each_other_only_as_long_as_others_are_expected():
@@ -140,9 +129,9 @@ def test_requests_wait_for_each_other_only_as_long_as_others_are_expected():
         assert loop.time() - begun < 4  # one request was in the last batch, so nobody is waited for
         encoder.gate.clear()
         first = asyncio.create_task(ask(batcher, "a", 2))
-        await started(encoder)
+        await started()
         both = [asyncio.create_task(ask(batcher, client, number)) for client, number in (("a", 3), ("b", 4))]
-        await started(encoder)
+        await started()
         encoder.gate.set()
         await asyncio.gather(first, *both)
         again = [asyncio.create_task(ask(batcher, "a", 5)), asyncio.create_task(_later(batcher, 6))]
@@ -159,13 +148,9 @@ async def _later(batcher: Batcher, number: int) -> None:
 def test_a_text_that_fails_fails_alone():
     async def scenario(batcher, encoder):
         encoder.fails = {2}
-        encoder.gate.clear()
-        tasks = [asyncio.create_task(ask(batcher, f"client {i}", i)) for i in range(4)]
-        await started(encoder)
-        encoder.gate.set()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [one for i, one in enumerate(done) if i != 2] == [[0], [1], [3]]
-        assert isinstance(done[2], ApiError) and done[2].status == 500
+        done = await meanwhile(batcher, encoder, *((f"client {i}", i) for i in range(1, 5)))
+        assert [one for i, one in enumerate(done, 1) if i != 2] == [[1], [3], [4]]
+        assert isinstance(done[1], ApiError) and done[1].status == 500
         assert await ask(batcher, "next", 5) == [5]
 
     run(scenario)
@@ -189,12 +174,12 @@ def test_a_request_that_is_cancelled_leaves_the_queue():
     async def scenario(batcher, encoder):
         encoder.gate.clear()
         first = asyncio.create_task(ask(batcher, "a", 0))
-        await started(encoder)
+        await started()
         gone = asyncio.create_task(ask(batcher, "b", 1, 2, 3))
         stays = asyncio.create_task(ask(batcher, "c", 3))
-        await started(encoder)
+        await started()
         gone.cancel()
-        await started(encoder)
+        await started()
         encoder.gate.set()
         assert await first == [0] and await stays == [3]
         assert await ask(batcher, "b", 1) == [1]

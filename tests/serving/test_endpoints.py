@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import subprocess
 import time
 
 import httpx
@@ -42,17 +41,22 @@ def vectors(answer: httpx.Response) -> np.ndarray:
     return np.array([one["embedding"] for one in data], dtype=np.float32)
 
 
+def require_same(found: np.ndarray | httpx.Response, expected: np.ndarray) -> None:
+    found = vectors(found) if isinstance(found, httpx.Response) else found
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 # Embeddings
 
 
-@pytest.mark.parametrize("form", ["float", "base64"])
 @pytest.mark.parametrize("name", ["base", "reviews", "faq"])
-def test_the_vectors_are_those_of_encode(name, form, server, own, sentences):
-    answer = server.post("/v1/embeddings", model=name, input=sentences, encoding_format=form)
-    np.testing.assert_allclose(vectors(answer), own[name].encode(sentences), atol=1e-5)
-    body, tokens = answer.json(), sum(len(own[name].tokenizer(text)["input_ids"]) for text in sentences)
-    assert (body["object"], body["model"]) == ("list", name)
-    assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+def test_the_vectors_are_those_of_encode(name, server, own, sentences):
+    for form in ("float", "base64"):
+        answer = server.post("/v1/embeddings", model=name, input=sentences, encoding_format=form)
+        require_same(answer, own[name].encode(sentences))
+        body, tokens = answer.json(), sum(len(own[name].tokenizer(text)["input_ids"]) for text in sentences)
+        assert (body["object"], body["model"]) == ("list", name)
+        assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 OPTIONAL = {
@@ -86,7 +90,7 @@ def test_texts_and_names_in_any_script_come_back_as_they_are(tiny, tmp_path):
     SentenceIndex.build(model, TEXTS, tmp_path / "فهرس")
     with served(tiny("roberta"), adapters=[str(adapter)], index=[str(tmp_path / "فهرس")]) as server:
         answer = server.post("/v1/embeddings", model="अनुवाद", input=TEXTS)
-        np.testing.assert_allclose(vectors(answer), model.encode(TEXTS), atol=1e-5)
+        require_same(answer, model.encode(TEXTS))
         assert answer.json()["model"] == "अनुवाद"
         found = server.post("/search", index="فهرس", query=TEXTS, top_k=1)
         assert [one["found"][0]["sentence"] for one in found.json()["data"]] == TEXTS
@@ -101,20 +105,10 @@ def test_the_openai_client_gets_the_vectors_of_encode(server, own, sentences):
             got = [one.embedding for one in found.data]
             if form == "base64":
                 got = [np.frombuffer(base64.b64decode(one), "<f4") for one in got]
-            np.testing.assert_allclose(np.array(got), own["reviews"].encode(sentences), atol=1e-5)
+            require_same(np.array(got), own["reviews"].encode(sentences))
         assert [model.id for model in client.models.list()][:3] == ["base", "reviews", "faq"]
         with pytest.raises(openai.NotFoundError, match="did you mean 'reviews'"):
             client.embeddings.create(model="review", input="Rain fell.")
-
-
-def test_curl_gets_the_vectors_of_encode(server, own):
-    if shutil.which("curl") is None:
-        pytest.skip("needs curl")
-    body = json.dumps({"model": "faq", "input": "Where is the key?"})
-    command = ["curl", "--noproxy", "*", "-s", f"{server.url}/v1/embeddings", "-d", body]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)["data"][0]["embedding"]
-    np.testing.assert_allclose(found, own["faq"].encode(["Where is the key?"])[0], atol=1e-5)
 
 
 def test_token_ids_give_the_vectors_of_their_texts_with_and_without_special_tokens(server, own, sentences):
@@ -122,20 +116,18 @@ def test_token_ids_give_the_vectors_of_their_texts_with_and_without_special_toke
     expected = own["reviews"].encode(sentences)
     for special in (True, False):
         ids = tokenizer(sentences, add_special_tokens=special)["input_ids"]
-        np.testing.assert_allclose(
-            vectors(server.post("/v1/embeddings", model="reviews", input=ids)), expected, atol=1e-5
-        )
+        require_same(server.post("/v1/embeddings", model="reviews", input=ids), expected)
         one = server.post("/v1/embeddings", model="reviews", input=ids[0])
-        np.testing.assert_allclose(vectors(one), expected[:1], atol=1e-5)
+        require_same(one, expected[:1])
 
 
 def test_dimensions_and_normalize_cut_and_scale(server, own, sentences):
     expected = own["reviews"].encode(sentences)
     cut = vectors(server.post("/v1/embeddings", model="reviews", input=sentences, dimensions=8))
-    np.testing.assert_allclose(cut, expected[:, :8], atol=1e-5)
+    require_same(cut, expected[:, :8])
     unit = vectors(server.post("/v1/embeddings", model="reviews", input=sentences, dimensions=8, normalize=True))
     lengths = np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
-    np.testing.assert_allclose(unit, expected[:, :8] / lengths, atol=1e-5)
+    require_same(unit, expected[:, :8] / lengths)
 
 
 def test_a_text_that_is_too_long_is_cut_only_if_the_request_says_so(server, own):
@@ -147,23 +139,14 @@ def test_a_text_that_is_too_long_is_cut_only_if_the_request_says_so(server, own)
     assert error["code"] == "context_length_exceeded"
     assert f"item 1 has more tokens than model 'reviews' takes, which are {most}" in error["message"]
     cut = server.post("/v1/embeddings", model="reviews", input=inputs, truncate=True)
-    np.testing.assert_allclose(vectors(cut), own["reviews"].encode(inputs), atol=1e-5)
+    require_same(cut, own["reviews"].encode(inputs))
     ids = own["reviews"].tokenizer(inputs, add_special_tokens=False)["input_ids"]
     assert server.post("/v1/embeddings", model="reviews", input=ids).json()["error"]["code"] == error["code"]
     cut = server.post("/v1/embeddings", model="reviews", input=ids, truncate=True)
-    np.testing.assert_allclose(vectors(cut), own["reviews"].encode(inputs), atol=1e-5)
+    require_same(cut, own["reviews"].encode(inputs))
 
 
 # Models, similarity, search, health
-
-
-def test_models_are_listed_and_described_without_paths(server):
-    listed = server.client.get("/v1/models").json()["data"]
-    assert [one["id"] for one in listed][:3] == ["base", "reviews", "faq"]
-    about = server.client.get("/v1/models/faq")
-    assert about.json().keys() >= {"id", "dimension", "max_tokens", "identity"}
-    assert "/" not in about.text.replace("N/A", "")
-    assert server.client.get("/v1/models/fag").status_code == 404
 
 
 def test_the_sizes_that_a_model_was_trained_for_are_listed(server, folders, encoder, sentences, tmp_path):
@@ -182,19 +165,16 @@ def test_the_sizes_that_a_model_was_trained_for_are_listed(server, folders, enco
         assert [hit["row"] for hit in answer["data"][0]["found"]] == [hit.row for hit in hits]
 
 
-def test_similarities_are_the_cosines_of_the_model(server, own, sentences):
+def test_similarities_are_cosines_and_a_search_finds_what_the_index_finds(server, own, sentences):
     answer = server.post("/similarity", model="faq", a=sentences[0], b=sentences[1:4]).json()
     expected = dcpcse.similarity(own["faq"], [sentences[0]], sentences[1:4])
-    np.testing.assert_allclose(answer["similarities"], expected, atol=1e-5)
-
-
-def test_a_search_finds_what_the_index_finds(server, own, sentences):
+    require_same(answer["similarities"], expected)
     answer = server.post("/search", index="sample", query=[sentences[3], "Rain fell."], top_k=2)
     data = answer.json()["data"]
     index = dcpcse.SentenceIndex.load(server.places["index"], own["reviews"])
     for one, hits in zip(data, index.search([sentences[3], "Rain fell."], 2), strict=True):
         assert [hit["sentence"] for hit in one["found"]] == [hit.sentence for hit in hits]
-        np.testing.assert_allclose([hit["score"] for hit in one["found"]], [hit.score for hit in hits], atol=1e-5)
+        require_same([hit["score"] for hit in one["found"]], [hit.score for hit in hits])
     assert data[0]["found"][0]["row"] == 3
     assert server.post("/search", index="sampel", query="x").json()["error"]["code"] == "index_not_found"
 
@@ -208,7 +188,13 @@ def test_an_index_is_searched_whose_adapter_has_left_memory_at_the_start(server,
     assert answer.json()["data"] == server.post("/search", index="sample", query=sentences[3]).json()["data"]
 
 
-def test_health_readiness_and_figures(server):
+def test_models_health_and_figures(server):
+    listed = server.client.get("/v1/models").json()["data"]
+    assert [one["id"] for one in listed][:3] == ["base", "reviews", "faq"]
+    about = server.client.get("/v1/models/faq")
+    assert about.json().keys() >= {"id", "dimension", "max_tokens", "identity"}
+    assert "/" not in about.text.replace("N/A", "")
+    assert server.client.get("/v1/models/fag").status_code == 404
     assert server.client.get("/health").json() == {"status": "alive"}
     assert server.client.get("/ready").json() == {"status": "ready"}
     server.post("/v1/embeddings", model="faq", input="Rain fell.")
@@ -239,7 +225,7 @@ def test_a_watched_folder_is_loaded_replaced_and_removed_and_a_damaged_one_is_re
     shutil.copytree(folders["laws"], place)
     wait_for(lambda: "new" in names(server))
     first = vectors(server.post("/v1/embeddings", model="new", input=sentences))
-    np.testing.assert_allclose(first, dcpcse.load(folders["laws"], device="cpu").encode(sentences), atol=1e-5)
+    require_same(first, dcpcse.load(folders["laws"], device="cpu").encode(sentences))
     other = save_adapter(tmp_path / "other", load_backbone(encoder), 77)
     with caplog.at_level("INFO", logger="dcpcse.serving"):
         weights = next(place.glob("*.safetensors"))
@@ -260,12 +246,12 @@ def test_a_watched_folder_is_loaded_replaced_and_removed_and_a_damaged_one_is_re
 
 
 def test_the_adapters_of_a_watched_folder_are_there_for_the_first_request(encoder, folders, sentences, tmp_path):
-    shutil.copytree(folders["laws"], tmp_path / "laws")
-    shutil.copytree(folders["foreign"], tmp_path / "foreign")
+    for name in ("laws", "foreign"):
+        shutil.copytree(folders[name], tmp_path / name)
     with served(encoder, watch=str(tmp_path)) as server:
         found = vectors(server.post("/v1/embeddings", model="laws", input=sentences))
         assert names(server) == {"base", "laws"}
-    np.testing.assert_allclose(found, dcpcse.load(folders["laws"], device="cpu").encode(sentences), atol=1e-5)
+    require_same(found, dcpcse.load(folders["laws"], device="cpu").encode(sentences))
 
 
 def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, sentences):
@@ -282,16 +268,12 @@ def test_the_administrator_adds_replaces_and_removes_adapters(server, folders, s
     for folder in ("laws", "questions"):
         assert add("extra", folder).status_code == 201
         expected = dcpcse.load(folders[folder], device="cpu").encode(sentences)
-        np.testing.assert_allclose(
-            vectors(server.post("/v1/embeddings", model="extra", input=sentences)), expected, atol=1e-5
-        )
+        require_same(server.post("/v1/embeddings", model="extra", input=sentences), expected)
     refused = add("extra", "foreign")
     assert refused.status_code == 400
     assert "is not the encoder that" in refused.json()["error"]["message"]
     assert str(offered) not in refused.text and str(folders["foreign"].parent) not in refused.text
-    np.testing.assert_allclose(
-        vectors(server.post("/v1/embeddings", model="extra", input=sentences)), expected, atol=1e-5
-    )
+    require_same(server.post("/v1/embeddings", model="extra", input=sentences), expected)
     for folder in ("..", "../watched", "/etc", ".", "laws/../../index", "nowhere", "a\0b", "x" * 5000):
         answer = add("other", folder)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "folder"), folder

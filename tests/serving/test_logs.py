@@ -5,8 +5,6 @@ import io
 import json
 import logging
 
-import pytest
-
 from dcpcse.serving.monitoring import log_event, log_failure, structured_logs
 from dcpcse.serving.requests import without_paths
 
@@ -37,17 +35,12 @@ def test_a_full_disk_loses_lines_and_stops_nothing(capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        ("/srv/models/a is damaged", "a is damaged"),
-        ("see '/srv/models/a/dcpcse.json': no", "see 'dcpcse.json': no"),
-        ("../secret/a and ~/b/c and ./d", "a and c and d"),
-        (
-            "and/or 3/4 of sentence-transformers/all-MiniLM-L6-v2",
-            "and/or 3/4 of sentence-transformers/all-MiniLM-L6-v2",
-        ),
-    ],
-)
-def test_paths_are_cut_to_their_last_part(message, expected):
-    assert without_paths(message) == expected
+def test_paths_are_cut_to_their_last_part():
+    kept = "and/or 3/4 of sentence-transformers/all-MiniLM-L6-v2"
+    for message, expected in {
+        "/srv/models/a is damaged": "a is damaged",
+        "see '/srv/models/a/dcpcse.json': no": "see 'dcpcse.json': no",
+        "../secret/a and ~/b/c and ./d": "a and c and d",
+        kept: kept,
+    }.items():
+        assert without_paths(message) == expected

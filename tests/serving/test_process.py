@@ -17,103 +17,98 @@ from uvicorn.supervisors import Multiprocess
 import dcpcse
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.serving.monitoring import FOLDER_VARIABLE
 from dcpcse.serving.security import bind
 from dcpcse.serving.server import Processes
 
 MISTAKES = {  # further ones are in docs/doctor.md
-    "host unknown": ("BASE --host no.such.host.invalid", "is no address of this machine"),
-    "empty key file": ("BASE --api_key_file EMPTY", "contains no key"),
-    "no key file": ("BASE --api_key_file nowhere", "cannot read the file"),
-    "key with blanks": ("BASE --api_key_file BLANKS", "printable ASCII"),
-    "no index": ("BASE --index nowhere/", "there is no such folder"),
-    "index without one": ("BASE --index REVIEWS", "contains no dcpcse_index.json"),
-    "name of the encoder": ("BASE --name reviews --adapters REVIEWS", "two models have the name 'reviews'"),
-    "name of a path": ("BASE --adapters ../a=REVIEWS", "cannot name an adapter"),
-    "port": ("BASE --port 65536", "--port 65536: must be at least 0 and at most 65,535"),
-    "no time": ("BASE --time_limit 0", "--time_limit 0: must be above 0"),
-    "no inputs": ("BASE --max_inputs 0", "--max_inputs 0: must be at least 1"),
-    "admin without a root": ("BASE --admin_token_file EMPTY", "needs --adapter_root"),
-    "root without an admin": ("BASE --adapter_root .", "needs --admin_token_file"),
-    "admin of many": ("BASE --admin_token_file KEY --adapter_root . --workers 2", "use --watch FOLDER"),
-    "adapters of a trained encoder": ("TUNED --adapters REVIEWS", "the encoder of this model was trained"),
-    "no encoder": ("nowhere/", "nowhere/"),
+    "BASE --host no.such.host.invalid": "is no address of this machine",
+    "BASE --api_key_file EMPTY": "contains no key",
+    "BASE --api_key_file nowhere": "cannot read the file",
+    "BASE --api_key_file SPACES": "printable ASCII",
+    "BASE --index nowhere/": "there is no such folder",
+    "BASE --index REVIEWS": "contains no dcpcse_index.json",
+    "BASE --name reviews --adapters REVIEWS": "two models have the name 'reviews'",
+    "BASE --adapters ../a=REVIEWS": "cannot name an adapter",
+    "BASE --port 65536": "--port 65536: must be at least 0 and at most 65,535",
+    "BASE --time_limit 0": "--time_limit 0: must be above 0",
+    "BASE --admin_token_file EMPTY": "needs --adapter_root",
+    "BASE --adapter_root .": "needs --admin_token_file",
+    "BASE --admin_token_file KEY --adapter_root . --workers 2": "use --watch FOLDER",
+    "TUNED --adapters REVIEWS": "the encoder of this model was trained",
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_at_the_start_is_one_line(case, encoder, folders, tmp_path, capsys, monkeypatch, request):
-    for name, content in {"EMPTY": "\n", "BLANKS": "a b\n", "KEY": "key\n"}.items():
+def test_a_mistake_at_the_start_is_one_line(encoder, folders, tiny, tmp_path, capsys, monkeypatch):
+    for name, content in {"EMPTY": "\n", "SPACES": "a b\n", "KEY": "key\n"}.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-    monkeypatch.delenv("DCPCSE_API_KEY", raising=False)
-    command, message = MISTAKES[case]
-    places = {name: str(tmp_path / name) for name in ("EMPTY", "BLANKS", "KEY")} | {"BASE": encoder}
-    places |= {name.upper(): str(folder) for name, folder in folders.items()}
-    if "TUNED" in command:
-        places["TUNED"] = str(request.getfixturevalue("tuned"))
-    words = command.split()
-    for name, place in places.items():
-        words = [word.replace(name, place) for word in words]
-    monkeypatch.chdir(tmp_path)
-    port = [] if "--port" in words else ["--port", "0"]
-    assert main(["serve", *words, "--device", "cpu", "--pooler", "avg", *port]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1 and message in said[0], said
-
-
-@pytest.fixture
-def tuned(tiny, tmp_path) -> Path:
-    """A model whose encoder was trained."""
-    from dcpcse.encoders.encoder import Encoder
-    from dcpcse.encoders.sentence_encoder import SentenceEncoder
-
     backbone = load_backbone(tiny("bert"))
-    model = SentenceEncoder(
-        Encoder(backbone.model, tuned=True), backbone.tokenizer, backbone.source, pooling="avg", method="simcse"
-    )
-    model.save(tmp_path / "tuned")
-    return tmp_path / "tuned"
+    tuned = Encoder(backbone.model, tuned=True)
+    model = SentenceEncoder(tuned, backbone.tokenizer, backbone.source, pooling="avg", method="simcse")
+    model.save(tmp_path / "TUNED")
+    monkeypatch.delenv("DCPCSE_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for command, message in MISTAKES.items():
+        words = command.replace("BASE", encoder).replace("REVIEWS", str(folders["reviews"])).split()
+        port = [] if "--port" in words else ["--port", "0"]
+        assert main(["serve", *words, "--device", "cpu", "--pooler", "avg", *port]) == 2, command
+        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(said) == 1 and message in said[0], said
+
+
+class Clients:
+    """Threads that ask for embeddings until they are told or cannot connect. statuses: of the answers."""
+
+    def __init__(self, url: str, sentences: list[str], allowed: dict[str, list[np.ndarray]], each: int) -> None:
+        self.url, self.sentences, self.ended = url, sentences, threading.Event()
+        self.statuses, self.problems = [], []
+        self.threads = [threading.Thread(target=self.ask, args=one) for one in [*allowed.items()] * each]
+        for thread in self.threads:
+            thread.start()
+
+    def ask(self, name: str, allowed: list[np.ndarray]) -> None:
+        body = {"model": name, "input": self.sentences}
+        with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as client:
+            while not self.ended.is_set():
+                try:
+                    answer = client.post("/v1/embeddings", json=body)
+                except (httpx.ConnectError, httpx.ReadError):
+                    return  # nothing new is accepted
+                except httpx.RemoteProtocolError as error:
+                    # An idle connection was closed before the request had arrived.
+                    return self.problems.append(str(error)) if "without sending" not in str(error) else None
+                self.statuses.append(answer.status_code)
+                found = [one["embedding"] for one in answer.json().get("data", [])]
+                if not any(np.shape(found) == one.shape and np.allclose(found, one, atol=1e-5) for one in allowed):
+                    self.problems.append(f"{name}: {answer.text[:300]}")
+
+    def end(self) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join(30)
+
+
+def encoded(folder: Path | str, sentences: list[str]) -> np.ndarray:
+    return dcpcse.load(folder, device="cpu").encode(sentences)
 
 
 def test_sigterm_answers_what_was_accepted_and_ends(tiny, folders, sentences):
     words = ["--pooler", "avg", "--name", "base", "--adapters", str(folders["reviews"]), str(folders["laws"])]
-    statuses: list[int] = []
-    wrong: list[str] = []
-    expected = {name: dcpcse.load(folders[name], device="cpu").encode(sentences) for name in ("reviews", "laws")}
+    expected = {name: [encoded(folders[name], sentences)] for name in ("reviews", "laws")}
     with running(tiny("bert"), *words) as server:
-        ended = threading.Event()
-
-        def ask(number: int) -> None:
-            name = ("reviews", "laws")[number % 2]
-            with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-                while not ended.is_set():
-                    try:
-                        answer = client.post("/v1/embeddings", json={"model": name, "input": sentences})
-                    except httpx.ConnectError:
-                        return  # nothing new is accepted
-                    except httpx.RemoteProtocolError as error:
-                        if "without sending" in str(error):
-                            return  # an idle connection was closed before the request had arrived
-                        raise
-                    except httpx.ReadError:
-                        return
-                    statuses.append(answer.status_code)
-                    found = np.array([one["embedding"] for one in answer.json()["data"]])
-                    if not np.allclose(found, expected[name], atol=1e-5):
-                        wrong.append(name)
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.5)
+        clients = Clients(server.url, sentences, expected, each=4)
+        begun = time.monotonic()
+        while len(clients.statuses) <= 20 and time.monotonic() < begun + 60:
+            time.sleep(0.05)
         begun = time.monotonic()
         assert server.stop(signal.SIGTERM) == 0
         assert time.monotonic() - begun < 25
-        for thread in threads:
-            thread.join(30)
-        answered = len(statuses)
+        clients.end()
         server.event("stopped")
-    assert answered > 20 and set(statuses) == {200} and not wrong
+    answered = len(clients.statuses)
+    assert answered > 20 and set(clients.statuses) == {200} and not clients.problems
     requests = [line for line in server.logs if line["event"] == "request" and line["route"] == "/v1/embeddings"]
     assert len(requests) == answered  # each accepted request was answered, and its answer arrived
     logged = json.dumps(server.logs)
@@ -125,14 +120,11 @@ def test_an_adapter_that_is_replaced_and_evicted_under_load_never_gives_a_wrong_
 ):
     backbone, offered = load_backbone(encoder), tmp_path / "offered"
     versions = [save_adapter(offered / f"v{i}", backbone, 20 + i, 2 + i) for i in range(2)]
-    expected = [dcpcse.load(folder, device="cpu").encode(sentences) for folder in versions]
-    fixed = dcpcse.load(folders["laws"], device="cpu").encode(sentences)
-    token = tmp_path / "token"
-    token.write_text("t", encoding="utf-8")
-    options = {"adapter_root": str(offered), "admin_token_file": str(token), "max_adapters": 1}
-    problems: list[str] = []
+    expected = {"changing": [encoded(folder, sentences) for folder in versions]}
+    expected["laws"] = [encoded(folders["laws"], sentences)]
+    (tmp_path / "token").write_text("t", encoding="utf-8")
+    options = {"adapter_root": str(offered), "admin_token_file": str(tmp_path / "token"), "max_adapters": 1}
     with served(encoder, adapters=[str(folders["laws"])], **options) as server:
-        ended = threading.Event()
 
         def replace(number: int) -> None:
             body = {"name": "changing", "folder": f"v{number}"}
@@ -140,29 +132,12 @@ def test_an_adapter_that_is_replaced_and_evicted_under_load_never_gives_a_wrong_
             assert answer.status_code == 201, answer.text
 
         replace(0)
-
-        def ask(name: str, allowed: list[np.ndarray]) -> None:
-            with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
-                while not ended.is_set():
-                    answer = client.post("/v1/embeddings", json={"model": name, "input": sentences})
-                    if answer.status_code != 200:
-                        problems.append(answer.text)
-                        continue
-                    found = np.array([one["embedding"] for one in answer.json()["data"]])
-                    if not any(np.allclose(found, one, atol=1e-5) for one in allowed):
-                        problems.append(name)
-
-        asked = [("changing", expected), ("laws", [fixed])] * 2
-        threads = [threading.Thread(target=ask, args=one) for one in asked]
-        for thread in threads:
-            thread.start()
+        clients = Clients(server.url, sentences, expected, each=2)
         for number in range(10):
             replace((number + 1) % 2)
             assert server.service.registry.adapters_in_memory <= 1
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert not problems
+        clients.end()
+    assert clients.statuses and not clients.problems
 
 
 def test_the_adapters_and_requests_of_a_process_that_has_ended_are_not_counted(tmp_path, monkeypatch):
@@ -181,7 +156,7 @@ def test_the_adapters_and_requests_of_a_process_that_has_ended_are_not_counted(t
 
 def test_several_processes_share_a_port(tiny, folders, sentences):
     words = ["--pooler", "avg", "--adapters", str(folders["laws"]), "--workers", "2"]
-    expected = dcpcse.load(folders["laws"], device="cpu").encode(sentences)
+    expected = encoded(folders["laws"], sentences)
     with running(tiny("bert"), *words) as server:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
         assert sum(b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children) == 2
@@ -194,7 +169,7 @@ def test_several_processes_share_a_port(tiny, folders, sentences):
 
 def test_a_replica_on_a_ray_cluster_answers_until_sigterm(encoder, folders, sentences):
     pytest.importorskip("ray.serve", reason='needs Ray Serve (pip install "ray[serve]")')
-    expected = dcpcse.load(folders["laws"], device="cpu").encode(sentences)
+    expected = encoded(folders["laws"], sentences)
     with bind("127.0.0.1", 0) as free:
         port = str(free.getsockname()[1])
     words = ["--pooler", "avg", "--adapters", str(folders["laws"]), "--ray", "local", "--port", port]

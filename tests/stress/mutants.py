@@ -52,7 +52,7 @@ TESTS = {
         LOADING,
         SCORES,
         "-k",
-        "clust or matched or AgNews",
+        "clust or matched or missing",
     ],
     "dcpcse/evaluation/significance.py": [
         "tests/evaluation/test_significance.py",

@@ -1,4 +1,4 @@
-"""Clustering: the matching against all permutations, and K-means where its outcome is known or scikit-learn's own."""
+"""K-means where its outcome is known or scikit-learn's own; test_senteval_properties.py has the matching."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from senteval import Settings
-from senteval.clustering import ClusteringResult, LoadedClustering, matched_accuracy
+from senteval.clustering import ClusteringResult, LoadedClustering
 from senteval.embeddings import Embeddings
 from senteval.labelled import LabelledTexts
 from senteval.lines import Line
@@ -30,39 +30,10 @@ def best_of_all_matchings(labels, clusters):
     return best / len(labels)
 
 
-@pytest.mark.parametrize(("classes", "clusters"), [(2, 2), (4, 4), (5, 5), (5, 3), (3, 5)])
-def test_the_matching_is_the_best_of_all(classes, clusters):
-    random = np.random.default_rng(classes)
-    for _ in range(20):
-        labels, found = random.integers(0, classes, 30), random.integers(0, clusters, 30)
-        # Half of the texts in one cluster for each label, or the best matching would be about the same for all.
-        found = np.where(random.random(30) < 0.5, (labels + 1) % clusters, found)
-        assert matched_accuracy(labels, found) == pytest.approx(best_of_all_matchings(labels.tolist(), found.tolist()))
-
-
-def test_the_best_matching_is_not_always_that_of_the_largest_overlap():
-    labels, clusters = np.array([0] * 5 + [1] * 4), np.array([0, 0, 0, 1, 1, 0, 0, 0, 0])
-    # Cluster 0 holds four of label 1 and three of label 0; giving it label 1 leaves two right in cluster 1.
-    assert matched_accuracy(labels, clusters) == 6 / 9
-    assert matched_accuracy(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 0, 0, 0, 0])) == 6 / 9
-    assert matched_accuracy(np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 1, 0, 0, 0])) == 4 / 6
-
-
-def test_numbers_of_clusters_mean_nothing():
-    labels = np.array([0, 0, 1, 1, 1, 2])
-    assert matched_accuracy(labels, np.array([7, 7, 2, 2, 2, 5])) == 1
-    assert matched_accuracy(labels, np.zeros(6, dtype=int)) == 3 / 6
-
-
-def loaded_of(vectors, labels):
+def score(vectors, labels, **settings):
     texts = [f"text {row}" for row in range(len(labels))]
     examples = LabelledTexts((texts,), labels, [Line(Path("toy.tsv"), row + 1, "") for row in range(len(labels))])
-    return LoadedClustering("Toy", examples), Embeddings(texts, vectors)
-
-
-def score(vectors, labels, **settings):
-    loaded, embed = loaded_of(vectors, labels)
-    return loaded.score(embed, replace(SETTINGS, **settings))
+    return LoadedClustering("Toy", examples).score(Embeddings(texts, vectors), replace(SETTINGS, **settings))
 
 
 def groups(distance, classes=4, size=15, width=6, seed=0):
@@ -71,12 +42,6 @@ def groups(distance, classes=4, size=15, width=6, seed=0):
     labels = random.permutation(np.repeat(np.arange(classes), size))
     centres = distance * np.eye(classes, width)
     return centres[labels] + random.standard_normal((len(labels), width)), labels
-
-
-def test_well_separated_groups_are_found():
-    result = score(*groups(distance=50), kmeans_starts=5)
-    assert result.accuracies == (100.0,) * 4 and result.nmis == pytest.approx((100.0,) * 4)
-    assert (result.points, result.deviation, result.clusters, result.n_texts) == (100.0, 0.0, 4, 60)
 
 
 def test_runs_differ_by_their_seeds():

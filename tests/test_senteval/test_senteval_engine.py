@@ -2,7 +2,6 @@
 
 import zlib
 from itertools import chain, pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,22 +13,12 @@ from senteval.embeddings import check_vectors
 from senteval.engine import as_array, settings_of
 from senteval_tiny import write, write_tiny_data
 
-YEARS = {
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),
-    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
+YEARS = {name: [one.name for one in senteval.STS[name].splits["test"]] for name in senteval.STS_TASKS[:5]}
 FILES_OF_SPLITS = {
     "STSBenchmark": {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
-    "SICKRelatedness": {
-        "train": "SICK/SICK_train.txt",
-        "dev": "SICK/SICK_trial.txt",
-        "test": "SICK/SICK_test_annotated.txt",
-    },
+    "SICKRelatedness": {"train": "SICK/SICK_train.txt", "dev": "SICK/SICK_trial.txt"}
+    | {"test": "SICK/SICK_test_annotated.txt"},
 }
-STS = (*YEARS, *FILES_OF_SPLITS)
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 OTHERS = ("SST5", "SICKEntailment")
 FINETUNE = ("STSBenchmark-finetune", "SICKRelatedness-finetune")
@@ -61,21 +50,17 @@ def bag_of_words(params, batch):
 def scored_pairs(data, name):
     """Set -> (first, second, gold) of every pair with a score, read by hand."""
     if name in YEARS:
-        return {one: list(read_yearly(data / f"downstream/STS/{name}-en-test", one)) for one in YEARS[name]}
+        folder, sets = data / f"downstream/STS/{name}-en-test", {}
+        for one in YEARS[name]:
+            texts, golds = ((folder / f"STS.{kind}.{one}.txt").read_text().splitlines() for kind in ("input", "gs"))
+            sets[one] = [(*text.split("\t"), float(gold)) for text, gold in zip(texts, golds, strict=True) if gold]
+        return sets
     columns, header = ((5, 6, 4), 0) if name == "STSBenchmark" else ((1, 2, 3), 1)
     sets = {}
     for split, file in FILES_OF_SPLITS[name].items():
         rows = [line.split("\t") for line in (data / "downstream" / file).read_text().splitlines()[header:]]
         sets[split] = [(row[columns[0]], row[columns[1]], float(row[columns[2]])) for row in rows]
     return sets
-
-
-def read_yearly(folder, set_name):
-    texts = (folder / f"STS.input.{set_name}.txt").read_text().splitlines()
-    golds = (folder / f"STS.gs.{set_name}.txt").read_text().splitlines()
-    for text, gold in zip(texts, golds, strict=True):
-        if gold:
-            yield *text.split("\t"), float(gold)
 
 
 def cosine(first, second):
@@ -101,70 +86,25 @@ def tiny(data, **changes):
     return {"task_path": str(data), "official": False, **changes}
 
 
-def published_params(mode, path):
-    if mode == "test":
-        chosen = {"nhid": 0, "optim": "adam", "batch_size": 64, "tenacity": 5, "epoch_size": 4}
-        params = {"task_path": path, "usepytorch": True, "kfold": 10}
-    else:
-        chosen = {"nhid": 0, "optim": "rmsprop", "batch_size": 128, "tenacity": 3, "epoch_size": 2}
-        params = {"task_path": path, "usepytorch": True, "kfold": 5}
-    params["classifier"] = chosen
-    return params
-
-
-def script(mode, path, tasks, **own):
-    """What such a script prints, by task."""
-
+def test_a_published_script_prints_the_accuracies_of_the_typed_interface(data):
     def prepare(params, samples):
         return
 
     def batcher(params, batch):
         if len(batch) >= 1 and len(batch[0]) >= 1 and isinstance(batch[0][0], bytes):
             batch = [[word.decode("utf-8") for word in tokens] for tokens in batch]
-        sentences = [" ".join(tokens) for tokens in batch]
         with torch.no_grad():
-            output = torch.from_numpy(encode(sentences))
-        return output.cpu()
+            return torch.from_numpy(encode([" ".join(tokens) for tokens in batch])).cpu()
 
-    params = {**published_params(mode, path), **own}
-    results = {}
-    for task in tasks:
-        se = senteval.engine.SE(params, batcher, prepare)
-        result = se.eval(task)
-        results[task] = result
-
-    printed = {}
-    for task in tasks:
-        if task in YEARS:
-            printed[task] = results[task]["all"]["spearman"]["all"] * 100
-        elif task in FILES_OF_SPLITS and mode == "dev":
-            printed[task] = results[task]["dev"]["spearman"][0] * 100
-        elif task in FILES_OF_SPLITS:
-            printed[task] = results[task]["test"]["spearman"].correlation * 100
-        else:
-            printed[task] = results[task]["devacc" if mode == "dev" else "acc"]
-    return printed
+    params = {"task_path": str(data), "usepytorch": True, "kfold": 5, "official": False}
+    params["classifier"] = {"nhid": 0, "optim": "rmsprop", "batch_size": 128, "tenacity": 3, "epoch_size": 2}
+    results = {task: senteval.engine.SE(params, batcher, prepare).eval(task) for task in TRANSFER}
+    settings = Settings(kfold=5, classifier=MODES["dev"].classifier, official=False)
+    for name, typed in evaluate(encode, TRANSFER, data, settings=settings).results.items():
+        assert (results[name]["devacc"], results[name]["acc"]) == (typed.dev_accuracy, typed.accuracy)
 
 
-@pytest.mark.parametrize("mode", ["test", "fasttest", "dev"])
-def test_a_published_script_prints_the_sts_scores_of_a_plain_loop(data, mode):
-    printed = script(mode, str(data), STS, official=False)
-    for name in STS:
-        one = "all" if name in YEARS else "dev" if mode == "dev" else "test"
-        assert printed[name] == pytest.approx(100 * by_hand(data, name)[one][1].statistic)
-
-
-@pytest.mark.parametrize("mode", ["fasttest", "dev"])
-def test_a_published_script_prints_the_accuracies_of_the_typed_interface(data, mode):
-    printed = script(mode, str(data), TRANSFER, official=False)
-    settings = Settings(kfold=MODES[mode].kfold, classifier=MODES[mode].classifier, official=False)
-    typed = evaluate(encode, TRANSFER, data, settings=settings).results
-    assert printed == {
-        name: result.dev_accuracy if mode == "dev" else result.accuracy for name, result in typed.items()
-    }
-
-
-@pytest.mark.parametrize("name", STS)
+@pytest.mark.parametrize("name", senteval.STS_TASKS)
 def test_sts_results_are_those_of_scipy_under_the_original_keys(data, name):
     result = senteval.engine.SE(tiny(data), bag_of_words).eval(name)
     expected, pairs = by_hand(data, name), scored_pairs(data, name)
@@ -189,9 +129,7 @@ def test_sts_results_are_those_of_scipy_under_the_original_keys(data, name):
         assert all(type(score) is float for score in result["all"][kind].values())
 
 
-@pytest.mark.parametrize(
-    ("name", "use_torch"), [("MR", True), ("MRPC", True), *((name, True) for name in OTHERS), ("TREC", False)]
-)
+@pytest.mark.parametrize(("name", "use_torch"), [("MRPC", True), ("SICKEntailment", True), ("TREC", False)])
 def test_transfer_results_are_those_of_the_typed_interface(data, name, use_torch):
     fast = MODES["dev"].classifier
     classifier = {key: value for key, value in vars(fast).items() if key != "max_epoch"}
@@ -199,7 +137,6 @@ def test_transfer_results_are_those_of_the_typed_interface(data, name, use_torch
     result = senteval.engine.SE(given, bag_of_words).eval(name)
     settings = Settings(kfold=3, seed=5, use_torch=use_torch, classifier=fast, official=False)
     assert result == evaluate(encode, [name], data, settings=settings).results[name].as_senteval()
-    assert set(result) == {"devacc", "acc", "ndev", "ntest"} | ({"f1"} if name == "MRPC" else set())
 
 
 @pytest.mark.parametrize("name", FINETUNE)
@@ -207,8 +144,7 @@ def test_finetune_results_are_those_of_the_typed_interface(data, name):
     result = senteval.engine.SE(tiny(data), bag_of_words).eval(name)
     typed = evaluate(encode, [name], data, settings=Settings(official=False)).results[name].as_senteval()
     assert set(result) == {"devspearman", "pearson", "spearman", "mse", "yhat", "ndev", "ntest"}
-    np.testing.assert_array_equal(result.pop("yhat"), typed.pop("yhat"))
-    assert result == typed
+    np.testing.assert_equal(dict(result), typed)
 
 
 def test_several_tasks_give_their_results_by_name_and_results_keeps_the_last(data):
@@ -219,16 +155,6 @@ def test_several_tasks_give_their_results_by_name_and_results_keeps_the_last(dat
     assert se.results is together
     assert list(together) == ["STS16", "STS13"]
     assert together["STS16"] == alone
-
-
-def test_global_random_numbers_go_on_as_if_nothing_was(data):
-    np.random.seed(3)
-    torch.manual_seed(3)
-    expected = np.random.rand(), torch.rand(1).item()
-    np.random.seed(3)
-    torch.manual_seed(3)
-    senteval.engine.SE(tiny(data, kfold=3), bag_of_words).eval(["SST2", "TREC", "STSBenchmark-finetune"])
-    assert (np.random.rand(), torch.rand(1).item()) == expected
 
 
 class Recorder:
@@ -248,17 +174,6 @@ class Recorder:
         return [given for kind, _, given in self.events if kind == "batch"]
 
 
-def test_prepare_hears_all_sentences_of_a_task_before_any_is_encoded(data):
-    recorder = Recorder()
-    senteval.engine.SE(tiny(data, batch_size=500), recorder.batcher, recorder.prepare).eval(["STS13", "TREC"])
-    kinds = [kind for kind, _, _ in recorder.events]
-    assert kinds == ["prepare", "batch", "prepare", "batch"]
-    pairs = [pair for rows in scored_pairs(data, "STS13").values() for pair in rows]
-    told = [" ".join(tokens) for tokens in recorder.events[0][2]]
-    assert sorted(told) == sorted(text for pair in pairs for text in pair[:2])
-    assert len(recorder.events[2][2]) == 2 * 20 * 6
-
-
 def test_every_distinct_sentence_of_a_task_is_encoded_once_in_batches_of_alike_lengths(data):
     recorder = Recorder()
     senteval.engine.SE(tiny(data, batch_size=7), recorder.batcher, recorder.prepare).eval("STS14")
@@ -269,13 +184,11 @@ def test_every_distinct_sentence_of_a_task_is_encoded_once_in_batches_of_alike_l
     assert all(len(longer) >= len(shorter) for longer, shorter in pairwise(encoded))
     told = {" ".join(tokens) for tokens in recorder.events[0][2]}
     assert len(encoded) == len(told)
-    assert set(encoded) == told
-
-
-def test_an_empty_sentence_is_an_empty_list(data):
+    written = {text for rows in scored_pairs(data, "STS14").values() for row in rows for text in row[:2]}
+    assert set(encoded) == told == written
     recorder = Recorder()
     senteval.engine.SE(tiny(data, kfold=3), recorder.batcher).eval("CR")
-    assert [tokens for batch in recorder.batches() for tokens in batch].count([]) == 1
+    assert [tokens for batch in recorder.batches() for tokens in batch].count([]) == 1  # an empty sentence
 
 
 def test_prepare_and_batcher_share_one_attribute_dict(data):
@@ -283,43 +196,26 @@ def test_prepare_and_batcher_share_one_attribute_dict(data):
 
     def prepare(params, samples):
         params.vocabulary = {word for tokens in samples for word in tokens}
-        seen.append(params)
+        seen.append((params, params.current_task))
 
     def batcher(params, batch):
         assert all(word in params.vocabulary for tokens in batch for word in tokens)
         assert params["vocabulary"] is params.vocabulary
-        assert (params.batch_size, params.own, params.classifier["nhid"]) == (128, "mine", 0)
-        seen.append(params)
+        assert (params.batch_size, params.own, params.never, params.classifier["nhid"]) == (128, "mine", None, 0)
+        seen.append((params, params["current_task"]))
         return bag_of_words(params, batch)
 
     given = tiny(data, own="mine")
     before = dict(given)
     se = senteval.engine.SE(given, batcher, prepare)
     se.eval(["STS16", "STS13"])
-    assert len(seen) == 4
-    assert all(params is se.params for params in seen)
+    assert [task for _, task in seen] == ["STS16", "STS16", "STS13", "STS13"]
+    assert all(params is se.params for params, _ in seen)
     assert given == before
-
-
-def test_the_name_of_the_task_is_there_for_prepare_and_batcher(data):
-    told = []
-
-    def prepare(params, samples):
-        told.append(params.current_task)
-
-    def batcher(params, batch):
-        told.append(params["current_task"])
-        return bag_of_words(params, batch)
-
-    senteval.engine.SE(tiny(data), batcher, prepare).eval(["STS16", "SST2"])
-    assert told == ["STS16", "STS16", "SST2", "SST2"]
-
-
-def test_an_attribute_that_nobody_set_is_none_and_one_can_be_deleted(data):
-    params = senteval.engine.SE(tiny(data, own=1), bag_of_words).params
-    assert params.never is None
-    del params.own
-    assert "own" not in params
+    del se.params.own
+    assert "own" not in se.params
+    se.params.classifier["nhid"] = 50  # defaults are not shared between runs
+    assert senteval.engine.SE(given, batcher).params.classifier == {"nhid": 0}
 
 
 def test_what_prepare_changes_counts_for_its_task(data):
@@ -352,29 +248,18 @@ def test_the_list_that_a_batcher_gets_is_its_own(data):
     assert result["all"]["spearman"]["all"] == pytest.approx(expected["all"][1].statistic)
 
 
-@pytest.mark.parametrize(
-    ("vectors", "dtype"),
-    [
+def test_vectors_of_any_kind_become_numpy_arrays_fit_for_arithmetic():
+    for vectors, dtype in (
         (torch.ones(2, 3, dtype=torch.bfloat16), np.float32),
-        (torch.ones(2, 3, dtype=torch.float16), np.float32),
         (torch.ones(2, 3, requires_grad=True), np.float32),
         (torch.ones(2, 3, dtype=torch.float64), np.float64),
         (np.ones((2, 3), np.float16), np.float32),
-        (np.ones((2, 3), np.float32), np.float32),
         (np.ones((2, 3)), np.float64),
         (np.ones((2, 3), np.uint8), np.float32),
-    ],
-)
-def test_vectors_of_any_kind_become_numpy_arrays_fit_for_arithmetic(vectors, dtype):
-    array = check_vectors(as_array(vectors), 2)
-    assert array.dtype == dtype
-    np.testing.assert_array_equal(array, np.ones((2, 3)))
-
-
-@pytest.mark.parametrize("kind", [torch.from_numpy, lambda array: torch.from_numpy(array).requires_grad_()])
-def test_tensors_give_the_scores_of_arrays(data, kind):
-    se = senteval.engine.SE(tiny(data), lambda params, batch: kind(bag_of_words(params, batch)))
-    assert se.eval("STS15") == senteval.engine.SE(tiny(data), bag_of_words).eval("STS15")
+    ):
+        array = check_vectors(as_array(vectors), 2)
+        assert array.dtype == dtype
+        np.testing.assert_array_equal(array, np.ones((2, 3)))
 
 
 def test_a_batcher_may_fill_one_buffer_again_and_again(data):
@@ -412,31 +297,22 @@ def refusal(params, batcher=bag_of_words, prepare=None, name=None):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"task_path": None}, "params['task_path'] is None; the path of the folder that contains downstream/"),
-        ({"seed": -1}, "params: seed is -1; an integer from 0 to 4294967295"),
-        ({"batch_size": 0}, "params['batch_size'] is 0; an integer of at least 1"),
-        ({"kfold": 1}, "params: kfold is 1; an integer of at least 2"),
-        ({"similarity": "cosine"}, "params['similarity'] is 'cosine'; a function"),
-        ({"classifier": 50}, "params['classifier'] is 50; a dict with 'nhid'"),
-        ({"classifier": {"optim": "adam"}}, "params['classifier'] is {'optim': 'adam'}; a dict with 'nhid'"),
-        ({"classifier": {"nhid": 0, "l2reg": 1}}, "unknown key 'l2reg'; choose from nhid, optim, batch_size"),
-        ({"classifier": {"nhid": 0, "dropout": 1}}, "params['classifier']: dropout is 1; a number from 0 to below"),
-        ({"classifier": {"nhid": 0, "optim": "adam,lr=x"}}, "['classifier']: optimiser 'adam,lr=x': 'lr=x' does not"),
-    ],
-)
-def test_unusable_params_are_refused_at_once_naming_key_value_and_what_is_allowed(data, changes, told):
-    assert told in refusal(tiny(data, **changes))
+UNUSABLE = [
+    ({"task_path": None}, "params['task_path'] is None; the path of the folder that contains downstream/"),
+    ({"seed": -1}, "params: seed is -1; an integer from 0 to 4294967295"),
+    ({"batch_size": 0}, "params['batch_size'] is 0; an integer of at least 1"),
+    ({"similarity": "cosine"}, "params['similarity'] is 'cosine'; a function"),
+    ({"classifier": 50}, "params['classifier'] is 50; a dict with 'nhid'"),
+    ({"classifier": {"optim": "adam"}}, "params['classifier'] is {'optim': 'adam'}; a dict with 'nhid'"),
+    ({"classifier": {"nhid": 0, "l2reg": 1}}, "unknown key 'l2reg'; choose from nhid, optim, batch_size"),
+    ({"classifier": {"nhid": 0, "dropout": 1}}, "params['classifier']: dropout is 1; a number from 0 to below"),
+]
 
 
-def test_params_without_task_path_or_of_another_type_are_refused():
-    assert "params['task_path'] is None" in refusal({})
+def test_unusable_arguments_are_refused_at_once_naming_key_value_and_what_is_allowed(data):
+    for changes, told in UNUSABLE:
+        assert told in refusal(tiny(data, **changes))
     assert "params is ['task_path']; a dict" in refusal(["task_path"])
-
-
-def test_a_batcher_or_prepare_that_cannot_be_called_is_refused(data):
     assert "batcher is None; a function is needed" in refusal(tiny(data), batcher=None)
     assert "prepare is 'no'; a function is needed" in refusal(tiny(data), prepare="no")
 
@@ -446,66 +322,40 @@ def test_only_the_path_is_needed_and_the_rest_means_what_the_typed_interface_doe
     for nothing in (None, {}):
         given = {"task_path": data, "classifier": nothing}
         assert settings_of(senteval.engine.SE(given, bag_of_words).params) == Settings()
-    published = senteval.engine.SE(published_params("test", data), bag_of_words).params
-    assert settings_of(published) == MODES["test"]
-    fast = settings_of(senteval.engine.SE(published_params("fasttest", data), bag_of_words).params)
-    assert (fast.kfold, fast.classifier) == (MODES["fasttest"].kfold, MODES["fasttest"].classifier)
+    chosen = {"nhid": 0, "optim": "adam", "batch_size": 64, "tenacity": 5, "epoch_size": 4}
+    params = {"task_path": data, "usepytorch": True, "kfold": 10, "classifier": chosen}
+    assert settings_of(senteval.engine.SE(params, bag_of_words).params) == MODES["test"]
 
 
-def test_a_set_of_defaults_is_not_shared_between_runs(data):
-    senteval.engine.SE(tiny(data), bag_of_words).params.classifier["nhid"] = 50
-    assert senteval.engine.SE(tiny(data), bag_of_words).params.classifier == {"nhid": 0}
-
-
-@pytest.mark.parametrize(
-    ("spoil", "found"),
-    [
-        (lambda vectors: vectors.tolist(), "a list"),
+def test_anything_but_a_row_of_numbers_a_sentence_is_told_as_the_batchers_fault(data):
+    for spoil, found in (
         (lambda vectors: None, "a NoneType"),
-        (lambda vectors: vectors[0], "an array of shape (8,)"),
         (lambda vectors: torch.from_numpy(vectors[:-1]), "an array of shape (4, 8)"),
         (lambda vectors: vectors[:, : 7 + (vectors[0, 0] > 0)], "an array of shape (5, "),
-        (lambda vectors: vectors.astype(object), "an array of object"),
         (lambda vectors: torch.from_numpy(vectors).to(torch.complex64), "an array of complex64"),
-    ],
-)
-def test_anything_but_a_row_of_numbers_a_sentence_is_told_as_the_batchers_fault(data, spoil, found):
-    message = refusal(tiny(data, batch_size=5), lambda params, batch: spoil(bag_of_words(params, batch)), name="STS14")
-    assert message.startswith(f"batcher returned {found}")
-    assert "of shape (5, " in message
+    ):
+        batcher = lambda params, batch, spoil=spoil: spoil(bag_of_words(params, batch))  # noqa: E731
+        message = refusal(tiny(data, batch_size=5), batcher, name="STS14")
+        assert message.startswith(f"batcher returned {found}") and "of shape (5, " in message
 
 
-def test_vectors_that_are_not_finite_or_zero_are_told_with_sentence_and_place(data):
-    for factor, fault in ((np.nan, "is not finite"), (0, "is all zeros")):
-
-        def spoil(params, batch, by=factor):
-            first = np.array([[by if "headlines" in tokens else 1.0] for tokens in batch])
-            return bag_of_words(params, batch) * first
-
-        message = refusal(tiny(data), spoil, name="STS13")
-        assert fault in message
-        assert str(Path("STS13-en-test", "STS.input.")) in message
-
-
-@pytest.mark.parametrize("value", [np.nan, "near", None])
-def test_a_similarity_that_is_no_number_is_told_with_the_place_of_the_pair(data, value):
-    message = refusal(tiny(data, similarity=lambda first, second: value), name="STSBenchmark")
-    assert "sts-train.csv:1: STSBenchmark train: params['similarity'] of this pair is " in message
-    assert "a finite number is needed" in message
+def test_a_similarity_that_is_not_a_number_is_told_with_the_place_of_the_pair(data):
+    for value in (np.nan, "near", None):
+        message = refusal(tiny(data, similarity=lambda first, second, value=value: value), name="STSBenchmark")
+        assert "sts-train.csv:1: STSBenchmark train: params['similarity'] of this pair is " in message
+        assert "a finite number is needed" in message
 
 
 def test_an_unknown_task_is_told_with_the_nearest_name_and_the_tasks_of_this_interface(data):
     message = refusal(tiny(data), name="sts12")
     assert "did you mean STS12" in message
-    assert all(name in message for name in (*STS, *TRANSFER, *OTHERS, *FINETUNE))
-    assert set(senteval.engine.SE(tiny(data), bag_of_words).list_tasks) == {*STS, *TRANSFER, *OTHERS, *FINETUNE}
-
-
-def test_files_have_the_official_sizes_unless_params_say_otherwise(data):
-    message = refusal({"task_path": str(data)}, name="STSBenchmark")
-    assert "sts-train.csv: 4 scored pairs found, but STSBenchmark train officially has 5749" in message
-    assert "official=False" in message
-    assert "MR officially has 5331" in refusal({"task_path": str(data)}, name="MR")
+    assert all(name in message for name in (*senteval.STS_TASKS, *TRANSFER, *OTHERS, *FINETUNE))
+    assert set(senteval.engine.SE(tiny(data), bag_of_words).list_tasks) == {
+        *senteval.STS_TASKS,
+        *TRANSFER,
+        *OTHERS,
+        *FINETUNE,
+    }
 
 
 def test_nothing_is_encoded_when_the_file_of_a_later_task_is_missing(data, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +11,9 @@ import pytest
 from scipy.stats import spearmanr
 from senteval import DataError, ScoredPairs, Settings
 from senteval.embeddings import Embeddings
-from senteval.geometry import (
-    GEOMETRY,
-    LoadedGeometry,
-    alignment,
-    cosine_bins,
-    mean_cosine,
-    read_sample,
-    uniformity,
-)
+from senteval.geometry import GEOMETRY, LoadedGeometry, alignment, cosine_bins, mean_cosine, read_sample, uniformity
 from senteval.lines import Line
-from senteval_tiny import hashed_embedding
+from senteval_tiny import FakeInside
 
 SETTINGS = Settings()
 
@@ -35,10 +28,6 @@ def squared_distance(one, other):
 
 def cosine(one, other):
     return sum(x * y for x, y in zip(unit(one), unit(other), strict=True))
-
-
-def naive_alignment(first, second):
-    return sum(map(squared_distance, first, second)) / len(first)
 
 
 def naive_uniformity(vectors):
@@ -64,29 +53,17 @@ def vectors(random):
     return random.standard_normal((12, 5)) + 0.7
 
 
-def test_alignment_is_the_mean_squared_distance_of_pairs(vectors):
+def naive_alignment(first, second):
+    return sum(map(squared_distance, first, second)) / len(first)
+
+
+def test_measures_are_those_of_double_loops(vectors):
     assert alignment(vectors[:6], vectors[6:]) == pytest.approx(naive_alignment(vectors[:6], vectors[6:]))
-
-
-def test_alignment_of_known_vectors():
-    first, second = np.array([[3.0, 0], [2, 2], [1, 0]]), np.array([[0.5, 0], [-1, 1], [-7, 0]])
-    assert alignment(first, second) == pytest.approx((0 + 2 + 4) / 3)
-
-
-def test_uniformity_is_the_log_mean_potential_of_all_pairs(vectors):
     assert uniformity(vectors) == pytest.approx(naive_uniformity(vectors))
     assert uniformity(np.array([[1.0, 0], [0, 5]])) == pytest.approx(-4)  # exp(-2 * 2)
-
-
-def test_mean_cosine_is_that_of_all_pairs_of_different_rows(vectors):
-    assert mean_cosine(vectors) == pytest.approx(naive_mean_cosine(vectors))
-    assert 0.1 < mean_cosine(vectors) < 0.9
+    assert 0.1 < mean_cosine(vectors) < 0.9 and mean_cosine(vectors) == pytest.approx(naive_mean_cosine(vectors))
     assert mean_cosine(np.array([[1.0, 0], [-2, 0]])) == pytest.approx(1)  # of -1
-    assert mean_cosine(np.eye(4)) == pytest.approx(0)
-
-
-def test_a_row_of_zeros_has_cosine_zero_with_all(vectors):
-    # As the embedding of a padding token has; of 13 * 12 ordered pairs only 12 * 11 have a cosine.
+    # A row of zeros, as the embedding of a padding token is, has cosine 0 with all: 12 * 11 of 13 * 12 pairs have one.
     expected = naive_mean_cosine(vectors) * (12 * 11) / (13 * 12)
     assert mean_cosine(np.r_[vectors, np.zeros((1, 5))]) == pytest.approx(expected)
 
@@ -177,24 +154,16 @@ def test_anisotropy_is_that_of_the_sample_where_there_is_one(loaded, random):
     assert sorted(asked) == sorted([*pairs.first, *pairs.second, "w1", "w2 and more", "s5"])
 
 
-class FakeInside:
-    """An encoder that can be asked for more; without empty_from frequent tokens, or more, its vectors are zeros."""
+class Inside(FakeInside):
+    """Also with embeddings of tokens; of the same sentences its vectors are zeros."""
 
-    def __init__(self, empty_from=1000):
-        self.tokens = np.random.default_rng(8).standard_normal((9, 3))
-        self.empty_from = empty_from
-        self.asked = []
+    tokens = np.random.default_rng(8).standard_normal((9, 3))
 
     def token_embeddings(self):
         return self.tokens
 
-    def encode_without_frequent(self, sentences, count, counted):
-        self.asked.append((sentences, count, counted))
-        return np.stack([self.vector(text, count) for text in sentences]) * (count < self.empty_from)
-
-    @staticmethod
-    def vector(text, count):
-        return hashed_embedding(f"{text} without {count}")
+    def vector(self, text, count):
+        return super().vector(text, count) * (count < self.empty_from)
 
 
 def score_with(inside, loaded, embed):
@@ -202,7 +171,7 @@ def score_with(inside, loaded, embed):
 
 
 def test_an_encoder_at_hand_is_asked_for_tokens_and_for_sentences_without_frequent_ones(loaded, embed):
-    inside = FakeInside()
+    inside = Inside()
     result = score_with(inside, loaded, embed)
     assert result.token_anisotropy == pytest.approx(naive_mean_cosine(inside.tokens))
     assert result.tokens == 9
@@ -210,26 +179,20 @@ def test_an_encoder_at_hand_is_asked_for_tokens_and_for_sentences_without_freque
     assert inside.asked == [(sentences_of(loaded), count, counted) for count in (1, 2, 5, 10, 20, 50, 100)]
     assert list(result.without_frequent) == [1, 2, 5, 10, 20, 50, 100]
     for count, found in result.without_frequent.items():
-        vectors = [FakeInside.vector(text, count) for text in counted]
+        vectors = [inside.vector(text, count) for text in counted]
         cosines = [cosine(vectors[row], vectors[row + 8]) for row in range(8)]
         assert found == pytest.approx(100 * spearmanr(cosines, GOLD)[0])
-
-
-def test_without_the_encoder_its_measures_are_absent(loaded, embed):
-    with_encoder, without = score_with(FakeInside(), loaded, embed), loaded.score(embed, SETTINGS)
+    without = loaded.score(embed, SETTINGS)  # the encoder
     only_by_encoder = {"token_anisotropy", "tokens", "without_frequent"}
-    assert set(with_encoder.as_dict()) - set(without.as_dict()) == only_by_encoder
-    assert replace(with_encoder, **dict.fromkeys(only_by_encoder)) == without
-
-
-def test_results_are_json_ready(loaded, embed):
-    found = json.loads(json.dumps(score_with(FakeInside(), loaded, embed).as_dict()))
+    assert set(result.as_dict()) - set(without.as_dict()) == only_by_encoder
+    assert replace(result, **dict.fromkeys(only_by_encoder)) == without
+    found = json.loads(json.dumps(result.as_dict()))
     assert found["positive_above"] == 4 and found["bins"][0]["pairs"] == 1
 
 
 def test_a_sentence_of_which_nothing_is_left_is_an_error(loaded, embed):
     with pytest.raises(DataError, match=r"sts.csv:1: Toy without 20 tokens.*'s0' is all zeros"):
-        score_with(FakeInside(empty_from=20), loaded, embed)
+        score_with(Inside(empty_from=20), loaded, embed)
 
 
 @pytest.fixture
@@ -239,42 +202,19 @@ def sample_file(tmp_path):
     return path
 
 
-def texts(lines):
-    return [" ".join(line.text.split()) for line in lines]
+def test_a_file_is_sampled_at_random_by_the_seed_without_repeated_and_empty_lines(sample_file):
+    def texts(size, seed):
+        lines = read_sample(sample_file, size, seed)
+        assert {line.path for line in lines} == {sample_file} and {line.number for line in lines} <= set(range(1, 44))
+        return [" ".join(line.text.split()) for line in lines]
 
-
-def test_a_small_file_is_taken_whole_without_repeated_and_empty_lines(sample_file):
-    assert sorted(texts(read_sample(sample_file, 40, seed=0))) == sorted(f"sentence {row}" for row in range(40))
-    assert len(read_sample(sample_file, 1000, seed=0)) == 40
-
-
-def test_a_large_file_is_sampled_at_random_by_the_seed(sample_file):
-    one, again, other = (texts(read_sample(sample_file, 15, seed)) for seed in (0, 0, 1))
-    assert len(set(one)) == len(one) == 15 and one == again and set(one) != set(other)
-    first = {f"sentence {row}" for row in range(15)}
-    assert set(one) != first and set(one) <= {f"sentence {row}" for row in range(40)}
-
-
-def test_each_line_of_the_file_is_as_likely(sample_file):
-    counts = dict.fromkeys((f"sentence {row}" for row in range(40)), 0)
-    for seed in range(200):
-        for text in texts(read_sample(sample_file, 10, seed)):
-            counts[text] += 1
+    every = {f"sentence {row}" for row in range(40)}
+    assert len(texts(1000, 0)) == 40 and set(texts(40, 0)) == every
+    one, again, other = (texts(15, seed) for seed in (0, 0, 1))
+    assert len(set(one)) == len(one) == 15 and one == again and set(one) != set(other) and set(one) <= every
+    counts = Counter(text for seed in range(200) for text in texts(10, seed))
     # 200 draws of a quarter: 50 times each on average, standard deviation 6.
-    assert all(25 < count < 75 for count in counts.values())
-
-
-def test_lines_keep_their_places(sample_file):
-    assert all(line.path == sample_file for line in read_sample(sample_file, 10, seed=0))
-    assert {line.number for line in read_sample(sample_file, 10, seed=0)} <= set(range(1, 44))
-
-
-@pytest.mark.parametrize("content", ["one sentence\n", "one sentence\n\none  sentence\n"])
-def test_a_file_with_one_sentence_is_no_sample(tmp_path, content):
-    path = tmp_path / "wiki.txt"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=r"wiki.txt: 1 distinct sentences found"):
-        read_sample(path, 10, seed=0)
+    assert len(counts) == 40 and all(25 < count < 75 for count in counts.values())
 
 
 @pytest.mark.parametrize(("split", "positive", "pairs"), [("test", 231, 1379), ("dev", 208, 1500)])

@@ -83,24 +83,20 @@ def with_row(name, row):
     return content_of(name, (first, "a")) + row + "\n" + form.row(first, "c") + "\n" + form.row(second, "d") + "\n"
 
 
-def test_every_label_of_a_format_has_its_number(write_file):
-    for name in LABELLED:
+@pytest.mark.parametrize("name", FORMATS)
+def test_examples_have_their_sides_lines_and_numbers_of_classes(read_rows, write_file, tmp_path, name):
+    examples = read_rows(name, "a", "b", "c")
+    assert examples.texts == (["a", "b", "c"], *([[OTHER] * 3] if name in PAIRS else []))
+    first = 1 + bool(FORMATS[name].head)
+    places = [(line.path, line.number) for line in examples.lines]
+    assert places == [(tmp_path / "data.file", number) for number in range(first, first + 3)]
+    if name in LABELLED:
         tokens = FORMATS[name].labels.split()
         rows = [(token, f"text {number}") for number, token in enumerate(tokens)]
         examples = FORMATS[name].read(write_file(content_of(name, *rows, *rows)))
         assert examples.labels.dtype == np.int64
-        assert examples.labels.tolist() == 2 * list(range(len(tokens))), name
+        assert examples.labels.tolist() == 2 * list(range(len(tokens)))
         assert examples.texts[0] == 2 * [f"text {number}" for number in range(len(tokens))]
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_examples_have_their_sides_and_lines(read_rows, tmp_path, name):
-    examples = read_rows(name, "a", "b", "c")
-    assert examples.texts == (["a", "b", "c"], *([[OTHER] * 3] if name in PAIRS else []))
-    first = 1 + bool(FORMATS[name].head)
-    assert [(line.path, line.number) for line in examples.lines] == [
-        (tmp_path / "data.file", number) for number in range(first, first + 3)
-    ]
 
 
 TEXTS = [
@@ -150,24 +146,13 @@ def test_latin_1_is_read_where_a_format_has_it_and_refused_elsewhere(read_rows, 
         assert "data.file:1: " in refusal(read_rows, name, "a", "b", "c", encoding="utf-16")
 
 
-@pytest.mark.parametrize(
-    ("name", "labels"),
-    [
-        ("SST2", ["2", "-1", "", "1.0"]),
-        ("SST5", ["5", "-1", "44", "x"]),
-        ("TREC", ["FOOD", "desc", ""]),
-        ("MRPC", ["3", "-1", ""]),
-        ("SICK", ["MAYBE", "neutral", ""]),
-    ],
-)
-def test_a_label_that_the_task_does_not_have_is_refused(write_file, name, labels):
-    form = FORMATS[name]
-    for label in labels:
-        message = refusal(form.read, write_file(with_row(name, form.row(label, "b"))))
-        place = f"data.file:{2 + bool(form.head)}: "
-        assert f"{place}label '{label}' found, one of {', '.join(form.labels.split())} expected" in message
-
-
+WRONG_LABELS = {
+    "SST2": ["2", "-1", "", "1.0"],
+    "SST5": ["5", "-1", "44", "x"],
+    "TREC": ["FOOD", "desc", ""],
+    "MRPC": ["3", "-1", ""],
+    "SICK": ["MAYBE", "neutral", ""],
+}
 WRONG_ROWS = [
     ("SST2", "a text without label", "expected 2 tab-separated columns but found 1"),
     ("SST2", "a\ttext\t1", "expected 2 tab-separated columns but found 3"),
@@ -190,6 +175,12 @@ def test_a_wrong_row_is_refused_with_its_line(write_file):
     for name, row, reason in WRONG_ROWS:
         message = refusal(FORMATS[name].read, write_file(with_row(name, row)))
         assert f"data.file:{2 + bool(FORMATS[name].head)}: {reason}" in message, (name, row)
+    for name, labels in WRONG_LABELS.items():
+        form = FORMATS[name]
+        for label in labels:
+            message = refusal(form.read, write_file(with_row(name, form.row(label, "b"))))
+            expected = f"label '{label}' found, one of {', '.join(form.labels.split())} expected"
+            assert f"data.file:{2 + bool(form.head)}: {expected}" in message
     message = refusal(read_sst_binary, write_file("a\t1\nb\t" + "x\u2028\r" * 500 + "\n"))
     assert "data.file:2: label " in message
     assert len(message.removeprefix(str(write_file("")))) < 300
@@ -225,13 +216,14 @@ def test_class_files(tmp_path):
     assert examples.texts == (["caf\u00e9", "caf\u00e9"],)  # an encoding per file
     for content in ("", "\n", "\n \n\t\n"):
         assert f"{positive}: no text found" in refusal(read_class_files, negative, write(positive, content))
-
-
-def test_empty_lines_of_the_published_class_files_remain(write_file):
-    examples = read_class_files(write_file("a\n\nb\n\n\n"))
-    (path,) = {line.path for line in examples.lines}
-    assert examples.without_blank_end({path: 4}).texts == (["a", "", "b", ""],)
-    assert examples.without_blank_end({path: 2}).texts == (["a", "", "b"],)  # a file with more texts is refused later
+    # Empty lines of the published files remain; a file with more texts is refused later.
+    examples = read_class_files(write(negative, "a\n\nb\n\n\n"))
+    assert examples.without_blank_end({negative: 4}).texts == (["a", "", "b", ""],)
+    assert examples.without_blank_end({negative: 2}).texts == (["a", "", "b"],)
+    write(negative, "one two three\nextraordinarily\n")
+    examples = read_class_files(negative, write(positive, "no way\n\n")).by_length()  # in words, not in letters
+    assert examples.texts[0] == ["", "extraordinarily", "no way", "one two three"]
+    assert examples.labels.tolist() == [1, 0, 1, 0]
 
 
 def test_cluster_labels_are_any_words_numbered_in_order_of_appearance(write_file):
@@ -267,20 +259,8 @@ def test_by_length_sorts_by_the_words_of_each_side_then_by_label_and_keeps_ties_
     found = examples.by_length()
     assert list(zip(*found.texts, found.labels.tolist(), found.lines, strict=True)) == expected
     assert expected != rows
-
-
-def test_length_is_counted_in_words_not_in_letters(tmp_path):
-    files = {0: write(tmp_path / "neg", "one two three\nextraordinarily\n"), 1: write(tmp_path / "pos", "no way\n\n")}
-    examples = read_class_files(*files.values()).by_length()
-    assert examples.texts[0] == ["", "extraordinarily", "no way", "one two three"]
-    assert examples.labels.tolist() == [1, 0, 1, 0]
-
-
-def test_take_keeps_texts_labels_and_lines_together(generator):
-    examples = random_examples(generator, 2, count=9)
-    rows = [7, 0, 7, 3]
-    taken = examples.take(rows)
-    assert taken.texts == tuple([side[row] for row in rows] for side in examples.texts)
-    assert taken.labels.tolist() == [examples.labels[row] for row in rows]
-    assert taken.lines == [examples.lines[row] for row in rows]
+    taken = examples.take([7, 0, 7, 3])
+    assert taken.texts == tuple([side[row] for row in (7, 0, 7, 3)] for side in examples.texts)
+    assert taken.labels.tolist() == [examples.labels[row] for row in (7, 0, 7, 3)]
+    assert taken.lines == [examples.lines[row] for row in (7, 0, 7, 3)]
     assert len(examples.take([])) == 0

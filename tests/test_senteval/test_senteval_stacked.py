@@ -1,6 +1,6 @@
 """Stacked fits against one plain classifier after another (senteval_oracle), in float64 so that both agree closely."""
 
-from itertools import chain, combinations
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def stopping_early(optimizer, nhid=0, dropout=0.0):
 
 @pytest.mark.parametrize(
     ("classes", "optimizer", "nhid", "dropout"),
-    [(2, "adam,lr=0.05", 0, 0.0), (6, "rmsprop", 0, 0.0), (6, "sgd,lr=0.5", 5, 0.0), (2, "rmsprop", 5, 0.3)],
+    [(2, "adam,lr=0.05", 0, 0.0), (6, "sgd,lr=0.5", 5, 0.0), (2, "rmsprop", 5, 0.3)],
 )
 def test_every_fit_is_that_of_a_plain_classifier(classes, optimizer, nhid, dropout):
     data = data_of(classes)
@@ -83,48 +83,30 @@ def test_every_optimizer_works_on_stacks_as_it_does_alone(three_classes, optimiz
     assert len({max(classifier.epochs for classifier in of_fold) for of_fold in plain}) > 1
 
 
-def test_each_fit_stops_when_it_would_alone(three_classes):
-    plain = assert_like_plain_ones(three_classes, cut([30] * 5), stopping_early("adam,lr=0.05"))
-    epochs = [[classifier.epochs for classifier in of_fold] for of_fold in plain]
-    assert len({max(of_fold) for of_fold in epochs}) > 2
-    assert any(len(set(of_fold)) > 1 for of_fold in epochs)
-
-
 def test_settings_left_out_are_those_of_the_published_classifier(three_classes):
     published = Classifier(0, "adam", batch_size=64, tenacity=5, epoch_size=4, max_epoch=200, dropout=0.0)
     assert Classifier() == published
     assert_like_plain_ones(three_classes, cut([30]), Classifier())
 
 
-@pytest.mark.parametrize(
-    ("epoch_size", "max_epoch", "epochs"),
-    [
-        (4, 10, 12),
-        (4, 8, 12),  # as published: after 8 epochs there is one more look
-        (1, 0, 1),
-    ],
-)
-def test_fits_that_never_stop_early_end_at_the_published_epoch(three_classes, epoch_size, max_epoch, epochs):
-    settings = Classifier(0, "adam,lr=0.05", 16, tenacity=100, epoch_size=epoch_size, max_epoch=max_epoch)
-    plain = assert_like_plain_ones(three_classes, cut([30] * 3), settings)
-    assert all(classifier.epochs == epochs for of_fold in plain for classifier in of_fold)
+def test_each_fit_stops_when_it_would_alone(three_classes):
+    for settings in (stopping_early("adam,lr=0.05"), Classifier(0, "adam,lr=0.05", 16, tenacity=0, epoch_size=2)):
+        plain = assert_like_plain_ones(three_classes, cut([30] * 5), settings)
+        epochs = [[classifier.epochs for classifier in of_fold] for of_fold in plain]
+        assert len({max(of_fold) for of_fold in epochs}) > 1 and any(len(set(of_fold)) > 1 for of_fold in epochs)
+    # As published: after 8 epochs there is one more look.
+    for epoch_size, max_epoch, last in ((4, 10, 12), (4, 8, 12), (1, 0, 1)):
+        settings = Classifier(0, "adam,lr=0.05", 16, tenacity=100, epoch_size=epoch_size, max_epoch=max_epoch)
+        plain = assert_like_plain_ones(three_classes, cut([30] * 3), settings)
+        assert all(classifier.epochs == last for of_fold in plain for classifier in of_fold)
 
 
-def test_without_tenacity_the_first_miss_ends_a_fit(three_classes):
-    settings = Classifier(0, "adam,lr=0.05", 16, tenacity=0, epoch_size=2)
-    plain = assert_like_plain_ones(three_classes, cut([30] * 4), settings)
-    assert len({classifier.epochs for of_fold in plain for classifier in of_fold}) > 1
-
-
-@pytest.mark.parametrize(("nhid", "left_over"), [(0, 1), (4, 15)])
-def test_a_last_batch_that_is_not_full_counts_what_it_has(three_classes, nhid, left_over):
-    dev = (COUNT - left_over) % 16
-    assert (COUNT - dev) % 16 == left_over
-    assert_like_plain_ones(three_classes, cut([dev, dev]), stopping_early("adam", nhid, dropout=0.3))
-
-
-def test_a_batch_may_be_larger_than_the_training_set(three_classes):
-    settings = Classifier(batch_size=1000, epoch_size=2, tenacity=2, optim="rmsprop")
+def test_a_last_batch_that_is_not_full_counts_what_it_has(three_classes):
+    for nhid, left_over in ((0, 1), (4, 15)):
+        dev = (COUNT - left_over) % 16
+        assert (COUNT - dev) % 16 == left_over
+        assert_like_plain_ones(three_classes, cut([dev, dev]), stopping_early("adam", nhid, dropout=0.3))
+    settings = Classifier(batch_size=1000, epoch_size=2, tenacity=2, optim="rmsprop")  # more than there are
     assert_like_plain_ones(three_classes, cut([30, 31]), settings)
 
 
@@ -171,17 +153,6 @@ def assert_same_accuracies_and_weights(fits, others):
             assert_allclose(weight, expected, rtol=0, atol=1e-10)
 
 
-def test_the_order_of_the_folds_does_not_matter(three_classes):
-    features, labels, classes = three_classes
-    folds, settings = cut([30, 23, 30, 30, 23]), stopping_early("rmsprop", nhid=5, dropout=0.3)
-    fits = fit_folds(features, labels, folds, classes, settings, SEED)
-    order = [3, 1, 4, 0, 2]
-    reordered = fit_folds(features, labels, [folds[index] for index in order], classes, settings, SEED)
-    assert_same_accuracies_and_weights(reordered, [fits[index] for index in order])
-    weights = [fit.weights[0] for fit in chain(*fits)]
-    assert not any(torch.equal(one, other) for one, other in combinations(weights, 2))
-
-
 def test_the_callers_random_numbers_go_on_and_have_no_part(three_classes):
     features, labels, classes = three_classes
     folds, settings = cut([30, 23]), stopping_early("adam", nhid=5, dropout=0.3)
@@ -196,13 +167,6 @@ def test_the_callers_random_numbers_go_on_and_have_no_part(three_classes):
         assert np.array_equal(drawn[0], np.random.rand(4)) and torch.equal(drawn[1], torch.rand(4))
     for one, other in zip(chain(*fits[0]), chain(*fits[1]), strict=True):
         assert all(map(torch.equal, one.weights, other.weights))
-
-
-def test_another_seed_gives_other_fits(three_classes):
-    features, labels, classes = three_classes
-    settings = stopping_early("adam")
-    one, other = (fit_folds(features, labels, cut([30]), classes, settings, seed)[0][0] for seed in (1, 2))
-    assert not torch.allclose(one.weights[0], other.weights[0], atol=1e-3)
 
 
 def test_fits_have_the_precision_of_the_features(three_classes):
