@@ -36,24 +36,6 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_one(model, tmp_path):
             call(max_len=8)
 
 
-def test_all_doors_take_the_options_whole(model, sentences, tmp_path):
-    options = {"max_length": 5, "truncate_dim": 8, "batch_size": 3, "without": [7]}
-    vectors = model.encode(sentences, **options)
-    assert np.abs(vectors - model.encode(sentences, truncate_dim=8)).max() > 0.01
-    unit = cut(vectors, 8)
-    found = dcpcse.similarity(model, sentences[0], sentences, **options)
-    np.testing.assert_allclose(found, unit @ unit[0], atol=1e-6)
-    index = dcpcse.SentenceIndex.build(model, sentences, tmp_path / "index", **options)
-    index = dcpcse.SentenceIndex.load(tmp_path / "index", model)
-    assert index.options == CosineOptions(max_length=5, truncate_dim=8, without=[7])
-    np.testing.assert_allclose(index.vectors(range(len(sentences))), unit, atol=1e-6)
-    np.testing.assert_allclose(
-        [hit.score for hit in index.search(sentences[0], 5)], np.sort(found)[::-1][:5], atol=1e-6
-    )
-    with pytest.raises(TypeError, match="normalize"):
-        dcpcse.similarity(model, "Rain", "Fog", normalize=True)
-
-
 def cut(vectors: np.ndarray, size: int) -> np.ndarray:
     """The first values of each vector, scaled to unit length, by a loop over Python floats."""
     rows = []
@@ -120,33 +102,44 @@ def test_a_wrong_size_is_refused(model, sentences):
     refused(message, dcpcse.SentenceIndex.build, model, sentences, vectors=vectors, truncate_dim=16)
 
 
-def test_similarities_and_indices_compare_the_first_values_only(model, sentences, tmp_path):
-    short = cut(model.encode(sentences), 8)
+OPTIONS = {"max_length": 5, "truncate_dim": 8, "without": [7]}
+
+
+@pytest.mark.parametrize("options", [{"truncate_dim": 8}, OPTIONS], ids=["size", "all"])
+def test_similarities_and_indices_take_the_options_whole(options, model, sentences, tmp_path):
+    short = cut(model.encode(sentences, **{**options, "truncate_dim": None}), 8)
     expected = short @ short[0]
-    found = dcpcse.similarity(model, sentences[0], sentences, truncate_dim=8)
+    found = dcpcse.similarity(model, sentences[0], sentences, batch_size=3, **options)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.abs(found - dcpcse.similarity(model, sentences[0], sentences)).max() > 0.01
     for folder in (None, tmp_path / "index"):
-        index = dcpcse.SentenceIndex.build(model, sentences[:9], folder, truncate_dim=8)
+        index = dcpcse.SentenceIndex.build(model, sentences[:9], folder, **options)
         index.add(sentences[9:])
-        assert (index.dimension, index.options) == (8, CosineOptions(truncate_dim=8))
+        assert (index.dimension, index.options) == (8, CosineOptions(**options))
         hits = index.search(sentences[0], 12)
         assert [hit.row for hit in hits] == np.argsort(-expected, kind="stable").tolist()
         np.testing.assert_allclose([hit.score for hit in hits], np.sort(expected)[::-1], atol=1e-6)
     index.save(tmp_path / "again")
     again = dcpcse.SentenceIndex.load(tmp_path / "again", model)
-    assert again.options == CosineOptions(truncate_dim=8)
+    assert again.options == CosineOptions(**options)
+    np.testing.assert_allclose(again.vectors(range(len(sentences))), short, atol=1e-6)
     assert again.search(sentences[0], 3) == index.search(sentences[0], 3)
     vectors = model.encode(sentences[:1])
     refused("vectors of size 32; those of the index have size 8", again.search_vectors, vectors)
     path = tmp_path / "again/dcpcse_index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
     refused("truncate_dim is 16, and dimension 8; build it again", dcpcse.SentenceIndex.load, tmp_path / "again")
+
+
+def test_the_class_of_the_tool_uses_the_size_everywhere(model, sentences):
     tool = dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=8)
+    short = cut(model.encode(sentences), 8)
     np.testing.assert_allclose(tool.encode(sentences, return_numpy=True), short, atol=1e-6)
-    np.testing.assert_allclose(tool.similarity(sentences[0], sentences), expected, atol=1e-6)
+    np.testing.assert_allclose(tool.similarity(sentences[0], sentences), short @ short[0], atol=1e-6)
     tool.build_index(sentences)
     assert tool.search(sentences[3], top_k=1)[0][0] == sentences[3]
+    with pytest.raises(TypeError, match="normalize"):
+        dcpcse.similarity(model, "Rain", "Fog", normalize=True)
 
 
 def test_an_encoder_of_other_code_must_take_the_size(model, sentences):

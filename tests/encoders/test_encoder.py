@@ -17,15 +17,7 @@ from dcpcse.encoders.encoder import set_dropout
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.prompt_support import PROMPTABLE
 from dcpcse.encoders.templates import Template
-from dcpcse.models import (
-    POOLERS,
-    DeepPrompt,
-    Encoder,
-    PromptShape,
-    SentenceEncoder,
-    TanhMLP,
-    plain_encoder,
-)
+from dcpcse.models import POOLERS, DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
 
 LENGTH = 4
 BERTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")

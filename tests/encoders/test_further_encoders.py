@@ -149,6 +149,11 @@ def test_hidden_states_with_prompts_are_those_of_layers_written_out_here(tiny, k
     torch.testing.assert_close(single[real], expected[real].float(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found[real], expected[real], **TOLERANCE)
     assert (without - expected)[real].abs().max() > 0.1
+    condition = torch.randn(len(ids), model.config.hidden_size).double()  # takes the place of the first input
+    with torch.no_grad():
+        plain, changed = (encoder(ids, mask, all_layers=True, condition=given)[0] for given in (None, condition))
+    assert torch.equal(changed[:, 0], condition)
+    assert torch.equal(changed[:, 1:], plain[:, 1:])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,17 +172,6 @@ def test_vectors_are_the_hidden_states_from_which_each_layer_computes_keys_and_v
         expected = by_hand(kind, model, ids, mask, encoder.positions.ids(ids, LENGTH), prefix)
         found = encoder(ids, mask)[-1]
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()].float(), atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_condition_takes_the_place_of_the_first_input_of_the_first_layer(tiny, kind):
-    encoder = Encoder(load_backbone(tiny(kind)).model).eval()
-    ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
-    condition = torch.randn(len(ids), encoder.backbone.config.hidden_size)
-    with torch.no_grad():
-        plain, changed = (encoder(ids, mask, all_layers=True, **how)[0] for how in ({}, {"condition": condition}))
-    assert torch.equal(changed[:, 0], condition)
-    assert torch.equal(changed[:, 1:], plain[:, 1:])
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,7 @@ def encoder(request, tiny, sentences):
 def passed(encoder, batch, half=True, whole=True, **options):
     """The first hidden state of each text, and the gradient of the prompts."""
     torch.manual_seed(1)
-    with (
-        in_half_precision(encoder, HALF if half else None, whole=whole),
-        torch.autocast("cpu", HALF, enabled=half),
-    ):
+    with in_half_precision(encoder, HALF if half else None, whole=whole), torch.autocast("cpu", HALF, enabled=half):
         states = encoder(*batch, **options)[-1][:, 0]
     encoder.zero_grad()
     (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum().backward()

@@ -114,26 +114,25 @@ def test_repositories_without_a_model_or_with_files_outside_of_it_are_refused(se
         assert server.downloads() == {"dcpcse.json"}
 
 
-def test_every_command_takes_an_id_and_reads_it_as_the_folder(server, saved, sentences, caplog):
+def test_every_command_takes_an_id_and_reads_it_as_the_folder_or_a_plain_encoder(
+    server, saved, tiny, sentences, caplog
+):
+    caplog.set_level(logging.INFO, "dcpcse")
     folder, model = saved("promptbert, deep")
     server.put(ID, folder)
-    with caplog.at_level(logging.INFO, "dcpcse"):
-        found = load_model(ID, EncoderArguments(device="cpu"))
+    found = load_model(ID, EncoderArguments(device="cpu"))
     assert np.array_equal(found.encode(sentences), model.encode(sentences))
     assert "as trained" in caplog.text
     assert is_trained(ID, EncoderArguments())
     refused(f"{ID} is an output folder", load_model, ID, EncoderArguments(top_k=3))
-
-
-def test_a_plain_encoder_is_loaded_by_its_id_and_without_a_network_this_is_logged(server, tiny, caplog):
-    server.put("someone/plain", Path(tiny("bert")))
-    assert load_model("someone/plain", EncoderArguments(pooler_type="avg", device="cpu")).method is None
-    assert not is_trained("someone/plain", EncoderArguments())
-    AutoConfig.from_pretrained("someone/plain")
+    plain = "someone/plain"
+    server.put(plain, Path(tiny("bert")))
+    assert load_model(plain, EncoderArguments(pooler_type="avg", device="cpu")).method is None
+    assert not is_trained(plain, EncoderArguments())
+    AutoConfig.from_pretrained(plain)
     server.failing = True
-    with caplog.at_level(logging.INFO, "dcpcse"):
-        assert hub.resolve_model_folder("someone/plain", LoadOptions()) == ("someone/plain", LoadOptions())
-    assert "using the encoder someone/plain from its cache" in caplog.text
+    assert hub.resolve_model_folder(plain, LoadOptions()) == (plain, LoadOptions())
+    assert f"using the encoder {plain} from its cache" in caplog.text
 
 
 def test_a_local_path_is_never_looked_up(server, saved, tmp_path, monkeypatch):
