@@ -82,6 +82,20 @@ def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
     return model.requires_grad_(False).eval()
 
 
+def trained_model(folder: str, seed: int = 1, **options) -> SentenceEncoder:
+    """A model of `build_method` on an encoder, as training leaves it: every trained number matters."""
+    options = with_encoder(options, folder)
+    backbone = load_backbone(folder, lm_head="checkpoint" if options.get("org_mlp") else None)
+    torch.manual_seed(seed)
+    model = build_method(backbone, model_arguments(**options), columns_of(options["method"])).model
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # prompts have few rows
+                parameter.add_(torch.randn_like(parameter) * (0.5 if parameter.shape[0] < 5 else 0.05))
+    stir_adapter(model)
+    return model.eval()
+
+
 def stir_adapter(model: SentenceEncoder) -> None:
     """Give the matrices B of a LoRA adapter values that matter; they begin with zeros, and A has no gradient then."""
     with torch.no_grad():

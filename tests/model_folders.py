@@ -1,9 +1,20 @@
 """Model folders made wrong on purpose, or as earlier versions wrote them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from dcpcse.encoders.storage.manifest import record_digest
+from dcpcse.utils.errors import UserError
+
+
+def refused(message: str, call: Callable, *args, **options) -> None:
+    """Call a function, which must raise a UserError of one line that matches a pattern."""
+    with pytest.raises(UserError, match=message) as refusal:
+        call(*args, **options)
+    assert "\n" not in str(refusal.value)
 
 
 def edit_record(folder: Path, **changes) -> None:

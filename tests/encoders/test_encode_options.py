@@ -7,13 +7,12 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 from method_models import model_of
-from model_folders import edit_record
+from model_folders import edit_record, refused
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encode_options import CosineOptions, EncodeKeywords, EncodeOptions
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
-from dcpcse.utils.errors import UserError
 
 
 def test_the_keywords_are_the_options():
@@ -37,24 +36,6 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_one(model, tmp_path):
             call(max_len=8)
 
 
-def test_all_doors_take_the_options_whole(model, sentences, tmp_path):
-    options = {"max_length": 5, "truncate_dim": 8, "batch_size": 3, "without": [7]}
-    vectors = model.encode(sentences, **options)
-    assert np.abs(vectors - model.encode(sentences, truncate_dim=8)).max() > 0.01
-    unit = cut(vectors, 8)
-    found = dcpcse.similarity(model, sentences[0], sentences, **options)
-    np.testing.assert_allclose(found, unit @ unit[0], atol=1e-6)
-    index = dcpcse.SentenceIndex.build(model, sentences, tmp_path / "index", **options)
-    index = dcpcse.SentenceIndex.load(tmp_path / "index", model)
-    assert index.options == CosineOptions(max_length=5, truncate_dim=8, without=[7])
-    np.testing.assert_allclose(index.vectors(range(len(sentences))), unit, atol=1e-6)
-    np.testing.assert_allclose(
-        [hit.score for hit in index.search(sentences[0], 5)], np.sort(found)[::-1][:5], atol=1e-6
-    )
-    with pytest.raises(TypeError, match="normalize"):
-        dcpcse.similarity(model, "Rain", "Fog", normalize=True)
-
-
 def cut(vectors: np.ndarray, size: int) -> np.ndarray:
     """The first values of each vector, scaled to unit length, by a loop over Python floats."""
     rows = []
@@ -67,10 +48,6 @@ def cut(vectors: np.ndarray, size: int) -> np.ndarray:
 @pytest.fixture
 def model(tiny) -> SentenceEncoder:
     return plain_encoder(load_backbone(tiny("bert")), "avg")
-
-
-def warnings_of(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_encode_gives_the_first_values_scaled_afterwards(model, sentences):
@@ -97,67 +74,72 @@ def test_vectors_of_zeros_stay_zero():
 
 
 def test_a_size_that_was_not_trained_is_reported_once(model, sentences, caplog):
-    for _ in range(3):
-        for size in (8, 32, 5):
-            model.encode(sentences[:1], truncate_dim=size)
-    assert warnings_of(caplog) == [
-        f"truncate_dim {size}: the model was not trained for shortened embeddings, which may be much worse"
-        for size in (8, 5)
-    ]
-    caplog.clear()
-    trained = plain_encoder(load_backbone(model.source.name_or_path), "avg")
-    trained.arguments = {"matryoshka_dims": [32, 16, 8]}
-    assert (trained.matryoshka_dims, model.matryoshka_dims) == ((32, 16, 8), ())
-    for size in (8, 16, 5, 5, 32):
-        trained.encode(sentences[:1], truncate_dim=size)
-    assert warnings_of(caplog) == [
-        "truncate_dim 5: the model was trained for embeddings of 32, 16, 8 values; other sizes may be worse"
-    ]
+    for size in (8, 32, 5) * 2:
+        model.encode(sentences[:1], truncate_dim=size)
+    model.arguments = {"matryoshka_dims": [32, 16, 8]}
+    assert model.matryoshka_dims == (32, 16, 8)
+    for size in (8, 16, 6, 6, 32):
+        model.encode(sentences[:1], truncate_dim=size)
+    untrained = "the model was not trained for shortened embeddings, which may be much worse"
+    trained = "the model was trained for embeddings of 32, 16, 8 values; other sizes may be worse"
+    expected = [f"truncate_dim 8: {untrained}", f"truncate_dim 5: {untrained}", f"truncate_dim 6: {trained}"]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == expected
 
 
-@pytest.mark.parametrize("size", [0, -1, 33, 8.0, "8", True])
-def test_a_wrong_size_is_refused(size, model):
+def test_a_wrong_size_is_refused(model, sentences):
     for call in (
-        lambda: model.encode(["Rain fell."], truncate_dim=size),
-        lambda: dcpcse.similarity(model, "Rain", "Fog", truncate_dim=size),
-        lambda: dcpcse.SentenceIndex.build(model, ["Rain", "Fog"], truncate_dim=size),
-        lambda: dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=size),
+        lambda **options: model.encode(["Rain fell."], **options),
+        lambda **options: dcpcse.similarity(model, "Rain", "Fog", **options),
+        lambda **options: dcpcse.SentenceIndex.build(model, ["Rain", "Fog"], **options),
+        lambda **options: dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", **options),
     ):
-        with pytest.raises(UserError, match=r"^truncate_dim=.*: must be "):
-            call()
+        for size in (0, -1, 33, 8.0, "8", True):
+            refused("^truncate_dim=.*: must be ", call, truncate_dim=size)
+    vectors = model.encode(sentences, truncate_dim=8)
+    index = dcpcse.SentenceIndex.build(model, sentences, vectors=vectors, truncate_dim=8)
+    assert index.search(sentences[4], 1)[0].row == 4
+    message = "truncate_dim 16: the given vectors have 8 values"
+    refused(message, dcpcse.SentenceIndex.build, model, sentences, vectors=vectors, truncate_dim=16)
 
 
-def test_similarities_and_an_index_compare_the_first_values_only(model, sentences, tmp_path):
-    short = cut(model.encode(sentences), 8)
+OPTIONS = {"max_length": 5, "truncate_dim": 8, "without": [7]}
+
+
+@pytest.mark.parametrize("options", [{"truncate_dim": 8}, OPTIONS], ids=["size", "all"])
+def test_similarities_and_indices_take_the_options_whole(options, model, sentences, tmp_path):
+    short = cut(model.encode(sentences, **{**options, "truncate_dim": None}), 8)
     expected = short @ short[0]
-    found = dcpcse.similarity(model, sentences[0], sentences, truncate_dim=8)
+    found = dcpcse.similarity(model, sentences[0], sentences, batch_size=3, **options)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.abs(found - dcpcse.similarity(model, sentences[0], sentences)).max() > 0.01
     for folder in (None, tmp_path / "index"):
-        index = dcpcse.SentenceIndex.build(model, sentences[:9], folder, truncate_dim=8)
+        index = dcpcse.SentenceIndex.build(model, sentences[:9], folder, **options)
         index.add(sentences[9:])
-        assert (index.dimension, index.options) == (8, CosineOptions(truncate_dim=8))
+        assert (index.dimension, index.options) == (8, CosineOptions(**options))
         hits = index.search(sentences[0], 12)
         assert [hit.row for hit in hits] == np.argsort(-expected, kind="stable").tolist()
         np.testing.assert_allclose([hit.score for hit in hits], np.sort(expected)[::-1], atol=1e-6)
     index.save(tmp_path / "again")
     again = dcpcse.SentenceIndex.load(tmp_path / "again", model)
-    assert again.options == CosineOptions(truncate_dim=8)
+    assert again.options == CosineOptions(**options)
+    np.testing.assert_allclose(again.vectors(range(len(sentences))), short, atol=1e-6)
     assert again.search(sentences[0], 3) == index.search(sentences[0], 3)
-    with pytest.raises(UserError, match="vectors of size 32; those of the index have size 8"):
-        again.search_vectors(model.encode(sentences[:1]))
+    vectors = model.encode(sentences[:1])
+    refused("vectors of size 32; those of the index have size 8", again.search_vectors, vectors)
     path = tmp_path / "again/dcpcse_index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
-    with pytest.raises(UserError, match="truncate_dim is 16, and dimension 8; build it again"):
-        dcpcse.SentenceIndex.load(tmp_path / "again")
+    refused("truncate_dim is 16, and dimension 8; build it again", dcpcse.SentenceIndex.load, tmp_path / "again")
 
 
-def test_given_vectors_have_the_size(model, sentences):
-    vectors = model.encode(sentences, truncate_dim=8)
-    index = dcpcse.SentenceIndex.build(model, sentences, vectors=vectors, truncate_dim=8)
-    assert index.search(sentences[4], 1)[0].row == 4
-    with pytest.raises(UserError, match="truncate_dim 16: the given vectors have 8 values"):
-        dcpcse.SentenceIndex.build(model, sentences, vectors=vectors, truncate_dim=16)
+def test_the_class_of_the_tool_uses_the_size_everywhere(model, sentences):
+    tool = dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=8)
+    short = cut(model.encode(sentences), 8)
+    np.testing.assert_allclose(tool.encode(sentences, return_numpy=True), short, atol=1e-6)
+    np.testing.assert_allclose(tool.similarity(sentences[0], sentences), short @ short[0], atol=1e-6)
+    tool.build_index(sentences)
+    assert tool.search(sentences[3], top_k=1)[0][0] == sentences[3]
+    with pytest.raises(TypeError, match="normalize"):
+        dcpcse.similarity(model, "Rain", "Fog", normalize=True)
 
 
 def test_an_encoder_of_other_code_must_take_the_size(model, sentences):
@@ -169,15 +151,6 @@ def test_an_encoder_of_other_code_must_take_the_size(model, sentences):
     np.testing.assert_array_equal(dcpcse.similarity(taking, sentences[0], sentences, truncate_dim=8), expected)
 
 
-def test_the_class_of_the_tool_uses_the_size_everywhere(model, sentences):
-    tool = dcpcse.SimCSE(model.source.name_or_path, "cpu", pooler="avg", truncate_dim=8)
-    short = cut(model.encode(sentences), 8)
-    np.testing.assert_allclose(tool.encode(sentences, return_numpy=True), short, atol=1e-6)
-    np.testing.assert_allclose(tool.similarity(sentences[0], sentences), short @ short[0], atol=1e-6)
-    tool.build_index(sentences)
-    assert tool.search(sentences[3], top_k=1)[0][0] == sentences[3]
-
-
 def test_a_folder_says_what_it_was_trained_for(tiny, tmp_path):
     model_of("simcse", tiny).save(tmp_path)
     for sizes in ([32, 8], None):
@@ -185,5 +158,4 @@ def test_a_folder_says_what_it_was_trained_for(tiny, tmp_path):
         assert dcpcse.load(tmp_path, device="cpu").matryoshka_dims == tuple(sizes or ())
     for wrong in ([8, 32], [32, 32], "32", [32.0], [0], [True], {"32": 8}):
         edit_record(tmp_path, arguments={"matryoshka_dims": wrong})
-        with pytest.raises(UserError, match=r"matryoshka_dims is .*; expected whole numbers, largest first"):
-            dcpcse.load(tmp_path, device="cpu")
+        refused("matryoshka_dims is .*; expected whole numbers, largest first", dcpcse.load, tmp_path, device="cpu")

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from method_models import Collator
+from model_folders import refused
 from test_encoder import LENGTH, batch, prompted
 from torch import nn
 from transformers import AlbertConfig, AlbertModel, AutoModel, FNetConfig, FNetModel
@@ -12,9 +13,8 @@ from transformers import AlbertConfig, AlbertModel, AutoModel, FNetConfig, FNetM
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, VectorPrompt, plain_encoder
+from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, VectorPrompt
 from dcpcse.training.step import TrainingStep
-from dcpcse.utils.errors import UserError
 
 
 class DistilBert:
@@ -47,23 +47,19 @@ class MPNet:
     @staticmethod
     def after(layer, attended, hidden):
         hidden = layer.attention.LayerNorm(layer.attention.attn.o(attended) + hidden)
-        return layer.output.LayerNorm(
-            layer.output.dense(nn.functional.gelu(layer.intermediate.dense(hidden))) + hidden
-        )
+        inner = nn.functional.gelu(layer.intermediate.dense(hidden))
+        return layer.output.LayerNorm(layer.output.dense(inner) + hidden)
 
 
 class DebertaV2:
     layers = staticmethod(lambda model: model.encoder.layer)
-    inner = staticmethod(
-        lambda layer: [getattr(layer.attention.self, f"{name}_proj") for name in ("query", "key", "value")]
-    )
+    inner = staticmethod(lambda layer: [getattr(layer.attention.self, f"{n}_proj") for n in ("query", "key", "value")])
 
     @staticmethod
     def after(layer, attended, hidden):
         hidden = layer.attention.output.LayerNorm(layer.attention.output.dense(attended) + hidden)
-        return layer.output.LayerNorm(
-            layer.output.dense(nn.functional.gelu(layer.intermediate.dense(hidden))) + hidden
-        )
+        inner = nn.functional.gelu(layer.intermediate.dense(hidden))
+        return layer.output.LayerNorm(layer.output.dense(inner) + hidden)
 
 
 BY_HAND = {"distilbert": DistilBert, "albert": Albert, "mpnet": MPNet, "deberta-v2": DebertaV2}
@@ -136,32 +132,28 @@ def tables(encoder: Encoder) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     return {layer: (cut[layer, 0], cut[layer, 1]) for layer in range(3)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_layers_written_out_here_are_those_of_transformers(tiny, kind):
-    """Without prompts: what follows would mean nothing otherwise."""
-    model, (ids, mask) = double(tiny(kind)), batch(pad=load_backbone(tiny(kind)).model.config.pad_token_id)
-    with torch.no_grad():
-        expected = model(ids, attention_mask=mask).last_hidden_state
-        positions = Encoder(load_backbone(tiny(kind)).model).positions.ids(ids, 0)
-        found = by_hand(kind, model, ids, mask, positions, {})
-    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], **TOLERANCE)
-
-
 @pytest.mark.parametrize("offset", [0, LENGTH])
 @pytest.mark.parametrize("kind", KINDS)
 def test_hidden_states_with_prompts_are_those_of_layers_written_out_here(tiny, kind, offset):
-    encoder = prompted(tiny(kind), offset)
+    """Without prompts, the layers written out here are those of transformers."""
+    encoder, model = prompted(tiny(kind), offset), double(tiny(kind))
     ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
     with torch.no_grad():
-        positions = encoder.positions.ids(ids, offset)
-        expected = by_hand(kind, double(tiny(kind)), ids, mask, positions, tables(encoder))
-        without = by_hand(kind, double(tiny(kind)), ids, mask, positions, {})
+        theirs = model(ids, attention_mask=mask).last_hidden_state
+        without = by_hand(kind, model, ids, mask, encoder.positions.ids(ids, 0), {})
+        expected = by_hand(kind, model, ids, mask, encoder.positions.ids(ids, offset), tables(encoder))
         single = encoder(ids, mask)[-1]
         found = encoder.double()(ids, mask)[-1]
     real = mask.bool()
+    torch.testing.assert_close(without[real], theirs[real], **TOLERANCE)
     torch.testing.assert_close(single[real], expected[real].float(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found[real], expected[real], **TOLERANCE)
     assert (without - expected)[real].abs().max() > 0.1
+    condition = torch.randn(len(ids), model.config.hidden_size).double()  # takes the place of the first input
+    with torch.no_grad():
+        plain, changed = (encoder(ids, mask, all_layers=True, condition=given)[0] for given in (None, condition))
+    assert torch.equal(changed[:, 0], condition)
+    assert torch.equal(changed[:, 1:], plain[:, 1:])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,19 +174,9 @@ def test_vectors_are_the_hidden_states_from_which_each_layer_computes_keys_and_v
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()].float(), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_condition_takes_the_place_of_the_first_input_of_the_first_layer(tiny, kind):
-    encoder = Encoder(load_backbone(tiny(kind)).model).eval()
-    ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
-    condition = torch.randn(len(ids), encoder.backbone.config.hidden_size)
-    with torch.no_grad():
-        plain, changed = (encoder(ids, mask, all_layers=True, **how)[0] for how in ({}, {"condition": condition}))
-    assert torch.equal(changed[:, 0], condition)
-    assert torch.equal(changed[:, 1:], plain[:, 1:])
-
-
-@pytest.mark.parametrize("tuning", ["deep", "lora", "full"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "tuning"), [*((kind, "deep") for kind in KINDS), ("mpnet", "lora"), ("albert", "full")]
+)
 def test_a_step_with_masked_words_trains_what_it_should_and_the_folder_gives_the_same_vectors(
     tiny, sentences, tmp_path, kind, tuning
 ):
@@ -247,37 +229,18 @@ def test_deberta_with_the_settings_of_published_ones_is_that_of_transformers_als
             assert apart < 1e-7 if one is plain else apart > 0.1
 
 
-def test_the_pooler_of_albert_is_that_of_transformers(tiny, sentences):
-    folder = tiny("albert", masked_lm=False)
-    model, backbone = AutoModel.from_pretrained(folder).eval(), load_backbone(folder)
-    texts = backbone.tokenizer(sentences, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        expected = model(**texts).pooler_output
-    found = torch.tensor(plain_encoder(backbone, "cls").encode(sentences))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 # What cannot take prompts
 
 
-def refusal(model: nn.Module) -> str:
-    with pytest.raises(UserError) as refused:
-        Encoder(model, DeepPrompt(PromptShape.fit(model.config, LENGTH)))
-    return str(refused.value)
-
-
-SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32}
-
-
-def test_the_refusal_says_what_was_found():
-    found = "fnet encoders cannot take deep prompts: their configuration has no attention heads"
-    assert found in refusal(FNetModel(FNetConfig(**SIZES)))
-    config = AlbertConfig(**SIZES, num_attention_heads=4, embedding_size=16, inner_group_num=2)
-    found = "albert encoders cannot take deep prompts: its 2 layers compute attention 4 times through transformers'"
-    assert found in refusal(AlbertModel(config))
-
-
-def test_a_layer_whose_prompt_does_not_arrive_is_named(tiny):
-    model = load_backbone(tiny("distilbert")).model
-    model.transformer.layer[1].attention.out_lin.weight.data.zero_()
-    assert "distilbert encoders cannot take deep prompts: the prompts of layers [1] do not reach" in refusal(model)
+def test_the_refusal_says_why_prompts_cannot_be_used(tiny):
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32}
+    albert = AlbertConfig(**sizes, num_attention_heads=4, embedding_size=16, inner_group_num=2)
+    silent = load_backbone(tiny("distilbert")).model
+    silent.transformer.layer[1].attention.out_lin.weight.data.zero_()
+    for model, reason in (
+        (FNetModel(FNetConfig(**sizes)), "their configuration has no attention heads"),
+        (AlbertModel(albert), "its 2 layers compute attention 4 times through transformers'"),
+        (silent, r"the prompts of layers \[1\] do not reach"),
+    ):
+        message = f"{model.config.model_type} encoders cannot take deep prompts: {reason}"
+        refused(message, lambda model=model: Encoder(model, DeepPrompt(PromptShape.fit(model.config, LENGTH))))

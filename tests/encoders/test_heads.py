@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from model_folders import refused
 from transformers import AutoModelForMaskedLM
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.heads import JointBatchNorm, MLMTransform, build_head, head_record
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.utils.errors import UserError
 
 
 def transform_of(folder: str, kind: str, hidden: torch.Tensor) -> torch.Tensor:
@@ -26,23 +26,20 @@ def test_it_is_the_heads_own_transform_and_trains_apart(kind, tiny):
     hidden = torch.randn(5, 32)
     torch.testing.assert_close(head(hidden), transform_of(tiny(kind), kind, hidden))
     assert all(parameter.requires_grad for parameter in head.parameters())
+    again = build_head({**head_record(head), "at_inference": True}, 32)
+    again.load_state_dict(head.state_dict())
+    assert torch.equal(head(hidden), again(hidden))
     shared = {id(parameter) for parameter in backbone.lm_head.parameters()}
     assert not shared & {id(parameter) for parameter in head.parameters()}
 
 
-def test_a_head_is_built_again_from_its_record(tiny):
-    head = MLMTransform.of(load_backbone(tiny("bert"), lm_head="checkpoint").lm_head)
-    again = build_head({**head_record(head), "at_inference": True}, 32)
-    again.load_state_dict(head.state_dict())
-    hidden = torch.randn(3, 32)
-    assert torch.equal(head(hidden), again(hidden))
-
-
 @pytest.mark.usefixtures("on_command_line")
-@pytest.mark.parametrize("kind", ["electra", "modernbert"])
-def test_heads_that_are_built_otherwise_are_refused(kind, tiny):
-    with pytest.raises(UserError, match="--org_mlp: the masked-LM head of"):
-        MLMTransform.of(load_backbone(tiny(kind), lm_head="checkpoint").lm_head)
+def test_heads_that_are_built_otherwise_or_missing_are_refused(tiny):
+    for kind in ("electra", "modernbert"):
+        lm_head = load_backbone(tiny(kind), lm_head="checkpoint").lm_head
+        refused("--org_mlp: the masked-LM head of", MLMTransform.of, lm_head)
+    bare = tiny("bert", masked_lm=False)
+    refused("--org_mlp.*--lm_head PATH.*--lm_head new", load_backbone, bare, lm_head="checkpoint")
 
 
 def test_org_mlp_stands_before_the_subtraction_and_the_mlp_after_it(tiny):
@@ -59,12 +56,6 @@ def test_org_mlp_stands_before_the_subtraction_and_the_mlp_after_it(tiny):
             bias = model.template_bias(torch.tensor([content]))
             expected = head(raw) - head(bias) if org_mlp else head(raw - bias)
         torch.testing.assert_close(torch.tensor(vector), expected[0], atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.usefixtures("on_command_line")
-def test_org_mlp_needs_a_masked_lm_head(tiny):
-    with pytest.raises(UserError, match=r"--org_mlp.*--lm_head PATH.*--lm_head new"):
-        load_backbone(tiny("bert", masked_lm=False), lm_head="checkpoint")
 
 
 @pytest.mark.parametrize("affine", [True, False])

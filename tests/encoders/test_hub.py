@@ -8,6 +8,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 from method_models import model_of
+from model_folders import refused
 from transformers import AutoConfig
 
 import dcpcse
@@ -37,18 +38,15 @@ def saved(tiny, tmp_path):
 
 
 def test_only_the_files_of_a_model_are_downloaded(server, saved):
+    """Of a trained encoder those of other libraries too."""
     folder, _ = saved("dcpcse")
     foreign = ("optimizer.pt", "training_args.bin", "pytorch_model.bin", "model.safetensors", "config.json", "x.py")
     server.put(ID, folder, **dict.fromkeys(foreign, b"not ours"))
     dcpcse.load(ID, device="cpu")
     expected = {"dcpcse.json", "trained.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert server.downloads() == expected | {"adapter_model.safetensors", "adapter_config.json"}
-
-
-def test_a_trained_encoder_is_downloaded_with_the_files_of_other_libraries(server, saved):
-    folder, _ = saved("simcse")
-    server.put(ID, folder, **{"pytorch_model.bin": b"not ours"})
-    dcpcse.load(ID, device="cpu")
+    server.put("someone/tuned", saved("simcse", 2)[0], **{"pytorch_model.bin": b"not ours"})
+    dcpcse.load("someone/tuned", device="cpu")
     assert {"model.safetensors", "config.json", "modules.json", "1_Pooling/config.json"} < server.downloads()
     assert "pytorch_model.bin" not in server.downloads()
 
@@ -61,35 +59,31 @@ def test_the_commit_of_an_encoder_is_recorded_whatever_names_it(server, tiny, mo
     assert load_backbone(ID).source.revision == later != commit
 
 
-def test_a_revision_is_that_of_the_folder(server, saved, sentences):
+def test_a_revision_is_the_one_of_the_folder_and_a_new_version_is_downloaded(server, saved, sentences):
     (first, one), (second, other) = saved(seed=1), saved(seed=2)
     commit = server.put(ID, first)
     server.put(ID, second, revision="better")
     for revision, model in {None: one, commit: one, "better": other}.items():
         found = dcpcse.load(ID, revision=revision, device="cpu")
         assert np.array_equal(found.encode(sentences), model.encode(sentences))
-    with pytest.raises(UserError, match=r"no such branch, tag or commit"):
-        dcpcse.load(ID, revision="other")
+    refused("no such branch, tag or commit", dcpcse.load, ID, revision="other")
+    server.put(ID, second)
+    assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), other.encode(sentences))
 
 
-def test_a_loaded_folder_is_loaded_again_without_a_network(server, saved, sentences, monkeypatch):
+def test_a_loaded_folder_is_loaded_again_without_a_network_but_not_a_part_of_it(server, saved, sentences, monkeypatch):
     folder, model = saved()
     server.put(ID, folder)
     dcpcse.load(ID, device="cpu")
     server.failing = True
     assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), model.encode(sentences))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    asked = len(server.asked)
-    assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), model.encode(sentences))
-    assert len(server.asked) == asked
-
-
-def test_a_new_version_is_downloaded(server, saved, sentences):
-    (first, _), (second, other) = saved(seed=1), saved(seed=2)
-    server.put(ID, first)
-    dcpcse.load(ID, device="cpu")
-    server.put(ID, second)
-    assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), other.encode(sentences))
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        asked = len(server.asked)
+        assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), model.encode(sentences))
+        assert len(server.asked) == asked
+    next(Path(huggingface_hub.constants.HF_HUB_CACHE).rglob("snapshots/*/trained.safetensors")).unlink()
+    refused("its cache does not contain", dcpcse.load, ID, device="cpu")
 
 
 def test_an_unknown_name_is_one_line_at_once_if_the_hub_cannot_be_reached(server):
@@ -105,47 +99,40 @@ def test_an_unknown_name_is_one_line_at_once_if_the_hub_cannot_be_reached(server
         assert raised.value.__cause__ is None and raised.value.__suppress_context__, "one traceback, not three"
 
 
-def test_an_interrupted_download_is_not_loaded_without_a_network(server, saved):
-    folder, _ = saved()
-    server.put(ID, folder)
-    dcpcse.load(ID, device="cpu")
-    next(Path(huggingface_hub.constants.HF_HUB_CACHE).rglob("snapshots/*/trained.safetensors")).unlink()
-    server.failing = True
-    with pytest.raises(UserError, match="its cache does not contain"):
-        dcpcse.load(ID, device="cpu")
-
-
-def test_a_repository_without_a_model_is_refused(server):
+def test_repositories_without_a_model_or_with_files_outside_of_it_are_refused(server, saved):
     server.hold("someone/plain", {"config.json": b"{}"})
-    with pytest.raises(UserError, match=r"someone/plain on the Hub has no dcpcse\.json"):
-        SentenceEncoder.load("someone/plain")
-    with pytest.raises(UserError, match="cannot load the encoder 'someone/plain'"):
-        dcpcse.load("someone/plain")
-    with pytest.raises(UserError, match=r"the Hub has no such model"):
-        dcpcse.load("someone/nothing")
+    refused(r"someone/plain on the Hub has no dcpcse\.json", SentenceEncoder.load, "someone/plain")
+    refused("cannot load the encoder 'someone/plain'", dcpcse.load, "someone/plain")
+    refused("the Hub has no such model", dcpcse.load, "someone/nothing")
+    folder, _ = saved()
+    record = json.loads((folder / "dcpcse.json").read_text())
+    for change in ({"prompts_file": "../../secret"}, {"backbone": {"folder": "../..", "fingerprint": "x"}}):
+        (folder / "dcpcse.json").write_text(json.dumps(record | change))
+        server.put(ID, folder)
+        server.asked.clear()
+        refused(r"(prompts_file|backbone\.folder) is .*; expected one of", dcpcse.load, ID)
+        assert server.downloads() == {"dcpcse.json"}
 
 
-def test_every_command_takes_an_id_and_reads_it_as_the_folder(server, saved, sentences, caplog):
+def test_every_command_takes_an_id_and_reads_it_as_the_folder_or_a_plain_encoder(
+    server, saved, tiny, sentences, caplog
+):
+    caplog.set_level(logging.INFO, "dcpcse")
     folder, model = saved("promptbert, deep")
     server.put(ID, folder)
-    with caplog.at_level(logging.INFO, "dcpcse"):
-        found = load_model(ID, EncoderArguments(device="cpu"))
+    found = load_model(ID, EncoderArguments(device="cpu"))
     assert np.array_equal(found.encode(sentences), model.encode(sentences))
     assert "as trained" in caplog.text
     assert is_trained(ID, EncoderArguments())
-    with pytest.raises(UserError, match=f"{ID} is an output folder"):
-        load_model(ID, EncoderArguments(top_k=3))
-
-
-def test_a_plain_encoder_is_loaded_by_its_id_and_without_a_network_this_is_logged(server, tiny, caplog):
-    server.put("someone/plain", Path(tiny("bert")))
-    assert load_model("someone/plain", EncoderArguments(pooler_type="avg", device="cpu")).method is None
-    assert not is_trained("someone/plain", EncoderArguments())
-    AutoConfig.from_pretrained("someone/plain")
+    refused(f"{ID} is an output folder", load_model, ID, EncoderArguments(top_k=3))
+    plain = "someone/plain"
+    server.put(plain, Path(tiny("bert")))
+    assert load_model(plain, EncoderArguments(pooler_type="avg", device="cpu")).method is None
+    assert not is_trained(plain, EncoderArguments())
+    AutoConfig.from_pretrained(plain)
     server.failing = True
-    with caplog.at_level(logging.INFO, "dcpcse"):
-        assert hub.resolve_model_folder("someone/plain", LoadOptions()) == ("someone/plain", LoadOptions())
-    assert "using the encoder someone/plain from its cache" in caplog.text
+    assert hub.resolve_model_folder(plain, LoadOptions()) == (plain, LoadOptions())
+    assert f"using the encoder {plain} from its cache" in caplog.text
 
 
 def test_a_local_path_is_never_looked_up(server, saved, tmp_path, monkeypatch):
@@ -154,19 +141,6 @@ def test_a_local_path_is_never_looked_up(server, saved, tmp_path, monkeypatch):
     dcpcse.load(folder.name, device="cpu")
     assert not hub.is_hub_id("/no/such/folder") and not hub.is_hub_id("./x/y") and not hub.is_hub_id("a/b/c")
     assert server.asked == []
-
-
-@pytest.mark.parametrize(
-    "change", [{"prompts_file": "../../secret"}, {"backbone": {"folder": "../..", "fingerprint": "x"}}]
-)
-def test_a_record_names_no_file_outside_of_its_folder(change, server, saved):
-    folder, _ = saved()
-    path = folder / "dcpcse.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    server.put(ID, folder)
-    with pytest.raises(UserError, match=r"(prompts_file|backbone\.folder) is .*; expected one of"):
-        dcpcse.load(ID)
-    assert server.downloads() == {"dcpcse.json"}
 
 
 def test_training_begins_from_a_folder_on_the_hub(server, saved, tiny):

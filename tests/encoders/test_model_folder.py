@@ -1,7 +1,7 @@
 """What model folders promise: what was saved is what is loaded, and nothing else is loaded in its place."""
 
 import json
-import logging
+import math
 import os
 import shutil
 from pathlib import Path
@@ -9,123 +9,147 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_folders import edit_record, without_checksums
+from method_models import RECIPES, trained_model
+from model_folders import as_before, edit_record, refused, without_checksums
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
+from dcpcse.cli.commands.info import format_facts
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.identity import fingerprint
+from dcpcse.encoders.identity import fingerprint, identity, trained_digest
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.storage.model_folder import clear
-from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
-from dcpcse.utils.errors import UserError
+from dcpcse.interop.folder_contents import describe_folder
+from dcpcse.methods import build_method, model_arguments
+from dcpcse.models import SentenceEncoder, TanhMLP, plain_encoder
 
-LENGTH = 4
-VARIANTS = {
-    "cls with its head at inference": ("bert", {"head": True, "head_at_inference": True}),
-    "cls with its head in training only": ("bert", {"head": True}),
-    "avg": ("roberta", {"pooling": "avg"}),
-    "avg_first_last": ("electra", {"pooling": "avg_first_last"}),
-    "projection": ("bert", {"projection": 6, "head": True, "head_at_inference": True}),
-    "offset 0": ("xlm-roberta", {"offset": 0}),
-    "modernbert": ("modernbert", {"offset": 0, "head": True, "head_at_inference": True}),
+LENGTH = 3
+DEEP = {"method": "dcpcse", "pre_seq_len": LENGTH}
+DENOISED = {"method": "promptbert", "mlp_only_train": False, "denoise_at_inference": True}
+PROJECTED = {"prefix_projection": True, "prefix_hidden_size": 6}
+MODELS = {
+    **RECIPES,
+    "deep, cls_before_pooler": ("xlm-roberta", {**DEEP, "pooler_type": "cls_before_pooler", "position_offset": 0}),
+    "deep, avg_first_last": ("electra", {**DEEP, "pooler_type": "avg_first_last"}),
+    "deep, modernbert": ("modernbert", {**DEEP, "mlp_only_train": False, "position_offset": 0}),
+    "deep, projection, head": ("bert", {**DEEP, **PROJECTED, "mlp_only_train": False}),
+    "deep, template": ("roberta", {**DEEP, "template": '"{sentence}" : [MASK]', "pooler_type": "mask"}),
+    "conpvp, deep": ("bert", {"method": "conpvp", "tuning": "deep", "pre_seq_len": LENGTH}),
+    "conpvp, attention": ("roberta", {"method": "conpvp", "denoise_by": "attention", "denoise_at_inference": True}),
+    "optiprompt": ("roberta", {"method": "promptbert", "tuning": "shallow"}),
+    "promptbert, supervised": ("bert", {**DENOISED, "final_period": True}),
+    "org_mlp": ("roberta", {**DENOISED, "org_mlp": True}),
+    "simcse, training only": ("electra", {"method": "simcse", "mlp_only_train": True}),
+    "simcse, cls_before_pooler": ("modernbert", {"method": "simcse", "pooler_type": "cls_before_pooler"}),
+    "simcse, avg": ("roberta", {"method": "simcse", "pooler_type": "avg"}),
+    "simcse, avg_first_last": ("bert", {"method": "simcse", "pooler_type": "avg_first_last"}),
+    "simcse, batchnorm": ("bert", {"method": "simcse", "batchnorm": True}),
+    "lora, layers": ("bert", {"method": "simcse", "tuning": "lora", "pooler_type": "avg_first_last"}),
+    "lora, all": ("roberta", {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]}),
 }
+"""Name → kind of encoder, options of train.py."""
 
 
-def trained(
-    base: str,
-    *,
-    pooling: str = "cls",
-    head: bool = False,
-    head_at_inference: bool = False,
-    offset: int = LENGTH,
-    projection: int | None = None,
-    seed: int = 3,
-    **loading,
-) -> SentenceEncoder:
-    """A model as training leaves it."""
-    backbone = load_backbone(base, **loading)
-    torch.manual_seed(seed)
-    shape = PromptShape.fit(backbone.model.config, LENGTH)
-    prompt = DeepPrompt(shape, std=1.0, projection=projection, dropout=0.1)
-    return SentenceEncoder(
-        *(Encoder(backbone.model, prompt, offset), backbone.tokenizer, backbone.source),
-        pooling=pooling,
-        head=TanhMLP(backbone.source.hidden_size, std=0.2) if head else None,
-        head_at_inference=head_at_inference,
-        method="dcpcse",
-        arguments={"temp": 0.1},
-    )
+def trained(tiny, name: str, seed: int = 1) -> SentenceEncoder:
+    kind, options = MODELS[name]
+    return trained_model(tiny(kind), seed, **options)
+
+
+@pytest.fixture(scope="module")
+def written(tiny, tmp_path_factory):
+    """written(name) → folder, which is not to be changed, and the model in it."""
+    root, models = tmp_path_factory.mktemp("written"), {}
+
+    def get(name: str) -> tuple[Path, SentenceEncoder]:
+        if name not in models:
+            models[name] = trained(tiny, name)
+            models[name].save(root / name)
+        return root / name, models[name]
+
+    return get
 
 
 @pytest.fixture
-def saved(tiny, tmp_path) -> Path:
-    """A folder with all parts that there are: projected prompts and a head used at inference."""
-    folder = tmp_path / "saved"
-    trained(tiny("bert"), projection=6, head=True, head_at_inference=True).save(folder)
-    return folder
+def saved(written, tmp_path) -> Path:
+    """A copy of a folder with all parts that there are: projected prompts and a head used at inference."""
+    return Path(shutil.copytree(written("deep, projection, head")[0], tmp_path / "saved"))
 
 
-def files(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def edit_tensors(path: Path, change) -> None:
     tensors = load_file(path)
     change(tensors)
-    save_file(tensors, path)
-    if is_model_folder(path.parent):
-        without_checksums(path.parent)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def load(folder: Path, base: str | None = None) -> SentenceEncoder:
+    return dcpcse.load(folder, base=base, device="cpu")
 
 
 # Saved and loaded
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_loaded_model_gives_bit_equal_embeddings_and_nothing_has_to_be_repeated(tiny, tmp_path, sentences, variant):
-    kind, options = VARIANTS[variant]
-    model = trained(tiny(kind), **options)
-    model.save(tmp_path)
-    found = dcpcse.load(tmp_path, device="cpu")
-    assert np.array_equal(found.encode(sentences), model.encode(sentences))
-    for name in ("pooling", "head_at_inference", "method", "arguments", "source"):
-        assert getattr(found, name) == getattr(model, name)
-    assert found.encoder.position_offset == model.encoder.position_offset
-    assert found.encoder.prompt.record() == model.encoder.prompt.record()
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loaded_folder_is_the_saved_model_to_the_last_bit(name, written, sentences, tmp_path):
+    """Its embeddings, every trained number, whatever does not have to be repeated, its identity and files."""
+    folder, model = written(name)
+    found, texts = load(folder), [*sentences, 'He said "x" [MASK]', "no full stop"]
+    assert np.array_equal(found.encode(texts), model.encode(texts))
+    weights, expected = dict(found.named_parameters()), dict(model.named_parameters())
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[one], expected[one]) for one in expected)
+    assert not any(parameter.requires_grad for parameter in found.parameters())
+    assert not any(module.training for module in found.modules())
+    assert found.record() == model.record()
+    for attribute in ("pooling", "head_at_inference", "method", "arguments", "denoising"):
+        assert getattr(found, attribute) == getattr(model, attribute)
+    assert identity(found) == identity(model)
+    assert trained_digest(folder) == identity(model)["trained"]
+    found.save(tmp_path)
+    assert contents(tmp_path) == contents(folder)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_loaded_model_trains_on_as_the_saved_one_would(tiny, tmp_path, variant):
-    """The head that inference does not use is there too, and every trained number."""
-    kind, options = VARIANTS[variant]
-    model = trained(tiny(kind), **options)
-    model.save(tmp_path)
-    found = SentenceEncoder.load(tmp_path, device="cpu")
-    expected = dict(model.encoder.prompt.named_parameters()) | dict(
-        model.head.named_parameters() if model.head else ()
-    )
-    loaded = dict(found.encoder.prompt.named_parameters()) | dict(found.head.named_parameters() if found.head else ())
-    assert loaded.keys() == expected.keys()
-    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+ALIKE = {"esimcse", "consert", "sbert", "cosent", "angle", "rankcse", "promptbert, deep", "dcpcse, projection"}
 
 
-def test_a_loaded_model_is_in_eval_mode_and_frozen(saved):
-    model = SentenceEncoder.load(saved)
-    assert not any(module.training for module in model.modules())
-    assert not any(parameter.requires_grad for parameter in model.parameters())
+@pytest.mark.parametrize("name", [name for name in MODELS if "lora" not in name and name not in ALIKE])
+def test_other_libraries_compute_the_same_from_a_plain_folder_and_open_no_other(name, written, sentences):
+    """Issue 11 of the published repository: AutoModel gave an encoder without prompts."""
+    library = pytest.importorskip("sentence_transformers")
+    folder, model = written(name)
+    if model.plain_obstacles():
+        for trust in (False, True):
+            with pytest.raises((OSError, ValueError)):
+                AutoModel.from_pretrained(folder, trust_remote_code=trust)
+            with pytest.raises((OSError, ValueError, KeyError, AttributeError, RuntimeError)):
+                library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+        assert not (folder / "modules.json").exists()
+        return
+    expected = model.encode(sentences)
+    other = library.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(other.encode(sentences), expected, atol=2e-5)
+    batch = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    with torch.no_grad():
+        output = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(**batch)
+    first, mask = output.last_hidden_state[:, 0], batch["attention_mask"].unsqueeze(-1)
+    if model.pooling == "avg":
+        vectors = (output.last_hidden_state * mask).sum(1) / mask.sum(1)
+    else:
+        vectors = output.pooler_output if model.head_at_inference else first
+    np.testing.assert_allclose(vectors.numpy(), expected, atol=2e-5)
+    if isinstance(model.head, TanhMLP) and "pooler_output" in output:
+        torch.testing.assert_close(output.pooler_output, model.head(first), atol=2e-5, rtol=1e-4)
 
 
-def test_a_loaded_model_saves_the_same_folder_again(saved, tmp_path):
-    SentenceEncoder.load(saved, device="cpu").save(tmp_path / "again")
-    assert files(tmp_path / "again") == files(saved)
-    for path in saved.iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_the_folder_holds_what_was_trained_and_no_weight_of_the_backbone(tiny, tmp_path, saved):
+def test_the_folder_holds_what_was_trained_and_no_weight_of_the_backbone(written):
+    folder, _ = written("deep, projection, head")
     tensors = {}
-    for path in saved.glob("*.safetensors"):
+    for path in folder.glob("*.safetensors"):
         tensors |= {f"{path.name}: {name}": tuple(t.shape) for name, t in load_file(path).items()}
     assert tensors == {
         "prompts.safetensors: prompt_embeddings": (LENGTH, 2 * 3 * 32),
@@ -137,294 +161,254 @@ def test_the_folder_holds_what_was_trained_and_no_weight_of_the_backbone(tiny, t
         "trained.safetensors: prompt.trans.2.weight": (192, 6),
         "trained.safetensors: prompt.trans.2.bias": (192,),
     }
-    trained(tiny("bert")).save(tmp_path / "plain")
-    weights = sum(path.stat().st_size for path in (tmp_path / "plain").glob("*.safetensors"))
-    assert weights < LENGTH * 2 * 3 * 32 * 4 + 500  # the numbers in float32, and a header
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert len(modes) == 1, "weights and records have different permissions"
+    folder, _ = written("promptbert, deep")
+    assert not {"backbone", "model.safetensors", "config.json", "adapter_config.json"} & set(contents(folder))
+    size = sum((folder / name).stat().st_size for name in ("prompts.safetensors", "trained.safetensors"))
+    assert size < 4 * (LENGTH * 2 * 3 * 32 + 32 * 32 + 32) + 1000  # the numbers in float32, and headers
 
 
-def test_the_prompts_have_the_layout_of_peft(tiny, tmp_path):
-    model = trained(tiny("bert"))
-    model.save(tmp_path)
-    (table,) = load_file(tmp_path / "adapter_model.safetensors").values()
-    keys, values = model.eval().encoder.draw_prefix(1)[2]
+def test_the_prompts_have_the_layout_of_peft(written):
+    folder, model = written("dcpcse")
+    (table,) = load_file(folder / "adapter_model.safetensors").values()
+    keys, values = model.encoder.draw_prefix(1)[2]
     per_token = table.view(LENGTH, 2 * 3, 4, 8)
     assert torch.equal(per_token[:, 4].transpose(0, 1), keys[0])
     assert torch.equal(per_token[:, 5].transpose(0, 1), values[0])
 
 
-def test_a_model_of_a_run_with_mlm_loads_although_its_encoder_was_read_with_the_lm_head(tiny, tmp_path, sentences):
-    """The fingerprint is that of the encoder, however it was read."""
-    model = trained(tiny("bert"), lm_head="checkpoint")
-    model.save(tmp_path)
-    assert np.array_equal(SentenceEncoder.load(tmp_path, device="cpu").encode(sentences), model.encode(sentences))
+def test_an_encoder_that_its_training_has_destroyed_still_loads(tiny, tmp_path, sentences):
+    """A learning rate that is too high can leave an encoder whose output depends on no input, as one of 1e-2 has."""
+    model = trained(tiny, "conpvp")
+    torch.nn.init.zeros_(model.encoder.backbone.encoder.layer[-1].output.LayerNorm.weight)
+    model.save(tmp_path / "saved")
+    found = load(tmp_path / "saved").encode(sentences)
+    assert np.array_equal(found, model.encode(sentences)) and np.array_equal(found[0], found[1])
 
 
-def test_a_plain_encoder_is_not_saved(tiny, tmp_path):
-    with pytest.raises(UserError, match="no trained weights to save"):
-        plain_encoder(load_backbone(tiny("bert")), "avg").save(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_a_folder_records_denoising_from_position_0_only_where_it_is_set(tiny, tmp_path, sentences):
+    """Other folders, their identities and their checkpoints remain as they were before there was this setting."""
+    older, vectors = {"training", "inference", "by", "shifted", "freeze"}, []
+    for from_zero in (False, True):
+        model = trained_model(tiny("roberta"), **DENOISED, denoise_from_zero=from_zero)
+        model.save(tmp_path)
+        record = json.loads((tmp_path / "dcpcse.json").read_text())["denoising"]
+        assert set(record) == (older | {"from_zero"} if from_zero else older)
+        again = load(tmp_path)
+        assert again.denoising == model.denoising
+        assert identity(again)["reading"]["denoising"] == record
+        assert ("at positions from 0" in format_facts(describe_folder(tmp_path, print))) == from_zero
+        vectors.append(again.encode(sentences))
+        assert np.array_equal(vectors[-1], model.encode(sentences))
+    assert abs(vectors[0] - vectors[1]).max() > 1e-4
 
 
-# Where the frozen encoder is
+def test_a_folder_of_the_first_format_still_loads(written, sentences, tmp_path):
+    source, model = written("dcpcse")
+    folder = as_before(Path(shutil.copytree(source, tmp_path / "first")))
+    record = json.loads((folder / "dcpcse.json").read_text())
+    for name in ("shallow", "template", "denoising", "backbone"):
+        del record[name]
+    (folder / "dcpcse.json").write_text(json.dumps(record | {"format": 1}), encoding="utf-8")
+    assert np.array_equal(load(folder).encode(sentences), model.encode(sentences))
 
 
-def test_a_folder_loads_from_another_working_directory_and_after_it_was_moved(tiny, tmp_path, sentences, monkeypatch):
+# The frozen encoder
+
+
+def test_a_moved_folder_loads_anywhere_and_a_moved_encoder_is_found_by_base(tiny, tmp_path, sentences, monkeypatch):
     """Also where training named the encoder by a relative path."""
-    base = tmp_path / "run/base"
-    shutil.copytree(tiny("bert"), base)
+    shutil.copytree(tiny("bert"), tmp_path / "run/base")
     monkeypatch.chdir(tmp_path / "run")
-    model = trained("base")
+    model = trained_model("base", **DEEP)
     model.save("out")
     expected = model.encode(sentences)
     os.rename("out", tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert np.array_equal(SentenceEncoder.load("../moved", device="cpu").encode(sentences), expected)
-
-
-def test_a_moved_encoder_is_found_by_base(tiny, tmp_path, sentences):
-    shutil.copytree(tiny("bert"), tmp_path / "old")
-    model = trained(str(tmp_path / "old"))
-    model.save(tmp_path / "out")
-    shutil.move(tmp_path / "old", tmp_path / "new")
-    with pytest.raises(UserError) as refusal:
-        SentenceEncoder.load(tmp_path / "out")
-    message = str(refusal.value)
-    assert str(tmp_path / "old") in message
-    assert message.endswith("give its location now with base")
-    found = SentenceEncoder.load(tmp_path / "out", str(tmp_path / "new"), device="cpu")
-    assert np.array_equal(found.encode(sentences), model.encode(sentences))
-
-
-def drawn_anew(folder: str, to: Path) -> str:
-    """A copy of an encoder with every weight replaced by one of the same shape."""
-    shutil.copytree(folder, to)
-    random = torch.Generator().manual_seed(9)
-
-    def draw(tensors):
-        for name, tensor in tensors.items():
-            tensors[name] = torch.randn(tensor.shape, generator=random)
-
-    edit_tensors(to / "model.safetensors", draw)
-    return str(to)
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
-def test_another_encoder_of_the_same_architecture_and_size_is_refused(tiny, tmp_path, kind):
-    trained(tiny(kind)).save(tmp_path / "out")
-    with pytest.raises(UserError, match=r"is not the encoder that .* was trained on.*give the recorded one"):
-        SentenceEncoder.load(tmp_path / "out", drawn_anew(tiny(kind), tmp_path / "other"))
+    assert np.array_equal(load("../moved").encode(sentences), expected)
+    shutil.move(tmp_path / "run/base", tmp_path / "new")
+    refused(rf"{tmp_path / 'run/base'}.*give its location now with base$", load, tmp_path / "moved")
+    assert np.array_equal(load(tmp_path / "moved", str(tmp_path / "new")).encode(sentences), expected)
 
 
 @pytest.mark.parametrize(
-    ("kind", "other", "options"),
+    ("name", "kind", "options"),
     [
-        ("roberta", "bert", {"vocab_size": 500, "max_position_embeddings": 98}),
-        ("roberta", "xlm-roberta", {"seed": 1}),
-        ("roberta", "roberta", {"num_hidden_layers": 4}),
+        ("dcpcse", "bert", {"seed": 5}),
+        ("dcpcse, head at inference", "bert", {"vocab_size": 500, "max_position_embeddings": 98}),
+        ("dcpcse, head at inference", "bert", {}),  # whose vocabulary is smaller: not refused for the tokenizer
+        ("dcpcse, head at inference", "xlm-roberta", {"seed": 1}),
+        ("dcpcse, head at inference", "roberta", {"num_hidden_layers": 4}),
+        ("simcse, lora", "bert", {"seed": 5}),
     ],
-    ids=["roberta on bert", "xlm-roberta for roberta", "more layers"],
 )
-def test_a_model_of_one_encoder_is_refused_on_another(tiny, tmp_path, kind, other, options):
+def test_a_model_of_one_encoder_is_refused_on_another(name, kind, options, tiny, written):
     """A RoBERTa adapter on a BERT of the same size would otherwise load and run."""
-    trained(tiny(kind)).save(tmp_path)
-    with pytest.raises(UserError, match=rf"\({other}, hidden size 32\) is not the encoder that .*\({kind}, hidden"):
-        SentenceEncoder.load(tmp_path, tiny(other, **options))
+    trained_on = rf"trained on \({MODELS[name][0]}, hidden size 32,"
+    message = rf"\({kind}, hidden size 32\) is not the encoder that .* was {trained_on}.*; give the recorded"
+    refused(message, load, written(name)[0], tiny(kind, **options))
 
 
-def test_an_encoder_with_a_smaller_vocabulary_is_refused_as_another_encoder_and_not_for_its_tokenizer(tiny, tmp_path):
-    trained(tiny("roberta")).save(tmp_path)
-    with pytest.raises(UserError, match="is not the encoder that"):
-        SentenceEncoder.load(tmp_path, tiny("bert"))
-
-
-def test_an_encoder_with_one_changed_weight_is_refused(tiny, tmp_path):
+def test_an_encoder_with_one_changed_weight_is_refused(tiny, written, tmp_path):
     """What further pretraining, or a download cut and mended, leaves behind."""
-    base = tmp_path / "base"
-    shutil.copytree(tiny("bert"), base)
-    trained(str(base)).save(tmp_path / "out")
+    base = Path(shutil.copytree(tiny("bert"), tmp_path / "base"))
     name = "bert.encoder.layer.1.output.dense.weight"
     edit_tensors(base / "model.safetensors", lambda tensors: tensors[name][0, 0].add_(1e-3))
-    with pytest.raises(UserError, match="fingerprints of the weights differ"):
-        SentenceEncoder.load(tmp_path / "out")
+    refused("fingerprints of the weights differ", load, written("dcpcse")[0], str(base))
 
 
 def test_the_same_weights_under_other_circumstances_have_the_same_fingerprint(tiny):
-    with_head, with_pooler = tiny("bert"), tiny("bert", masked_lm=False)
-    assert (
-        load_backbone(with_head).source.fingerprint
-        == load_backbone(with_head, lm_head="checkpoint").source.fingerprint
-    )
-    model = AutoModel.from_pretrained(with_pooler)
+    loaded = [load_backbone(tiny("bert"), lm_head=head).source.fingerprint for head in (None, "checkpoint")]
+    assert loaded[0] == loaded[1]
+    model = AutoModel.from_pretrained(tiny("bert", masked_lm=False))
     assert model.pooler is not None
-    assert fingerprint(model) == load_backbone(with_pooler).source.fingerprint
+    assert fingerprint(model) == load_backbone(tiny("bert", masked_lm=False)).source.fingerprint
     assert fingerprint(model) != load_backbone(tiny("bert", seed=1)).source.fingerprint
+
+
+def test_a_folder_with_an_encoder_takes_no_other_and_one_with_prompts_is_not_an_encoder(
+    tiny, written, sentences, tmp_path
+):
+    refused("contains its own trained encoder", load, written("promptbert")[0], tiny("bert"))
+    refused("a trained model folder, not an encoder.*dcpcse.load", load_backbone, str(written("dcpcse")[0]))
+    model = trained_model(str(written("simcse")[0]), **DEEP)  # a trained one is the frozen one of the next method
+    model.save(tmp_path / "next")
+    assert np.array_equal(load(tmp_path / "next").encode(sentences), model.encode(sentences))
+
+
+def test_training_begins_from_the_weights_of_a_folder_of_the_same_build_only(written, tiny, sentences):
+    folder, model = written("scpcse")
+
+    def begun(seed: int = 0, **options):
+        args = model_arguments(method="scpcse", init_from=str(folder), **options)
+        return build_method(load_backbone(tiny("bert", seed=seed)), args, ["anchor"]).model.eval()
+
+    again = begun(freeze_prompts=True)
+    assert np.array_equal(again.encode(sentences), model.encode(sentences))
+    assert not again.encoder.shallow.weight.requires_grad
+    assert all(parameter.requires_grad for parameter in again.head.parameters())
+    refused("the template", begun, template='That sentence : "{sentence}" means [MASK]')
+    refused("the frozen encoder", begun, seed=9)
+    for name, reason in (
+        ("dcpcse", "has no deep prompts, but this model has deep prompts"),
+        ("simcse, avg", r"contains \['head.dense.bias', 'head.dense.weight'\]"),
+        ("scpcse", "has a trained encoder, but this model has a frozen encoder"),
+    ):
+        refused(reason, trained(tiny, name).load_trained, written("simcse")[0])
+    refused(
+        r"contains \['prompt.embedding'", trained(tiny, "dcpcse").load_trained, written("deep, projection, head")[0]
+    )
 
 
 # Damaged
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["prompts.safetensors", "trained.safetensors"])
-def test_nan_and_infinite_weights_are_refused_with_the_file_and_the_tensor(saved, name, number):
-    tensor = next(iter(load_file(saved / name)))
-    edit_tensors(saved / name, lambda tensors: tensors[tensor].view(-1)[0].fill_(number))
-    with pytest.raises(UserError, match=rf"{name} contains NaN or infinite values in '{tensor}'"):
-        SentenceEncoder.load(saved)
+def tensors(file: str, change):
+    return lambda folder: edit_tensors(folder / f"{file}.safetensors", change)
 
 
-@pytest.mark.parametrize("size", [0, 5, 60, -4])
-@pytest.mark.parametrize("name", ["prompts.safetensors", "trained.safetensors"])
-def test_a_file_cut_short_is_refused_by_name(saved, name, size):
-    content = (saved / name).read_bytes()
-    (saved / name).write_bytes(content[:size])
-    with pytest.raises(UserError, match=rf"{name} is damaged"):
-        SentenceEncoder.load(saved)
+def gone(file: str):
+    return lambda folder: (folder / file).unlink()
 
 
-@pytest.mark.parametrize("name", ["dcpcse.json", "prompts.safetensors", "trained.safetensors", "tokenizer.json"])
-def test_a_missing_file_is_refused(saved, name):
-    (saved / name).unlink()
-    with pytest.raises(UserError, match=name):
-        SentenceEncoder.load(saved)
-    if name != "dcpcse.json":
-        complaint = {"trained.safetensors": "lacks", "tokenizer.json": "tokenizer"}.get(name, name)
-        with pytest.raises(UserError, match=complaint):
-            SentenceEncoder.load(without_checksums(saved))
+def cut(name: str, size: int):
+    file = f"{name}.safetensors"
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:size])
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "complaint"),
-    [
-        ("trained", lambda t: t.pop("head.dense.bias"), r"lacks \['head.dense.bias'\]"),
-        ("trained", lambda t: t.update(more=torch.ones(2)), r"contains \['more'\]"),
-        ("trained", lambda t: t.update({"head.dense.bias": torch.ones(31)}), r"'head.dense.bias' has shape \(31,\)"),
-        ("prompts", lambda t: t.update(more=torch.ones(2)), r"expected the one tensor 'prompt_embeddings'"),
-        ("prompts", lambda t: t.update(other=t.pop("prompt_embeddings")), r"but found \['other'\]"),
-        (
-            "prompts",
-            lambda t: t.update(prompt_embeddings=t["prompt_embeddings"][:3].clone()),
-            r"has shape \(3, 192\); \(4, 192\) is expected",
+def filled(name: str, number: float):
+    return tensors(name, lambda t: next(iter(t.values())).view(-1)[0].fill_(number))
+
+
+QUERY, BIAS, TABLE = "encoder.layer.0.attention.self.query.weight", "head.dense.bias", "prompt_embeddings"
+FILES = ("prompts", "trained")
+DAMAGES = {
+    "deep, projection, head": [
+        *((f"{name}.safetensors is damaged", cut(name, size)) for name in FILES for size in (0, 5, 60, -4)),
+        *(
+            (f"{name}.safetensors contains NaN or infinite", filled(name, n))
+            for name in FILES
+            for n in (math.nan, math.inf)
         ),
-        (
-            "prompts",
-            lambda t: t.update(prompt_embeddings=t["prompt_embeddings"].T.contiguous()),
-            r"has shape \(192, 4\)",
-        ),
-        ("prompts", lambda t: t["prompt_embeddings"][0, 0].add_(1), "differ from the output of the saved projection"),
+        ("prompts.safetensors", gone("prompts.safetensors")),
+        ("lacks", gone("trained.safetensors")),
+        ("tokenizer", gone("tokenizer.json")),
+        (rf"lacks \['{BIAS}'\]", tensors("trained", lambda t: t.pop(BIAS))),
+        (r"contains \['more'\]", tensors("trained", lambda t: t.update(more=torch.ones(2)))),
+        (rf"'{BIAS}' has shape \(31,\)", tensors("trained", lambda t: t.update({BIAS: torch.ones(31)}))),
+        (f"expected the one tensor '{TABLE}'", tensors("prompts", lambda t: t.update(more=torch.ones(2)))),
+        (r"but found \['other'\]", tensors("prompts", lambda t: t.update(other=t.pop(TABLE)))),
+        (r"shape \(2, 192\); \(3, 192\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(2, 192)}))),
+        (r"has shape \(192, 3\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(192, 3)}))),
+        ("differ from the output of the saved projection", tensors("prompts", lambda t: t[TABLE][0, 0].add_(1))),
+        (rf"contains \['{BIAS}', 'head.dense.weight'\]", lambda folder: edit_record(folder, head=None)),
     ],
-    ids=["missing", "extra", "shape", "extra prompt", "renamed", "shorter", "transposed", "another projection"],
-)
-def test_other_tensors_than_the_models_are_refused(saved, name, change, complaint):
-    edit_tensors(saved / f"{name}.safetensors", change)
-    with pytest.raises(UserError, match=complaint):
-        SentenceEncoder.load(saved)
+    "promptbert, supervised": [
+        ("is not the trained one", tensors("backbone/model", lambda t: t[QUERY].add_(1))),
+        ("lacks", tensors("backbone/model", lambda t: t.pop(QUERY))),
+        ("config.json", gone("backbone/config.json")),
+        ("model.safetensors is missing", lambda folder: shutil.rmtree(folder / "backbone")),
+    ],
+}
+"""Model → what the error says, and what happens to its folder."""
 
 
-def test_trained_weights_that_the_record_knows_nothing_of_are_refused(saved):
-    edit_record(saved, head=None)
-    with pytest.raises(UserError, match=r"contains \['head.dense.bias', 'head.dense.weight'\]"):
-        SentenceEncoder.load(saved)
+def test_damage_is_named_in_one_line(written, tmp_path):
+    """Also where checksums, which see every change, cannot tell."""
+    for name, damages in DAMAGES.items():
+        for number, (message, damage) in enumerate(damages):
+            folder = without_checksums(Path(shutil.copytree(written(name)[0], tmp_path / name / str(number))))
+            damage(folder)
+            refused(message, load, folder)
 
 
-@pytest.mark.parametrize("changes", [{"format": 3}, {"format": "1"}, {"format": None}], ids=str)
-def test_an_unknown_format_is_refused_with_the_known_one(saved, changes):
-    edit_record(saved, **changes)
-    with pytest.raises(UserError, match=rf"has format {changes['format']!r}; this version reads formats 1 and 2"):
-        SentenceEncoder.load(saved)
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", '{"format": 1,', "[1, 2]", "null", '"text"', "\x00"], ids=lambda text: repr(text)
-)
-def test_a_broken_record_is_refused_by_name(saved, content):
-    (saved / "dcpcse.json").write_text(content)
-    with pytest.raises(UserError, match=r"dcpcse\.json (is not readable JSON|is not a JSON object|has format None)"):
-        SentenceEncoder.load(saved)
-
-
-def test_a_record_that_is_not_utf_8_is_refused_by_name(saved):
-    (saved / "dcpcse.json").write_bytes(b'{"format": 1, "method": "\xff"}')
-    with pytest.raises(UserError, match=r"dcpcse\.json is not readable"):
-        SentenceEncoder.load(saved)
-
-
-@pytest.mark.parametrize(("format", "names"), [(1, ["method", "head", "base"]), (2, ["prompt", "template"])])
-def test_a_record_without_one_of_its_fields_is_refused(saved, format, names):
-    whole = json.loads((saved / "dcpcse.json").read_text()) | {"format": format}
-    for name in names:
-        (saved / "dcpcse.json").write_text(json.dumps({key: whole[key] for key in whole if key != name}))
-        with pytest.raises(UserError, match=rf"dcpcse\.json is damaged.* lacks \['{name}'\]"):
-            SentenceEncoder.load(saved)
+def test_a_tokenizer_of_another_vocabulary_of_the_same_size_is_refused(saved):
+    text = (saved / "tokenizer.json").read_text(encoding="utf-8")
+    (saved / "tokenizer.json").write_text(text.replace('"garden"', '"nedrag"'), encoding="utf-8")
+    refused(r"tokenizer\.json is damaged: it has changed since it was written", load, saved)
+    refused("tokenizer in .* differs from", load, without_checksums(saved))
 
 
 def test_a_place_without_a_model_is_refused_by_its_name(tiny, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    for place, reason in (
-        ("empty", "contains no dcpcse.json"),
-        ("none", "is not a folder"),
-        ("file", "is not a folder"),
-    ):
-        with pytest.raises(UserError, match=f"{place} {reason}; give the output folder of a training"):
-            SentenceEncoder.load(tmp_path / place)
+    reasons = {"empty": "contains no dcpcse.json", "none": "is not a folder", "file": "is not a folder"}
+    for place, reason in reasons.items():
+        refused(f"{place} {reason}; give the output folder of a training", SentenceEncoder.load, tmp_path / place)
         assert not is_model_folder(tmp_path / place)
-    with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
-        SentenceEncoder.load(tiny("bert"))
-
-
-# Half a model is not loaded by others
-
-
-@pytest.mark.parametrize("variant", ["cls with its head in training only", "cls with its head at inference"])
-def test_transformers_does_not_silently_give_the_bare_encoder(tiny, tmp_path, variant):
-    """Issue 11 of the published repository: AutoModel gave an encoder without prompts."""
-    kind, options = VARIANTS[variant]
-    trained(tiny(kind), **options).save(tmp_path)
-    with pytest.raises((OSError, ValueError)):
-        AutoModel.from_pretrained(tmp_path)
-
-
-def test_a_model_folder_is_not_taken_for_a_frozen_encoder(saved):
-    with pytest.raises(UserError, match=r"is a trained model folder.*dcpcse\.load"):
-        load_backbone(str(saved))
+    refused(r"contains no dcpcse\.json", SentenceEncoder.load, tiny("bert"))
 
 
 # Written over
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("cls with its head at inference", "cls with its head in training only"),
-        ("cls with its head in training only", "cls with its head at inference"),
-        ("projection", "offset 0"),
-        ("cls with its head in training only", "modernbert"),
-    ],
-)
-def test_saving_over_another_variant_leaves_none_of_its_files(tiny, tmp_path, sentences, first, second):
-    """peft would open a stale adapter, and a stale head would be refused."""
-    for name, folder in ((first, "both"), (second, "both"), (second, "second")):
-        kind, options = VARIANTS[name]
-        model = trained(tiny(kind), **options)
-        model.save(tmp_path / folder)
-    assert files(tmp_path / "both") == files(tmp_path / "second")
-    for path in (tmp_path / "second").iterdir():
-        assert (tmp_path / "both" / path.name).read_bytes() == path.read_bytes()
-    assert np.array_equal(
-        SentenceEncoder.load(tmp_path / "both", device="cpu").encode(sentences), model.encode(sentences)
-    )
+def test_saving_over_another_model_leaves_none_of_its_files(written, tmp_path):
+    """In any order. peft would open an adapter of before, and a head of before would be refused."""
+    names = ["deep, projection, head", "dcpcse", "simcse", "promptbert", "lora, layers", "simcse, lora", "scpcse"]
+    for name in [*names, *reversed(names)]:
+        folder, model = written(name)
+        model.save(tmp_path)
+        assert contents(tmp_path) == contents(folder), name
+        assert {path.name for path in tmp_path.iterdir()} == {path.name for path in folder.iterdir()}
 
 
 def test_clearing_leaves_what_is_not_of_the_model(saved):
     (saved / "notes.txt").write_text("mine")
-    before = files(saved)
+    before = set(contents(saved))
     clear(saved)
-    assert before - files(saved) == {"dcpcse.json", "prompts.safetensors", "trained.safetensors"}
+    assert before - set(contents(saved)) == {"dcpcse.json", "prompts.safetensors", "trained.safetensors"}
 
 
-def test_a_model_that_cannot_be_written_leaves_the_earlier_one(tiny, saved, monkeypatch):
-    model, before = trained(tiny("bert"), head=True, seed=4), contents(saved)
+def test_a_plain_encoder_is_not_saved(tiny, tmp_path):
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    refused("no trained weights to save", model.save, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_cannot_be_written_leaves_the_earlier_one(written, saved, monkeypatch):
+    (_, model), before = written("dcpcse"), contents(saved)
     monkeypatch.setattr("dcpcse.utils.tensor_files.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
     for folder in (saved, saved.parent / "new"):
         with pytest.raises(OSError, match="disk full"):
@@ -433,14 +417,9 @@ def test_a_model_that_cannot_be_written_leaves_the_earlier_one(tiny, saved, monk
     assert not (saved.parent / "new").exists()
 
 
-def contents(folder) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_save_that_ends_while_files_are_moved_never_loads_as_a_mixture(tiny, saved, tmp_path, monkeypatch):
+def test_a_save_that_ends_while_files_are_moved_never_loads_as_a_mixture(written, saved, tmp_path, monkeypatch):
     """Every moment of the move is tried; before the last one there is no record, not even the earlier one."""
-    model, original, whole = trained(tiny("bert"), head=True, seed=4), os.replace, tmp_path / "whole"
-    model.save(whole)
+    (whole, model), original = written("dcpcse"), os.replace
     for moves in range(len(contents(whole))):
         folder, left = shutil.copytree(saved, tmp_path / f"model-{moves}"), [moves]
 
@@ -455,61 +434,49 @@ def test_a_save_that_ends_while_files_are_moved_never_loads_as_a_mixture(tiny, s
             with pytest.raises(KeyboardInterrupt):
                 model.save(folder)
         assert not is_model_folder(folder)
-        with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
-            SentenceEncoder.load(folder)
+        refused(r"contains no dcpcse\.json", SentenceEncoder.load, folder)
         model.save(folder)
         assert contents(folder) == contents(whole)
 
 
-def test_saving_replaces_links_and_never_writes_through_them(tiny, tmp_path):
-    model, folder, mine = trained(tiny("bert")), tmp_path / "model", tmp_path / "mine"
-    model.save(tmp_path / "whole")
+def test_links_are_replaced_and_never_written_through(written, tmp_path):
+    (whole, model), folder, mine = written("dcpcse"), tmp_path / "model", tmp_path / "mine"
     folder.mkdir()
     mine.write_text("mine")
-    for name in contents(tmp_path / "whole"):
+    for name in contents(whole):
         (folder / name).symlink_to(mine)
     model.save(folder)
     assert mine.read_text() == "mine"
-    assert contents(folder) == contents(tmp_path / "whole")
+    assert contents(folder) == contents(whole)
     assert not [path for path in folder.iterdir() if path.is_symlink()]
 
 
-def test_load_trained_refuses_a_folder_of_another_build(tiny, saved):
-    """What resuming a run with other options would do."""
-    model = trained(tiny("bert"), head=True)
-    with pytest.raises(UserError, match=r"contains \['prompt.embedding'"):
-        model.load_trained(saved)
+def test_folders_behind_links_are_neither_written_nor_emptied(written, tmp_path):
+    (source, model), (_, other) = written("simcse, avg"), written("dcpcse")  # which has no folder 1_Pooling
+    folder = Path(shutil.copytree(source, tmp_path / "saved"))
+    place, mine = folder / "1_Pooling", tmp_path / "mine"
+    place.rename(mine)
+    place.symlink_to(mine)
+    before = contents(mine)
+    assert before
+    refused("1_Pooling leads out of its folder", model.save, folder)
+    other.save(folder)
+    assert contents(mine) == before
+    place.unlink()
+    place.mkdir()
+    (place / "notes").write_text("mine")
+    model.save(folder)
+    other.save(folder)
+    assert [path.name for path in place.iterdir()] == ["notes"]
 
 
-def test_saving_and_loading_say_nothing_on_the_terminal(tiny, tmp_path, capfd, caplog):
-    with caplog.at_level(logging.WARNING):
-        trained(tiny("bert")).save(tmp_path)
-        SentenceEncoder.load(tmp_path)
-    assert capfd.readouterr() == ("", "")
-    assert not caplog.records
-
-
-def test_others_may_read_the_files_that_the_umask_lets_them(saved):
-    modes = {path.stat().st_mode & 0o777 for path in saved.iterdir()}
-    assert len(modes) == 1, "weights and records have different permissions"
-
-
-def test_a_tokenizer_of_another_vocabulary_of_the_same_size_is_refused(saved):
-    path = saved / "tokenizer.json"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace('"garden"', '"nedrag"'), encoding="utf-8")
-    with pytest.raises(UserError, match=r"tokenizer\.json is damaged: it has changed since it was written"):
-        SentenceEncoder.load(saved)
-    with pytest.raises(UserError, match=r"tokenizer in .* differs from"):
-        SentenceEncoder.load(without_checksums(saved))
-
-
-@pytest.mark.parametrize("sentences", [(text for text in ["a"]), {"a": 1}, 3, "text"])
-def test_encode_says_what_it_takes(sentences, saved):
-    with pytest.raises(UserError, match="encode takes a list"):
-        SentenceEncoder.load(saved).encode(sentences)
-
-
-def test_encode_needs_a_batch(saved):
-    with pytest.raises(UserError, match="batch_size=0"):
-        SentenceEncoder.load(saved).encode(["a"], batch_size=0)
+@pytest.mark.parametrize("place", [".", "backbone"])
+def test_another_encoder_in_the_folder_is_neither_overwritten_nor_removed(place, written, tiny, tmp_path):
+    shutil.copytree(tiny("bert"), tmp_path / "mine" / place)
+    before = contents(tmp_path / "mine")
+    for name in ("simcse", "promptbert", *(["simcse, lora"] if place == "." else [])):
+        refused("contains a different encoder", written(name)[1].save, tmp_path / "mine")
+    assert contents(tmp_path / "mine") == before
+    written("scpcse")[1].save(tmp_path / "mine")  # prompts lie beside it
+    weights = {name: data for name, data in before.items() if Path(name).name in ("config.json", "model.safetensors")}
+    assert weights.items() <= contents(tmp_path / "mine").items()

@@ -1,5 +1,7 @@
 """Packed batches against padded ones: the same numbers, and no pad in any linear layer."""
 
+from itertools import product
+
 import pytest
 import torch
 from method_models import Collator, columns_of, rows_of, with_encoder, with_guides
@@ -10,7 +12,7 @@ from dcpcse.encoders import attention
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.prompt_support import PACKABLE, PROMPTABLE
+from dcpcse.encoders.prompt_support import PACKABLE
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
@@ -44,17 +46,13 @@ def test_packing_takes_the_real_tokens_in_order_and_puts_them_back(mask):
     assert torch.equal(packing.from_rows(rows), packed[0])
 
 
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("rows", [(1, 1, 1), (2, 1), (3,)], ids=str)
-def test_the_packings_of_parts_are_those_of_their_masks(mask, rows):
-    for part, own in zip(Packing.of(mask).split(rows, 4), mask.split(rows), strict=True):
-        expected = vars(Packing.of(own))
-        assert part.sizes == expected.pop("sizes")
-        for name, tensor in expected.items():
-            assert torch.equal(getattr(part, name), tensor), name
-
-
-def test_a_loader_pins_the_tensors_of_a_packing(monkeypatch):
+def test_the_packings_of_parts_are_those_of_their_masks_and_a_loader_pins_their_tensors(monkeypatch):
+    for mask, rows in product(MASKS.values(), ((1, 1, 1), (2, 1), (3,))):
+        for part, own in zip(Packing.of(mask).split(rows, 4), mask.split(rows), strict=True):
+            expected = vars(Packing.of(own))
+            assert part.sizes == expected.pop("sizes")
+            for name, tensor in expected.items():
+                assert torch.equal(getattr(part, name), tensor), name
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
     packing = Packing.of(MASKS["right"])
     pinned = pin_memory({"packing": packing})["packing"]
@@ -88,34 +86,24 @@ def both_ways(encoder: Encoder, *args, **kwargs) -> tuple[tuple[torch.Tensor, ..
     return packed, encoder(*args, **kwargs)
 
 
-PROMPTED = [(kind, True) for kind in PROMPTABLE]
-PLAIN = [(kind, False) for kind in PACKABLE if kind not in ("albert", "mpnet")]
-
-
-@pytest.mark.parametrize(("kind", "prompt"), [*PROMPTED, *PLAIN])
-def test_hidden_states_of_all_layers_are_those_of_padded_batches(tiny, kind, prompt):
+@pytest.mark.parametrize("kind", PACKABLE)
+def test_hidden_states_of_all_layers_and_gradients_of_prompts_are_those_of_padded_batches(tiny, kind):
     """ModernBERT's window of four tokens to each side is shorter than the texts."""
-    encoder = prompted(tiny(kind), prompt)
-    ids, mask = batch_of(encoder)
-    with torch.no_grad():
+    for encoder in (prompted(tiny(kind)), prompted(tiny(kind), prompt=False)):
+        ids, mask = batch_of(encoder)
         packed, padded = both_ways(encoder, ids, mask, all_layers=True)
-    assert len(packed) == len(padded) > 1
-    for ours, expected in zip(packed, padded, strict=True):
-        torch.testing.assert_close(ours[mask.bool()], expected[mask.bool()], atol=1e-10, rtol=1e-10)
-        assert not ours[~mask.bool()].any()
-
-
-@pytest.mark.parametrize("kind", PROMPTABLE)
-def test_prompt_gradients_are_those_of_padded_batches(tiny, kind):
-    encoder = prompted(tiny(kind))
-    ids, mask = batch_of(encoder)
-    weights = torch.randn(*ids.shape, 32, dtype=torch.float64) * mask.unsqueeze(-1)
-    packed, padded = (
-        torch.autograd.grad((states[-1] * weights).sum(), encoder.prompt.table.weight)[0]
-        for states in both_ways(encoder, ids, mask)
-    )
-    assert padded.abs().max() > 1e-3
-    torch.testing.assert_close(packed, padded, atol=1e-10, rtol=1e-8)
+        assert len(packed) == len(padded) > 1
+        for ours, expected in zip(packed, padded, strict=True):
+            torch.testing.assert_close(ours[mask.bool()], expected[mask.bool()], atol=1e-10, rtol=1e-10)
+            assert not ours[~mask.bool()].any()
+        if encoder.prompt is not None:
+            weights = torch.randn(*ids.shape, 32, dtype=torch.float64) * mask.unsqueeze(-1)
+            gradient, expected = (
+                torch.autograd.grad((states[-1] * weights).sum(), encoder.prompt.table.weight)[0]
+                for states in (packed, padded)
+            )
+            assert expected.abs().max() > 1e-3
+            torch.testing.assert_close(gradient, expected, atol=1e-10, rtol=1e-8)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -144,9 +132,11 @@ def test_layers_share_their_masks_and_compute_the_same(kind, masks, recomputed, 
     assert all(torch.equal(one, other) for one, other in zip(shared, alone, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["bert", "electra", "modernbert"])
-def test_linear_layers_see_real_tokens_only(tiny, kind):
-    encoder = prompted(tiny(kind))
+@pytest.mark.parametrize("kind", ["bert", "electra", "modernbert", "deberta"])
+def test_linear_layers_see_real_tokens_only_unless_the_kind_is_not_known(tiny, kind):
+    encoder = prompted(tiny(kind), prompt=kind != "deberta")
+    set_packed(encoder, True)
+    assert encoder.packed is (kind != "deberta")
     ids, mask = batch_of(encoder)
     seen = set()
     for module in encoder.backbone.modules():
@@ -154,7 +144,7 @@ def test_linear_layers_see_real_tokens_only(tiny, kind):
             module.register_forward_hook(lambda module, args, output: seen.add(args[0].shape[:-1].numel()))
     with torch.no_grad():
         encoder(ids, mask)
-    assert seen == {int(mask.sum())} != {mask.numel()}
+    assert (seen == {int(mask.sum())} != {mask.numel()}) is encoder.packed
 
 
 def test_texts_do_not_see_each_other(tiny):
@@ -182,12 +172,6 @@ def test_what_stands_in_the_input_stands_there_in_packed_batches_too(tiny):
         with torch.no_grad():
             packed, padded = both_ways(encoder, ids, mask, **options)
         torch.testing.assert_close(packed[-1][real], padded[-1][real], atol=1e-10, rtol=1e-10)
-
-
-def test_an_encoder_of_an_unknown_kind_is_padded(tiny, sentences):
-    encoder = Encoder(load_backbone(tiny("deberta")).model)
-    set_packed(encoder, True)
-    assert not encoder.packed
 
 
 METHODS = {

@@ -49,31 +49,18 @@ def pooled_by_hand(name: str, hidden_states, mask, row: int, slots=SLOTS) -> lis
     return [sum(weight[t] * layer[t][h] for layer in layers for t in tokens) / divisor for h in range(size)]
 
 
-def test_every_pooler_has_a_formula_here():
-    assert set(POOLERS) == set(LAYERS_MEANT)
-
-
 @pytest.mark.parametrize("name", sorted(POOLERS))
 def test_a_pooler_is_its_formula_on_rows_with_and_without_pads(name, hidden_states):
-    pooled = POOLERS[name](hidden_states, MASK, SLOTS)
+    """What stands on pads never counts; the encoder keeps all layers only for poolers that say so."""
+    pooler = POOLERS[name]
+    pooled = pooler(hidden_states, MASK, SLOTS)
     expected = [pooled_by_hand(name, hidden_states, MASK, row) for row in range(2)]
     torch.testing.assert_close(pooled, torch.tensor(expected))
-
-
-@pytest.mark.parametrize("name", sorted(POOLERS))
-def test_what_stands_on_pads_never_counts(name, hidden_states):
-    before = POOLERS[name](hidden_states, MASK, SLOTS)
     garbage = [torch.where(MASK.unsqueeze(-1).bool(), states, 1e6) for states in hidden_states]
-    torch.testing.assert_close(POOLERS[name](garbage, MASK, SLOTS), before)
-
-
-@pytest.mark.parametrize("name", sorted(POOLERS))
-def test_a_pooler_that_needs_only_the_last_layer_says_so(name, hidden_states):
-    """The encoder keeps all layers only for the others."""
-    pooler = POOLERS[name]
+    torch.testing.assert_close(pooler(garbage, MASK, SLOTS), pooled)
     assert pooler.needs_all_layers == (LAYERS_MEANT[name] != (3,))
     if not pooler.needs_all_layers:
-        torch.testing.assert_close(pooler(hidden_states[-1:], MASK, SLOTS), pooler(hidden_states, MASK, SLOTS))
+        torch.testing.assert_close(pooler(hidden_states[-1:], MASK, SLOTS), pooled)
 
 
 def test_the_mean_follows_the_dtype_of_the_hidden_states(hidden_states):
@@ -98,33 +85,19 @@ def test_help_speaks_of_every_pooler_that_the_command_knows():
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "modernbert"])
-@pytest.mark.parametrize("name", MEANS)
-def test_layers_are_those_of_the_backbones_own_output_hidden_states(tiny, kind, name):
-    """Layer 0 is the embedding output (avg_first_last), layer 1 that of the first block (avg_layer1_last)."""
-    folder = tiny(kind)
+def test_layers_are_those_of_the_output_hidden_states_of_the_backbone(tiny, kind):
+    """Layer 0 is the embedding output (avg_first_last), layer 1 the output of the first block (avg_layer1_last)."""
     ids = torch.arange(5, 23).view(2, 9)
-    mask = torch.ones_like(ids)
-    plain = AutoModel.from_pretrained(folder).eval()
+    mask, backbone = torch.ones_like(ids), load_backbone(tiny(kind))
+    plain = AutoModel.from_pretrained(tiny(kind)).eval()
     with torch.no_grad():
         states = plain(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-        backbone = load_backbone(folder)
-        model = SentenceEncoder(Encoder(backbone.model), backbone.tokenizer, backbone.source, pooling=name).eval()
-        found = model(ids, mask)
-    assert len(states) == 4
-    expected = torch.stack([states[layer] for layer in LAYERS_MEANT[name]]).mean((0, 2))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_the_first_hidden_state_is_the_output_of_the_embedding_layer(tiny):
-    backbone = load_backbone(tiny("bert"))
-    ids = torch.arange(5, 23).view(2, 9)
-    mask = torch.ones_like(ids)
-    with torch.no_grad():
-        states = Encoder(backbone.model).eval()(ids, mask, all_layers=True)
-        embedded = backbone.model.embeddings(ids)
-        first = backbone.model.encoder.layer[0](embedded)
-    torch.testing.assert_close(states[0], embedded)
-    torch.testing.assert_close(states[1], first[0] if isinstance(first, tuple) else first)
+        assert len(states) == 4
+        for name in MEANS:
+            encoder = Encoder(backbone.model)
+            model = SentenceEncoder(encoder, backbone.tokenizer, backbone.source, pooling=name).eval()
+            expected = torch.stack([states[layer] for layer in LAYERS_MEANT[name]]).mean((0, 2))
+            torch.testing.assert_close(model(ids, mask), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MEANS)

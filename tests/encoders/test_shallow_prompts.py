@@ -1,14 +1,17 @@
 """Continuous prompts in the places of a template's tokens, against transformers fed with vectors row by row."""
 
+import numpy as np
 import pytest
 import torch
+from model_folders import refused
 from transformers import AutoModel
 
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
+from dcpcse.encoders.tokenization import pad
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import Encoder, ShallowPrompt
-from dcpcse.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("on_command_line")
 
@@ -34,21 +37,13 @@ def built(kind, text, tiny):
 def naive(folder, kind, template, prompt, content):
     """Hidden states (L, H) of one row: vectors put in by hand, positions written out."""
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    words = model.get_input_embeddings().weight
-    own_before = [prompt[i] for i in range(len(prompt))]
-    vectors, taken = [], 0
-    places = set(template.prompts(len(content)))
-    for place, token in enumerate([*template.before, *content, *template.after]):
-        if place in places:
-            vectors.append(own_before[taken])
-            taken += 1
-        else:
-            vectors.append(words[token])
-    assert taken == len(prompt)
-    first = 2 if kind == "roberta" else 0
-    positions = torch.arange(len(vectors))[None] + first
+    vectors = model.get_input_embeddings().weight[[*template.before, *content, *template.after]].clone()
+    places = template.prompts(len(content))
+    assert len(places) == len(prompt)
+    vectors[sorted(places)] = prompt
+    positions = torch.arange(len(vectors))[None] + (2 if kind == "roberta" else 0)
     with torch.no_grad():
-        return model(inputs_embeds=torch.stack(vectors)[None], position_ids=positions).last_hidden_state[0]
+        return model(inputs_embeds=vectors[None], position_ids=positions).last_hidden_state[0]
 
 
 @pytest.mark.parametrize("text", TEMPLATES.values(), ids=TEMPLATES)
@@ -57,14 +52,11 @@ def test_each_vector_stands_in_its_own_slot_in_a_padded_batch(kind, text, tiny):
     backbone, template, encoder = built(kind, text, tiny)
     contents, _ = template.contents(SENTENCES, 30)
     rows = [template.wrap(content) for content in contents]
-    longest = max(len(row.ids) for row in rows)
-    pad = backbone.tokenizer.pad_token_id
-    ids = torch.tensor([row.ids + [pad] * (longest - len(row.ids)) for row in rows])
-    mask = torch.tensor([[1] * len(row.ids) + [0] * (longest - len(row.ids)) for row in rows])
+    ids, mask = pad([row.ids for row in rows], backbone.tokenizer.pad_token_id)
     with torch.no_grad():
         (hidden,) = encoder(ids, mask, slots=Slots.of(rows))
     for i, content in enumerate(contents):
-        expected = naive(tiny(kind), kind, template, encoder.shallow.weight, content)
+        expected = naive(tiny(kind), kind, template, encoder.shallow.weight.detach(), content)
         torch.testing.assert_close(hidden[i, : len(expected)], expected, atol=3e-5, rtol=1e-4)
 
 
@@ -79,9 +71,7 @@ def test_rows_without_prompts_are_left_as_they_are(tiny):
     _, template, encoder = built("bert", TEMPLATES["conpvp"], tiny)
     plain = TokenTemplate(Template.parse("{sentence} means [MASK] now now"), load_backbone(tiny("bert")).tokenizer)
     rows = [template.wrap([7, 8]), plain.wrap([7, 8, 9])]
-    width = max(len(row.ids) for row in rows)
-    ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows])
-    mask = (ids != 0).long()
+    ids, mask = pad([row.ids for row in rows], 0)
     with torch.no_grad():
         (hidden,) = encoder(ids, mask, slots=Slots.of(rows, [0, 1]))
         (without,) = Encoder(encoder.backbone).eval()(ids, mask)
@@ -91,58 +81,39 @@ def test_rows_without_prompts_are_left_as_they_are(tiny):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_prompts_begin_as_the_embeddings_of_the_tokens_whose_places_they_take(kind, tiny):
+def test_prompts_begin_as_the_embeddings_of_the_tokens_whose_places_they_take_or_as_asked(kind, tiny):
     backbone = load_backbone(tiny(kind))
     words = backbone.model.get_input_embeddings().weight.detach().clone()
-    method = build_method(backbone, model_arguments(method="scpcse"), ["anchor"])
-    template, prompt = method.model.template, method.model.encoder.shallow.weight
+    model = build_method(backbone, model_arguments(method="scpcse"), ["anchor"]).model
+    template, prompt = model.template, model.encoder.shallow.weight
     assert torch.equal(prompt, words[template.prompt_ids])
     own = [*template.before, *template.after]
     assert [own[i] for i in template.prompts(0)] == template.prompt_ids
     assert len(template.prompt_ids) == len(own) - 3  # all but [CLS], [MASK] and [SEP]
+    plain = plain_encoder(load_backbone(tiny(kind)), "mask", Template.parse(model.arguments["template"]))
+    np.testing.assert_allclose(model.eval().encode(SENTENCES), plain.encode(SENTENCES), atol=1e-5)
+    for init, low, high in (("uniform", 0.0, 1.0), ("normal", -0.2, 0.2)):
+        args = model_arguments(method="conpvp", prompt_len=30, prompt_init=init)
+        weight = build_method(load_backbone(tiny(kind)), args, ["anchor"]).model.encoder.shallow.weight
+        assert weight.shape == (30, 32)
+        assert low <= weight.min() < weight.max() <= high
+        assert (weight.mean() > 0.4) == (init == "uniform")
 
 
-def test_untrained_prompts_give_what_the_written_template_gives(tiny, sentences):
-    from dcpcse.encoders.sentence_encoder import plain_encoder
-
-    model = build_method(load_backbone(tiny("bert")), model_arguments(method="scpcse"), ["anchor"]).model
-    plain = plain_encoder(load_backbone(tiny("bert")), "mask", Template.parse(model.arguments["template"]))
-    torch.testing.assert_close(torch.tensor(model.encode(sentences)), torch.tensor(plain.encode(sentences)))
-
-
-@pytest.mark.parametrize(("init", "low", "high"), [("uniform", 0.0, 1.0), ("normal", -0.2, 0.2)])
-def test_prompts_begin_as_they_are_asked_to(init, low, high, tiny):
-    args = model_arguments(method="conpvp", prompt_len=30, prompt_init=init)
-    weight = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.encoder.shallow.weight
-    assert weight.shape == (30, 32)
-    assert low <= weight.min() < weight.max() <= high
-    assert (weight.mean() > 0.4) == (init == "uniform")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_cannot_be_is_refused(tiny, monkeypatch):
+    backbone = load_backbone(tiny("bert"))
+    for options, message in (
         ({"method": "dcpcse", "tuning": "shallow"}, "give --template"),
         ({"method": "scpcse", "template": "{sentence}[MASK]"}, "no tokens to train"),
         ({"method": "conpvp", "prompt_init": "template"}, "slots have no tokens"),
         ({"method": "promptbert", "prompt_init": "normal"}, "has no effect without input vectors"),
         ({"method": "scpcse", "second_template": "[PROMPT] {sentence} [MASK]"}, "only one template can have"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, message, tiny):
-    with pytest.raises(UserError, match=message):
-        build_method(load_backbone(tiny("bert")), model_arguments(**options), ["anchor"])
-
-
-def test_an_encoder_that_takes_no_vectors_is_refused(tiny, monkeypatch):
-    backbone = load_backbone(tiny("bert"))
-    forward = backbone.model.forward
-    monkeypatch.setattr(
-        backbone.model,
-        "forward",
-        lambda inputs_embeds=None, input_ids=None, **kw: forward(
-            input_ids=torch.full((1, 4), 7) if input_ids is None else input_ids, **kw
-        ),
+    ):
+        refused(message, lambda options=options: build_method(backbone, model_arguments(**options), ["anchor"]))
+    forward = backbone.model.forward  # of an encoder that takes no vectors
+    deaf = lambda inputs_embeds=None, input_ids=None, **kw: forward(  # noqa: E731
+        input_ids=torch.full((1, 4), 7) if input_ids is None else input_ids, **kw
     )
-    with pytest.raises(UserError, match="bert encoders cannot take shallow prompts"):
-        Encoder(backbone.model, shallow=ShallowPrompt(torch.zeros(2, 32)))
+    monkeypatch.setattr(backbone.model, "forward", deaf)
+    message = "bert encoders cannot take shallow prompts"
+    refused(message, Encoder, backbone.model, shallow=ShallowPrompt(torch.zeros(2, 32)))

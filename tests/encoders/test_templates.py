@@ -1,11 +1,11 @@
 """Templates: two grammars, slots by index, and tokenisation as of the text written out."""
 
 import pytest
+from model_folders import refused
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dcpcse.encoders.templates import Template, TokenTemplate, frame
-from dcpcse.utils.errors import UserError
 
 PLAIN = 'This sentence of "{sentence}" means [MASK] .'
 PUBLIC = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
@@ -42,88 +42,63 @@ def rendered(template, tokenizer, sentence, room=90):
     return parts.wrap(content)
 
 
-@pytest.mark.parametrize("text", TEMPLATES)
-def test_a_template_reads_back_from_what_it_prints(text):
-    template = Template.parse(text)
-    assert Template.parse(str(template)) == template
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
+def test_the_public_grammar_is_read_as_plain_text_and_a_template_reads_back_from_what_it_prints():
+    for text, plain in (
         (PUBLIC, 'This sentence of "{sentence}" means[MASK].'),
         (ROBERTA_PUBLIC, "This sentence : ' {sentence} ' means[MASK]."),
         ("*cls*_*sent_0*_*mask*_.*sep+*", "{sentence} [MASK] ."),
-    ],
-)
-def test_the_public_grammar_is_read_as_plain_text(text, plain):
-    assert str(Template.parse(text)) == plain
+    ):
+        assert str(Template.parse(text)) == plain
+    for text in TEMPLATES:
+        assert Template.parse(str(Template.parse(text))) == Template.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+def test_a_template_without_its_slots_and_a_tokenizer_without_a_mask_are_refused(tiny):
+    for text, named in (
         ("no slot [MASK]", "0 slots"),
         ("{sentence} {sentence} [MASK]", "2 slots"),
-        ("{sentence} without", "no [MASK]"),
-        ("*cls*_*sent_0*_*label*_*mask*", "unknown mark *label*"),
+        ("{sentence} without", r"no \[MASK\]"),
+        ("*cls*_*sent_0*_*label*_*mask*", r"unknown mark \*label\*"),
         ("*cls*_*mask*", "0 slots"),
         ("", "0 slots"),
-    ],
-)
-def test_a_template_without_its_slots_is_refused(text, named):
-    with pytest.raises(UserError) as caught:
-        Template.parse(text)
-    assert named in str(caught.value)
+    ):
+        refused(named, Template.parse, text)
+    tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
+    tokenizer.mask_token = None
+    refused("mask token", TokenTemplate, Template.parse(PLAIN), tokenizer)
 
 
 @pytest.mark.parametrize("text", TEMPLATES)
-@pytest.mark.parametrize("sentence", TRAPS)
-def test_slots_are_where_the_layout_says(text, sentence, tokenizer):
+def test_slots_are_where_the_layout_says(text, tokenizer):
     """Independent of the code: the row is cut into its parts by counting, and each part is compared by itself."""
-    row = rendered(text, tokenizer, sentence)
     parts = TokenTemplate(Template.parse(text), tokenizer)
     lead = " " if Template.parse(text).before.endswith(" ") else ""
-    content = tokenizer(lead + sentence.strip(), add_special_tokens=False)["input_ids"]
-    assert row.ids[: row.start] == parts.before
-    assert row.ids[row.start : row.start + row.content] == content
-    assert row.ids[row.start + row.content :] == parts.after
-    assert len(row.masks) == Template.parse(text).masks
-    assert all(row.ids[slot] == tokenizer.mask_token_id for slot in row.masks)
-    assert not {*range(row.start, row.start + row.content)} & {*row.masks}
-    assert row.ids[0] == tokenizer.cls_token_id
-    assert row.ids[-1] == tokenizer.sep_token_id
+    for sentence in TRAPS:
+        row = rendered(text, tokenizer, sentence)
+        content = tokenizer(lead + sentence.strip(), add_special_tokens=False)["input_ids"]
+        assert row.ids[: row.start] == parts.before
+        assert row.ids[row.start : row.start + row.content] == content
+        assert row.ids[row.start + row.content :] == parts.after
+        assert len(row.masks) == Template.parse(text).masks
+        assert all(row.ids[slot] == tokenizer.mask_token_id for slot in row.masks)
+        assert not {*range(row.start, row.start + row.content)} & {*row.masks}
+        assert row.ids[0] == tokenizer.cls_token_id
+        assert row.ids[-1] == tokenizer.sep_token_id
 
 
 @pytest.mark.parametrize("text", TEMPLATES)
-def test_an_ordinary_sentence_gets_the_ids_of_the_text_written_out(text, tokenizer, sentences):
+def test_an_ordinary_sentence_gets_the_ids_of_the_text_written_out_and_is_cut_alone(text, tokenizer, sentences):
     template = Template.parse(text)
     for sentence in sentences:
         words = sentence.rstrip(".")  # byte-level tokenisers may join a full stop with the template's quote
         whole = str(template).replace("{sentence}", words).replace("[MASK]", tokenizer.mask_token)
         assert rendered(text, tokenizer, words).ids == tokenizer(whole)["input_ids"]
-
-
-@pytest.mark.parametrize("text", TEMPLATES)
-def test_the_sentence_is_cut_and_the_template_never(text, tokenizer, sentences):
-    parts = TokenTemplate(Template.parse(text), tokenizer)
+        assert rendered(text, tokenizer, f"  {words} \n").ids == tokenizer(whole)["input_ids"]
+    parts = TokenTemplate(template, tokenizer)
     contents, cut = parts.contents([sentences[1], "a"], 5)
-    rows = [parts.wrap(content) for content in contents]
-    assert cut == 1
-    assert rows[0].content == 5
-    assert len(rows[0].ids) == parts.length + 5
-    assert rows[0].ids[rows[0].start + 5 :] == parts.after
-
-
-def test_white_space_around_a_sentence_changes_nothing(tokenizer):
-    assert rendered(PLAIN, tokenizer, "  Rain fell. \n") == rendered(PLAIN, tokenizer, "Rain fell.")
-
-
-def test_a_tokenizer_without_a_mask_is_refused(tiny, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
-    tokenizer.mask_token = None
-    with pytest.raises(UserError, match="mask token"):
-        TokenTemplate(Template.parse(PLAIN), tokenizer)
+    row = parts.wrap(contents[0])
+    assert (cut, row.content, len(row.ids)) == (1, 5, parts.length + 5)
+    assert row.ids[row.start + 5 :] == parts.after
 
 
 def test_the_special_tokens_around_a_text_are_found_without_a_latin_letter():

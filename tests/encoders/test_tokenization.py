@@ -29,22 +29,23 @@ def test_every_text_is_in_one_batch_the_longest_first_within_both_bounds(rows, t
             assert len(batch) == rows or (len(batch) + 1) * longest > tokens
 
 
-def test_texts_of_one_length_keep_their_order():
-    assert list(batches([3, 5, 3, 5], 2, 100)) == [[1, 3], [0, 2]]
+def test_only_a_cpu_limits_the_number_of_texts_and_smaller_batches_give_the_same_vectors(tiny, sentences, monkeypatch):
+    assert list(batches([3, 5, 3, 5], 2, 100)) == [[1, 3], [0, 2]]  # texts of one length keep their order
     assert list(batches([], 2, 100)) == []
-
-
-def test_only_a_cpu_limits_the_number_of_texts_by_default(tiny, monkeypatch):
     assert list(batches([1] * 300, None, 1000)) == [list(range(300))]
     assert [default_batch_size(kind) for kind in ("cpu", "cuda", "mps")] == [128, None, None]
     model = models.plain_encoder(load_backbone(tiny("bert")), "avg")
-    sizes, embed = [], model._embed
+    sizes, embed, whole = [], model._embed, model.encode(sentences)
     monkeypatch.setattr(
         model, "_embed", lambda inputs, *how: sizes.append(len(inputs.input_ids)) or embed(inputs, *how)
     )
     for given in (None, 200, 7):
         model.encode(["a"] * 201, batch_size=given)
     assert sorted(sizes[:2]) == [73, 128] and sorted(sizes[2:4]) == [1, 200] and max(sizes[4:]) == 7
+    sizes.clear()
+    monkeypatch.setattr(models, "CPU_TOKENS", 20)
+    assert abs(model.encode(sentences) - whole).max() < 1e-5
+    assert max(sizes) < len(sentences)
 
 
 @pytest.mark.parametrize(("given", "passed"), [(None, 128), (7, 7)])
@@ -60,18 +61,3 @@ def test_encoders_of_other_code_get_a_number_of_sentences(given, passed):
     SentenceIndex.build(Foreign(), ["a"], batch_size=given).search("b", batch_size=given)
     ForeignEncoder(Foreign()).encode(["a"], batch_size=given)
     assert asked == [passed] * 5
-
-
-def test_encode_gives_the_same_vectors_in_smaller_batches(tiny, sentences, monkeypatch):
-    model = models.plain_encoder(load_backbone(tiny("bert")), "avg")
-    whole = model.encode(sentences)
-    monkeypatch.setattr(models, "CPU_TOKENS", 20)
-    sizes, embed = [], model._embed
-
-    def counted(inputs, *how):
-        sizes.append(len(inputs.input_ids))
-        return embed(inputs, *how)
-
-    monkeypatch.setattr(model, "_embed", counted)
-    assert abs(model.encode(sentences) - whole).max() < 1e-5
-    assert max(sizes) < len(sentences)

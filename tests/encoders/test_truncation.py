@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from itertools import product
 
 import pytest
 from tiny_encoders import SENTENCES, make_tokenizer
@@ -69,12 +70,11 @@ TOKENIZERS = {
 }
 
 
-@pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_ids_are_those_of_the_tokenizer_at_every_length(name, special):
-    ours, oracle = TOKENIZERS[name](), TOKENIZERS[name]()
-    whole = [len(ids) for ids in oracle(TEXTS, add_special_tokens=special, verbose=False)["input_ids"]]
-    for length in (*range(2, 12), 23, 60, 61, 62, 5000):
+def test_the_ids_are_those_of_the_tokenizer_at_every_length(name):
+    ours, oracle, lengths = TOKENIZERS[name](), TOKENIZERS[name](), (*range(2, 12), 23, 60, 61, 62, 5000)
+    for special, length in product((True, False), lengths if name != "Python" else lengths[::6]):
+        whole = [len(ids) for ids in oracle(TEXTS, add_special_tokens=special, verbose=False)["input_ids"]]
         expected = [oracle(t, truncation=True, max_length=length, add_special_tokens=special) for t in TEXTS]
         ids, truncated = tokenize(ours, TEXTS, length, special=special)
         assert ids == [one["input_ids"] for one in expected]
@@ -92,10 +92,7 @@ def test_settings_of_the_tokenizer_are_neither_used_nor_changed():
     assert tokenize(tokenizer, TEXTS, 30) == expected
     assert own.to_str() == before
     assert tokenize(copy.deepcopy(tokenizer), TEXTS, 30) == expected
-
-
-def test_a_word_added_later_is_used():
     tokenizer = make_tokenizer("bert")
     tokenize(tokenizer, TEXTS, 10)
-    tokenizer.add_tokens(["zebra fish"])
+    tokenizer.add_tokens(["zebra fish"])  # a word added later is used
     assert tokenize(tokenizer, ["zebra fish"], 10)[0] == [tokenizer("zebra fish")["input_ids"]]

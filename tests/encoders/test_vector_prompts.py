@@ -5,30 +5,30 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from model_folders import refused
 from test_encoder import LENGTH, batch, modernbert_by_hand
 from transformers import AutoModel, BertConfig, CamembertConfig, CamembertModel, RobertaConfig
 
 from dcpcse.encoders import frozen_layers
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import set_dropout, set_packed
+from dcpcse.encoders.prompt_support import PROMPTABLE
 from dcpcse.encoders.prompts import PROMPT_FORMS, PROMPT_KINDS, layer_projections
 from dcpcse.encoders.storage.manifest import PROMPT_PARTS
 from dcpcse.methods import arguments, build_method, model_arguments
 from dcpcse.models import Encoder, PromptShape, SentenceEncoder, VectorPrompt
-from dcpcse.utils.errors import UserError
 
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
-KINDS = (*BERT_LIKE, "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
 
 
-def prompted(folder: str, offset: int = LENGTH, **options) -> Encoder:
+def prompted(folder: str, **options) -> Encoder:
     backbone = load_backbone(folder).model.requires_grad_(False)
     torch.manual_seed(1)
     prompt = VectorPrompt(PromptShape.fit(backbone.config, LENGTH), **{"std": 1.0, **options})
-    return Encoder(backbone, prompt, offset).eval()
+    return Encoder(backbone, prompt, LENGTH).eval()
 
 
 def method(folder: str, name: str = "dcpcse", columns=("anchor",), **options):
@@ -59,9 +59,8 @@ def in_every_layer(folder: str, encoder: Encoder, ids, mask, table) -> torch.Ten
 
 
 @pytest.mark.parametrize("kind", BERT_LIKE)
-@pytest.mark.parametrize("offset", [0, LENGTH])
-def test_hidden_states_and_gradients_are_those_of_layers_run_with_the_vectors_in_their_input(tiny, kind, offset):
-    encoder = prompted(tiny(kind), offset)
+def test_hidden_states_and_gradients_are_those_of_layers_run_with_the_vectors_in_their_input(tiny, kind):
+    encoder = prompted(tiny(kind))
     ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
     found = encoder(ids, mask)[-1]
     table = encoder.prompt.table.weight.detach().clone().requires_grad_()
@@ -92,7 +91,7 @@ def test_modernbert_normalises_the_vectors_and_does_not_rotate_their_keys(tiny):
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PROMPTABLE)
 def test_padding_packing_prepacking_and_checkpointing_change_nothing(tiny, kind, monkeypatch):
     for name in ("LEAST_WEIGHTS", "LEAST_ROWS"):
         monkeypatch.setattr(frozen_layers, name, 1)
@@ -125,8 +124,8 @@ def test_padding_packing_prepacking_and_checkpointing_change_nothing(tiny, kind,
         assert encoder.draw_prefix(5)[0][0].stride(0) == 0, "shared prompts are computed once"
 
 
-def test_a_bfloat16_encoder_takes_float32_vectors(tiny):
-    encoder = prompted(tiny("bert"))
+def test_a_bfloat16_encoder_takes_float32_vectors_with_dropout_for_each_row(tiny):
+    encoder = prompted(tiny("bert"), dropout=0.5)
     ids, mask = batch()
     with torch.no_grad():
         exact = encoder(ids, mask)[-1]
@@ -134,10 +133,6 @@ def test_a_bfloat16_encoder_takes_float32_vectors(tiny):
         rounded = encoder(ids, mask)[-1]
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - exact).abs().max() < 0.2
-
-
-def test_dropout_is_drawn_for_each_row_on_the_vectors(tiny):
-    encoder = prompted(tiny("bert"), dropout=0.5)
     encoder.prompt.train()
     vectors = torch.stack(list(encoder.draw_prefix(2)._vectors), 2).flatten(2)  # (2, P, layers · H)
     kept = vectors != 0
@@ -149,82 +144,64 @@ def test_dropout_is_drawn_for_each_row_on_the_vectors(tiny):
 # Methods
 
 
-@pytest.mark.parametrize(
-    ("name", "columns", "options"),
-    [
+def test_methods_train_only_the_table_and_what_keys_and_values_train(tiny):
+    for name, columns, options in (
         ("dcpcse", ("anchor", "positive", "negative"), {"do_mlm": True}),
         ("dcpcse", ("anchor",), {"prefix_projection": True, "prefix_hidden_size": 7}),
         ("d2cse", ("anchor", "positive"), {"corrupted_corpus": "unused"}),
         ("promptbert", ("anchor",), {}),
-    ],
-)
-def test_methods_train_only_the_table_and_what_keys_and_values_train(tiny, name, columns, options):
-    built = method(tiny("bert"), name, columns, **options)
-    prompt = built.model.encoder.prompt
-    assert isinstance(prompt, VectorPrompt)
-    assert prompt.table().shape == (LENGTH, 3 * 32)
-    trained = {n for n, p in built.model.named_parameters() if p.requires_grad and not n.startswith("head.")}
-    tables = {f"encoder.prompt.{n}" for n, _ in prompt.named_parameters()}
-    assert trained == tables | ({"encoder.cls_prompt.weight"} if built.model.encoder.cls_prompt else set())
+    ):
+        built = method(tiny("bert"), name, columns, **options)
+        prompt = built.model.encoder.prompt
+        assert isinstance(prompt, VectorPrompt)
+        assert prompt.table().shape == (LENGTH, 3 * 32)
+        trained = {n for n, p in built.model.named_parameters() if p.requires_grad and not n.startswith("head.")}
+        tables = {f"encoder.prompt.{n}" for n, _ in prompt.named_parameters()}
+        assert trained == tables | ({"encoder.cls_prompt.weight"} if built.model.encoder.cls_prompt else set())
 
 
 @pytest.mark.parametrize("options", [{}, {"prefix_projection": True, "prefix_hidden_size": 7}])
 def test_a_saved_model_is_loaded_again_and_converts_to_equal_keys_and_values(tiny, sentences, tmp_path, options):
     model = method(tiny("bert"), **options).model.eval()
-    with torch.no_grad():
-        for parameter in model.encoder.prompt.parameters():
-            parameter.copy_(torch.randn_like(parameter))
-    expected = model.encode(sentences)
+    for parameter in model.encoder.prompt.parameters():
+        torch.nn.init.normal_(parameter)
     model.save(tmp_path)
-    loaded = SentenceEncoder.load(tmp_path, device="cpu")
+    loaded, expected = SentenceEncoder.load(tmp_path, device="cpu"), torch.tensor(model.encode(sentences))
     assert isinstance(loaded.encoder.prompt, VectorPrompt)
-    assert loaded.record() == model.record()
     assert not (tmp_path / "adapter_config.json").exists()
-    torch.testing.assert_close(torch.tensor(loaded.encode(sentences)), torch.tensor(expected), atol=1e-6, rtol=0)
-    encoder = loaded.encoder
-    encoder.prompt = encoder.prompt.as_keys_values(encoder.backbone)
-    assert encoder.prompt.kind == "deep"
-    assert encoder.prompt.table().shape == (LENGTH, 2 * 3 * 32)
-    torch.testing.assert_close(torch.tensor(loaded.encode(sentences)), torch.tensor(expected), atol=1e-5, rtol=0)
-
-
-def test_a_folder_of_keys_and_values_does_not_start_vectors(tiny, tmp_path):
-    args = model_arguments(method="dcpcse", pre_seq_len=LENGTH)
-    build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.save(tmp_path)
-    with pytest.raises(UserError, match=r"expected prompts \(4, 96\) but found \(4, 192\)"):
-        method(tiny("bert"), init_from=str(tmp_path))
+    torch.testing.assert_close(torch.tensor(loaded.encode(sentences)), expected, atol=1e-6, rtol=0)
+    loaded.encoder.prompt = prompt = loaded.encoder.prompt.as_keys_values(loaded.encoder.backbone)
+    assert (prompt.kind, prompt.table().shape) == ("deep", (LENGTH, 2 * 3 * 32))
+    torch.testing.assert_close(torch.tensor(loaded.encode(sentences)), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.usefixtures("on_command_line")
-def test_encoders_whose_projections_are_unknown_are_refused():
+def test_prompts_of_keys_and_values_and_encoders_whose_projections_are_unknown_are_refused(tiny, tmp_path):
+    args = model_arguments(method="dcpcse", pre_seq_len=LENGTH)
+    build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.save(tmp_path)
+    refused(r"expected prompts \(4, 96\) but found \(4, 192\)", method, tiny("bert"), init_from=str(tmp_path))
     with torch.device("meta"):
         unknown = CamembertModel(CamembertConfig(num_hidden_layers=1))
-    with pytest.raises(UserError, match="--prompt_form vectors does not support camembert encoders"):
-        layer_projections(unknown)
+    refused("--prompt_form vectors does not support camembert encoders", layer_projections, unknown)
 
 
 # Sizes
 
 
-@pytest.mark.parametrize(
-    ("config", "length", "share"),
-    [
+def test_the_share_of_trained_parameters_is_around_the_one_of_the_paper():
+    """DCPCSE, abstract: "around 0.1% parameters"; on the meta device, so nothing is allocated."""
+    for config, length, share in (
         (BertConfig(**BASE), 16, 0.135),
-        (BertConfig(**BASE), 12, 0.102),
         (BertConfig(**LARGE), 10, 0.074),
         (RobertaConfig(**BASE, **ROBERTA), 14, 0.104),
         (RobertaConfig(**LARGE, **ROBERTA), 10, 0.069),
-    ],
-    ids=["bert-base-16", "bert-base-12", "bert-large-10", "roberta-base-14", "roberta-large-10"],
-)
-def test_the_share_of_trained_parameters_is_around_that_of_the_paper(config, length, share):
-    """DCPCSE, abstract: "around 0.1% parameters"; on the meta device, so nothing is allocated."""
-    with torch.device("meta"):
-        prompt = VectorPrompt(PromptShape.fit(config, length))
-        backbone = AutoModel.from_config(config, add_pooling_layer=False)
-    prompts = sum(p.numel() for p in prompt.parameters())
-    assert prompts == length * config.num_hidden_layers * config.hidden_size
-    assert round(100 * prompts / backbone.num_parameters(), 3) == share
+    ):
+        with torch.device("meta"):
+            prompt = VectorPrompt(PromptShape.fit(config, length))
+            backbone = AutoModel.from_config(config, add_pooling_layer=False)
+        prompts = sum(p.numel() for p in prompt.parameters())
+        assert prompts == length * config.num_hidden_layers * config.hidden_size
+        assert round(100 * prompts / backbone.num_parameters(), 3) == share
 
 
 def test_copies_of_the_names_of_forms_and_kinds_agree():

@@ -1,4 +1,4 @@
-"""Representations without training: static averages, top-k, predicted words; each against a plain computation."""
+"""Representations without training: static averages, top-k, predicted words, averages of word vectors from a file."""
 
 import json
 import shutil
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_folders import refused
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
@@ -15,6 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenize
 from dcpcse.cli.commands.predict import predict_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.identity import identity
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained import (
     FREQUENT_BYTE_LEVEL,
@@ -22,64 +24,41 @@ from dcpcse.encoders.untrained import (
     Choice,
     biased_tokens,
     build_representation,
+    load_word_vectors,
+    stop_words,
 )
-from dcpcse.utils.errors import UserError
 
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')
 KINDS = ["bert", "roberta"]
 
 
-def test_the_lists_of_frequent_tokens_are_the_published_ones_in_size():
-    assert len(set(FREQUENT_WORDPIECE)) == 36
-    assert len(set(FREQUENT_BYTE_LEVEL)) == 36
+@pytest.mark.parametrize("kind", KINDS)
+def test_static_averages_are_means_of_the_rows_of_the_embeddings_and_of_the_head(kind, tiny, sentences):
+    """PromptBERT, Table 12: with special tokens; the tied model has one matrix for both."""
+    for tied in (False, True):
+        folder = tiny(kind, tie_word_embeddings=tied)
+        plain, words = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        vectors = {}
+        for name, layer in (
+            ("static", plain.get_input_embeddings()),
+            ("static_lm_head", plain.get_output_embeddings()),
+        ):
+            backbone = load_backbone(folder, lm_head="checkpoint" if "head" in name else None)
+            vectors[name] = build_representation(name, backbone, Choice()).encode(sentences)
+            weight = layer.weight.detach()
+            expected = np.stack([weight[words(s)["input_ids"]].mean(0).numpy() for s in sentences])
+            np.testing.assert_allclose(vectors[name], expected, atol=1e-6)
+        assert np.array_equal(*vectors.values()) is tied
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_static_average_is_the_mean_of_embedding_rows_with_special_tokens(kind, tiny, sentences):
-    folder = tiny(kind)
-    model = build_representation("static", load_backbone(folder), Choice())
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    weight = AutoModelForMaskedLM.from_pretrained(folder).get_input_embeddings().weight.detach()
-    expected = np.stack([weight[tokenizer(s)["input_ids"]].mean(0).numpy() for s in sentences])
-    np.testing.assert_allclose(model.encode(sentences), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_average_of_the_heads_rows_takes_an_untied_head(kind, tiny, sentences):
-    """PromptBERT, Table 12: the masked-LM head of the untied model, and its static embeddings."""
-    folder = tiny(kind, tie_word_embeddings=False)
-    vectors = build_representation("static_lm_head", load_backbone(folder, lm_head="checkpoint"), Choice()).encode(
-        sentences
-    )
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    weight = AutoModelForMaskedLM.from_pretrained(folder).get_output_embeddings().weight.detach()
-    expected = np.stack([weight[tokenizer(s)["input_ids"]].mean(0).numpy() for s in sentences])
-    np.testing.assert_allclose(vectors, expected, atol=1e-6)
-    static = build_representation("static", load_backbone(folder), Choice()).encode(sentences)
-    assert np.abs(static - vectors).max(axis=1).min() > 1e-3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_heads_rows_of_a_tied_encoder_are_its_static_embeddings(kind, tiny, sentences):
-    """PromptBERT, Table 12: the tied model has one matrix for both."""
-    backbone = load_backbone(tiny(kind), lm_head="checkpoint")
-    vectors = build_representation("static_lm_head", backbone, Choice()).encode(sentences)
-    static = build_representation("static", load_backbone(tiny(kind)), Choice()).encode(sentences)
-    np.testing.assert_array_equal(vectors, static)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "remove", [("subword",), ("punctuation",), ("case",), ("frequency", "subword", "case", "punctuation")]
-)
-def test_removed_tokens_do_not_count_and_special_ones_neither(kind, remove, tiny, sentences):
-    folder = tiny(kind)
-    model = build_representation("static", load_backbone(folder), Choice(remove=remove))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    weight = AutoModelForMaskedLM.from_pretrained(folder).get_input_embeddings().weight.detach()
+def test_removed_tokens_do_not_count_and_special_ones_neither(kind, tiny, sentences):
+    backbone, tokenizer = load_backbone(tiny(kind)), AutoTokenizer.from_pretrained(tiny(kind))
+    weight = backbone.model.get_input_embeddings().weight.detach()
     frequent = FREQUENT_WORDPIECE if kind == "bert" else FREQUENT_BYTE_LEVEL
+    assert len(set(frequent)) == 36  # as many as published
 
-    def stays(token: str) -> bool:
+    def stays(token: str, remove: tuple[str, ...]) -> bool:
         bare = token.replace("##", "").replace("Ġ", "")
         goes = {
             "frequency": token in frequent,
@@ -89,12 +68,15 @@ def test_removed_tokens_do_not_count_and_special_ones_neither(kind, remove, tiny
         }
         return not any(goes[name] for name in remove)
 
-    for sentence in [*sentences, "Été à Zürich, NAÏVE", "THE DOGS"]:
-        read = sentence.lower() if "case" in remove else sentence
-        tokens = tokenizer.tokenize(read if kind == "bert" else f" {read}")
-        kept = [token for token in tokens if stays(token)] or [tokenizer.pad_token]
-        expected = weight[tokenizer.convert_tokens_to_ids(kept)].mean(0).numpy()
-        np.testing.assert_allclose(model.encode([sentence])[0], expected, atol=1e-6, err_msg=sentence)
+    every = ("frequency", "subword", "case", "punctuation")
+    for remove in (*((name,) for name in every), every):
+        model = build_representation("static", backbone, Choice(remove=remove))
+        for sentence in [*sentences, "Été à Zürich, NAÏVE", "THE DOGS"]:
+            read = sentence.lower() if "case" in remove else sentence
+            tokens = tokenizer.tokenize(read if kind == "bert" else f" {read}")
+            kept = [token for token in tokens if stays(token, remove)] or [tokenizer.pad_token]
+            expected = weight[tokenizer.convert_tokens_to_ids(kept)].mean(0).numpy()
+            np.testing.assert_allclose(model.encode([sentence])[0], expected, atol=1e-6, err_msg=sentence)
 
 
 def byte_token(text: str) -> str:
@@ -125,13 +107,7 @@ def test_a_text_with_nothing_left_takes_the_padding_vector_and_says_so(tiny, cap
     assert "1 of 1 texts have no tokens left" in caplog.text
 
 
-def test_an_unknown_bias_is_refused(tiny):
-    with pytest.raises(UserError, match="choose from: frequency"):
-        biased_tokens(load_backbone(tiny("bert")).tokenizer, ["colour"])
-
-
-@pytest.mark.parametrize("denoise", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "denoise"), [("bert", False), ("roberta", True)])
 def test_top_k_is_the_weighted_sum_over_the_most_probable_tokens(kind, denoise, tiny, sentences):
     folder, k = tiny(kind), 7
     backbone = load_backbone(folder, lm_head="checkpoint")
@@ -151,24 +127,27 @@ def test_top_k_is_the_weighted_sum_over_the_most_probable_tokens(kind, denoise, 
 
 
 @pytest.mark.usefixtures("on_command_line")
-def test_a_checkpoint_without_a_head_is_refused_and_named(tiny):
-    with pytest.raises(UserError, match="--lm_head"):
-        load_backbone(tiny("bert", masked_lm=False), lm_head="checkpoint")
-
-
-@pytest.mark.usefixtures("on_command_line")
-@pytest.mark.parametrize(
-    ("name", "choice", "option"),
-    [
+def test_options_that_a_representation_does_not_take_are_refused(tiny, capsys):
+    backbone = load_backbone(tiny("bert"))
+    for name, choice, option in (
         ("static", Choice(template=TEMPLATE), "--template"),
         ("avg", Choice(denoise=True), "--denoise"),
         ("mask", Choice(TEMPLATE, remove=("case",)), "--remove"),
         ("mask", Choice(TEMPLATE, top_k=5), "--top_k"),
-    ],
-)
-def test_an_option_that_a_representation_does_not_take_is_refused(name, choice, option, tiny):
-    with pytest.raises(UserError, match=option):
-        build_representation(name, load_backbone(tiny("bert")), choice)
+    ):
+        refused(option, build_representation, name, backbone, choice)
+    refused("choose from: frequency", biased_tokens, backbone.tokenizer, ["colour"])
+    refused("--lm_head", load_backbone, tiny("bert", masked_lm=False), lm_head="checkpoint")
+    capsys.readouterr()
+    for words, named in (
+        (["--top_k", "0", "x"], "--top_k 0"),
+        (["--lm_head", "new", "x"], "--lm_head new"),
+        (["--template", "nothing", "x"], "0 slots"),
+        ([], "SENTENCE"),
+    ):
+        assert run(predict_command, ["--model_name_or_path", tiny("bert"), *words]) == 2
+        captured = capsys.readouterr().err
+        assert named in captured and captured.count("\n") == 1
 
 
 def test_a_final_period_is_put_only_where_no_end_mark_stands(tiny):
@@ -203,40 +182,14 @@ def test_predicted_words_are_the_heads_most_probable_ones(tiny, capsys, sentence
     assert [line["sentence"] for line in lines] == [sentences[4], "Été."]
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--top_k", "0", "x"], "--top_k 0"),
-        (["--lm_head", "new", "x"], "--lm_head new"),
-        (["--template", "nothing", "x"], "0 slots"),
-        ([], "SENTENCE"),
-    ],
-)
-def test_a_wrong_request_for_words_is_one_line(words, named, tiny, capsys):
-    assert run(predict_command, ["--model_name_or_path", tiny("bert"), *words]) == 2
-    captured = capsys.readouterr().err
-    assert named in captured
-    assert captured.count("\n") == 1
-
-
 def without_post_processor(folder: str, to: Path, single: str | None = None) -> str:
     """A copy of an encoder whose tokenizer adds no special tokens, or only those in `single`."""
     shutil.copytree(folder, to)
     words = Tokenizer.from_file(str(to / "tokenizer.json"))
-    content = json.loads(words.to_str()) | {"post_processor": None}
-    if single is not None:
-        special = [(token, words.token_to_id(token)) for token in single.split() if token != "$A"]
-        words.post_processor = TemplateProcessing(single=single, special_tokens=special)
-        content = json.loads(words.to_str())
-    (to / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    special = [(token, words.token_to_id(token)) for token in (single or "").split() if token != "$A"]
+    words.post_processor = TemplateProcessing(single=single or "$A", special_tokens=special)
+    words.save(str(to / "tokenizer.json"))
     return str(to)
-
-
-def warnings_of(caplog, pooling: str, folder: str, template: Template | None = None) -> list[str]:
-    """The warnings of a plain encoder."""
-    caplog.clear()
-    build_representation(pooling, load_backbone(folder), Choice(template=template))
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize(
@@ -249,16 +202,85 @@ def warnings_of(caplog, pooling: str, folder: str, template: Template | None = N
     ],
 )
 def test_a_tokenizer_that_adds_no_cls_token_is_told_once(kind, single, begins, tiny, tmp_path, caplog):
-    pooling = "cls_before_pooler"
-    folder = without_post_processor(tiny(kind), tmp_path / "encoder", single)
-    ids = AutoTokenizer.from_pretrained(folder)("Rain fell.")["input_ids"]
-    assert ids[0] != AutoTokenizer.from_pretrained(folder).cls_token_id
-    for template in (None, TEMPLATE):
-        (told,) = warnings_of(caplog, pooling, folder, template)
-        assert begins in told and "use the pooler avg" in told
-    assert not warnings_of(caplog, "avg", folder) + warnings_of(caplog, "mask", folder, TEMPLATE)
-    assert not warnings_of(caplog, pooling, tiny(kind))
+    folder, cls = without_post_processor(tiny(kind), tmp_path / "encoder", single), "cls_before_pooler"
+    for warned, pooling, encoder, template in (
+        *((True, cls, folder, template) for template in (None, TEMPLATE)),
+        *((False, "avg", folder, None), (False, "mask", folder, TEMPLATE), (False, cls, tiny(kind), None)),
+    ):
+        caplog.clear()
+        build_representation(pooling, load_backbone(encoder), Choice(template=template))
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(told) == warned
+        assert all(begins in line and "use the pooler avg" in line for line in told)
     model = build_representation("avg", load_backbone(folder), Choice())
-    model.pooling = pooling
-    model.pooling = "cls_before_pooler"
+    model.pooling = model.pooling = cls
     assert len([record for record in caplog.records if begins in record.getMessage()]) == 1
+
+
+# Word vectors
+
+
+LINES = ["cat 1 2", "Dog 0 1", "dog 4 4", "the 5 5", "don't 2 0", ". . . 3 4", "café 7 1"]
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_mean_of_known_words_without_stop_words(vectors, tmp_path):
+    for sentence, words in (
+        ("cat cat dog", [(1, 2), (1, 2), (4, 4)]),
+        ("The cat, Dog!", [(1, 2), (0, 1)]),
+        ("the CAT xyz", [(1, 2)]),
+        ("(don't) café.", [(2, 0), (7, 1)]),
+        ("the The", [(5, 5), (5, 5)]),
+        ("[PAD] cat", [(1, 2)]),
+    ):
+        np.testing.assert_allclose(load_word_vectors(vectors).encode([sentence])[0], np.mean(words, axis=0), atol=1e-6)
+    path = tmp_path / "word2vec.txt"  # whose first line is passed over; the first of two vectors counts
+    path.write_text("3 2\ncat 1 2\ndog 3 4\ncat 9 9\n", encoding="utf-8")
+    np.testing.assert_array_equal(load_word_vectors(path).encode(["cat"]), [[1, 2]])
+
+
+def test_the_lookup_is_that_of_sentence_transformers(vectors, sentences):
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    peer = modules.WordEmbeddings.from_text_file(str(vectors))
+    assert set(peer.tokenizer.stop_words) == stop_words()
+    ours = load_word_vectors(vectors)
+    texts = ["cat Dog, the café!", "don't the", "did cat just . dog", "'cat' (DOG) ... Café"]
+    weight = peer.emb_layer.weight.detach().numpy()
+    for text in texts:
+        expected = weight[peer.tokenizer.tokenize(text)].mean(0)
+        np.testing.assert_allclose(ours.encode([text])[0], expected, atol=1e-6)
+
+
+def test_a_text_without_a_known_word_takes_the_mean_of_the_table_and_says_so(vectors, caplog):
+    found = load_word_vectors(vectors).encode(["xyz", "cat"])
+    np.testing.assert_allclose(
+        found[0], np.mean([(1, 2), (0, 1), (4, 4), (5, 5), (2, 0), (3, 4), (7, 1)], 0), rtol=1e-6
+    )
+    assert "1 of 2 texts have no known word" in caplog.text
+
+
+def test_another_table_is_another_model(vectors, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(vectors.read_text(encoding="utf-8").replace("cat 1 2", "cat 1 3"), encoding="utf-8")
+    assert identity(load_word_vectors(vectors)) == identity(load_word_vectors(vectors))
+    assert identity(load_word_vectors(vectors))["base"] != identity(load_word_vectors(other))["base"]
+
+
+def test_what_is_not_a_table_is_refused_with_its_line(tmp_path):
+    for content, said in (
+        (b"cat 1 2\ndog 1\n", "v.txt:2: expected a word and 2 finite numbers"),
+        (b"cat 1 2\ndog 1 x\n", "v.txt:2"),
+        (b"cat 1 nan\n", "v.txt:1"),
+        (b"This is a plain text\n", "v.txt:1"),
+        (b"word\n", "v.txt:1"),
+        (b"", "contains no word vectors"),
+        (b"\xff\xfe\x00binary", "cannot read the word vectors"),
+    ):
+        (tmp_path / "v.txt").write_bytes(content)
+        refused(said, load_word_vectors, tmp_path / "v.txt")

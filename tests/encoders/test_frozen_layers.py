@@ -2,9 +2,8 @@
 
 import copy
 import itertools
-import os
-import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.frozen_layers import LEAST_ROWS, prepacked
 from dcpcse.encoders.sentence_encoder import plain_encoder
+from dcpcse.utils.devices import release_memory
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -35,91 +35,67 @@ def value_and_gradient(module: nn.Module, given: torch.Tensor) -> tuple[torch.Te
     return value.detach(), given.grad
 
 
-@pytest.mark.parametrize("rows", [(LEAST_ROWS,), (3, 50), (1, 777), (5,)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
-def test_values_and_gradients_are_those_of_float64(rows, bias):
+def test_values_and_gradients_are_those_of_float64(bias):
     module = frozen(256, 700, 300, bias=bias)
-    given = torch.randn(*rows, 256)
-    exact = value_and_gradient(copy.deepcopy(module).double(), given.double())
-    with prepacked(module) as layers:
-        found = value_and_gradient(module, given)
-    assert layers == 2
-    for one, other in zip(found, exact, strict=True):
-        torch.testing.assert_close(one, other.float(), **CLOSE)
+    for rows in ((LEAST_ROWS,), (3, 50), (1, 777), (5,)):
+        given = torch.randn(*rows, 256)
+        exact = value_and_gradient(copy.deepcopy(module).double(), given.double())
+        with prepacked(module) as layers:
+            found = value_and_gradient(module, given)
+        assert layers == 2
+        for one, other in zip(found, exact, strict=True):
+            torch.testing.assert_close(one, other.float(), **CLOSE)
 
 
-def test_a_transposed_input_is_taken_as_it_lies():
-    module, given = frozen(256, 256), torch.randn(256, 100).t()
-    with prepacked(module):
-        torch.testing.assert_close(module(given), given @ module[0].weight.t() + module[0].bias, **CLOSE)
-
-
-def test_the_products_really_go_through_onednn():
-    module, given = frozen(256, 256), torch.randn(100, 256, requires_grad=True)
+def test_the_products_really_go_through_onednn_and_changed_weights_are_laid_out_anew():
+    module, given = frozen(256, 256), torch.randn(256, 100, requires_grad=True)
     with prepacked(module), torch.profiler.profile() as profile:
-        module(given).sum().backward()
+        before = module(given.t())  # a transposed input is taken as it lies
+        before.sum().backward()
+    torch.testing.assert_close(before, given.t() @ module[0].weight.t() + module[0].bias, **CLOSE)
     assert sum(event.count for event in profile.key_averages() if event.key == "mkldnn::_linear_pointwise") == 2
+    module[0].weight.data.mul_(2)
+    module[0].bias.data.mul_(2)
+    with prepacked(module):
+        torch.testing.assert_close(module(given.t()), 2 * before, **CLOSE)
 
 
-def test_it_ends_with_the_scope_and_after_an_error():
+def test_a_scope_inside_another_leaves_its_layers_alone_and_both_end_also_after_an_error():
     module = frozen(256, 256)
     with pytest.raises(KeyError), prepacked(module):
-        assert "forward" in vars(module[0])
+        forward = vars(module[0])["forward"]
+        with prepacked(module) as layers:
+            assert layers == 0 and module[0].forward is forward
+        assert module[0].forward is forward
         raise KeyError
     assert "forward" not in vars(module[0])
 
 
-def test_a_weight_changed_between_two_scopes_is_taken_anew():
-    module, given = frozen(256, 256), torch.randn(100, 256)
-    with prepacked(module):
-        before = module(given)
-    module[0].weight.data.mul_(2)
-    module[0].bias.data.mul_(2)
-    with prepacked(module):
-        torch.testing.assert_close(module(given), 2 * before, **CLOSE)
+OTHERS = [
+    frozen(64, 64),
+    frozen(256, 256).double(),
+    frozen(256, 256).bfloat16(),
+    frozen(256, 256).to("meta"),
+    nn.Sequential(nn.Bilinear(256, 256, 256)).requires_grad_(False),
+    nn.Sequential(nn.modules.linear.NonDynamicallyQuantizableLinear(256, 256)).requires_grad_(False),
+]
 
 
-def test_a_scope_inside_another_leaves_its_layers_alone():
-    module = frozen(256, 256)
-    with prepacked(module):
-        own = module[0].forward
-        with prepacked(module) as layers:
-            assert layers == 0 and module[0].forward is own
-        assert module[0].forward is own
+def test_only_weights_without_a_gradient_are_laid_out_if_no_switch_is_off():
+    def laid_out(module: nn.Module, *switch: bool) -> int:
+        with prepacked(module, *switch) as layers:
+            return layers
 
-
-def test_only_weights_without_a_gradient_are_laid_out():
+    assert [laid_out(module) for module in OTHERS] == [0] * len(OTHERS)
     module = frozen(256, 256, 256)
+    assert (laid_out(module), laid_out(module, False)) == (2, 0)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert laid_out(module) == 0
     module[1].requires_grad_(True)
-    with prepacked(module) as layers:
-        assert layers == 1
-    with torch.no_grad(), prepacked(module) as layers:
-        assert layers == 2
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        frozen(64, 64),
-        frozen(256, 256).double(),
-        frozen(256, 256).bfloat16(),
-        frozen(256, 256).to("meta"),
-        nn.Sequential(nn.Bilinear(256, 256, 256)).requires_grad_(False),
-        nn.Sequential(nn.modules.linear.NonDynamicallyQuantizableLinear(256, 256)).requires_grad_(False),
-    ],
-    ids=["small", "float64", "bf16", "meta", "not linear", "a subclass"],
-)
-def test_others_are_left_as_they_are(module):
-    with prepacked(module) as layers:
-        assert layers == 0
-
-
-def test_both_switches_turn_it_off():
-    module = frozen(256, 256)
-    with prepacked(module, False) as layers:
-        assert layers == 0
-    with torch.backends.mkldnn.flags(enabled=False), prepacked(module) as layers:
-        assert layers == 0
+    assert laid_out(module) == 1
+    with torch.no_grad():
+        assert laid_out(module) == 2
 
 
 def test_autocast_gives_what_it_gives_without():
@@ -160,30 +136,18 @@ def test_encode_lays_weights_out_for_many_tokens_and_gives_the_same_vectors(tiny
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-GROWTH = """
-import torch
-from torch import nn
-from dcpcse.utils.devices import release_memory
-from dcpcse.encoders.frozen_layers import prepacked
-
-def held():
-    release_memory(torch.device("cpu"))
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
-
-layer = nn.Linear(256, 256).requires_grad_(False)
-with torch.inference_mode(), prepacked(layer):
-    for rows in range(64, 420):
-        layer(torch.zeros(rows, 256))
-        if rows == 120:
-            before = held()
-print((held() - before) / 1e6)
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
 def test_batches_of_ever_other_sizes_do_not_fill_the_memory_with_plans_of_products():
     """300 shapes: 140 MB with oneDNN's own bounds."""
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    done = subprocess.run([sys.executable, "-c", GROWTH], env=environment, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 40
+
+    def held() -> int:
+        release_memory(torch.device("cpu"))
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    layer = frozen(256, 256)
+    with torch.inference_mode(), prepacked(layer):
+        for rows in range(64, 420):
+            layer(torch.zeros(rows, 256))
+            if rows == 120:
+                before = held()
+    assert held() - before < 40e6
