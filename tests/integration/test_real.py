@@ -33,10 +33,9 @@ def wikipedia(tmp_path_factory) -> str:
 
 def test_the_published_scores_of_minilm_come_out_to_the_second_decimal(minilm, real_data, tool):
     words = ["--model_name_or_path", minilm, "--pooler", "avg", "--data_dir", real_data, "--task_set", "na"]
-    outcome = tool(evaluate_command, [*words, "--tasks", "STS16", "STSBenchmark"])
+    outcome = tool(evaluate_command, [*words, "--tasks", "STSBenchmark"])
     assert outcome.code == 0, outcome.err
-    expected = {"STS16": "78.99", "STSBenchmark": "82.03", "Avg.": "80.51"}
-    assert outcome.table == expected
+    assert outcome.table["STSBenchmark"] == "82.03"
 
 
 @pytest.fixture(scope="module")
