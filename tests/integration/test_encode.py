@@ -464,7 +464,7 @@ def mistaken(tiny) -> EncodeJob:
 def test_workers_return_the_mistakes_of_the_user_and_end(kind, mistaken):
     if kind == "ray":
         pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    with workers("local", 1, "cpu") if kind == "ray" else contextlib.nullcontext(WorkerProcesses(2, "cpu")) as team:
+    with workers("local", 1, "cpu") if kind == "ray" else contextlib.nullcontext(WorkerProcesses(1, "cpu")) as team:
         outcomes = [outcome for _, outcome in team.run(mistaken.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])]
     assert [type(error) for error in outcomes] == [UserError] * 2
     message = r"is a different model on one of the workers \(trained differ\)"

@@ -55,7 +55,7 @@ def test_a_few_steps_raise_the_dev_score_of_cls(minilm, part_of_sts_benchmark, w
         minilm,
         wikipedia,
         **{"pre_seq_len": 16, "position_offset": 0, "prompt_dropout": 0, "mlp_only_train": True},
-        **{"max_steps": 8, "per_device_train_batch_size": 32, "learning_rate": 3e-2, "custom_eval_data": True},
+        **{"max_steps": 8, "per_device_train_batch_size": 16, "learning_rate": 3e-2, "custom_eval_data": True},
         **{"eval_strategy": "steps", "eval_steps": 8, "eval_on_start": True, "eval_data_dir": part_of_sts_benchmark},
         eval_tasks=["STSBenchmark"],
     )
