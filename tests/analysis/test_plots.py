@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -19,15 +16,7 @@ from matplotlib.text import Text
 from PIL import Image
 from transformers import AutoTokenizer
 
-from dcpcse.analysis.plots import (
-    alignment_uniformity,
-    cosines,
-    inputs,
-    projections,
-    scores,
-    style,
-    training_curves,
-)
+from dcpcse.analysis.plots import alignment_uniformity, cosines, inputs, projections, scores, style, training_curves
 from dcpcse.analysis.plots.alignment_uniformity import Point
 from dcpcse.utils.errors import UserError
 
@@ -78,49 +67,30 @@ RUNS = {
 }
 
 PLOTS = {
-    "cosines": (
-        lambda: cosines.draw_cosines(SCORED),
-        {"one", "Spearman × 100 = 81.23", "gold score", "gold score bin; pairs (n = 200)"},
-    ),
-    "cosines_only": (
-        lambda: cosines.draw_cosines(SCORED, bins=False),
-        {"two", "Spearman × 100 = 81.23", "gold score", "cosine similarity"},
-    ),
-    "densities": (
-        lambda: cosines.draw_densities(SCORED),
-        {"one", "a trained one", "two", "density", "cosine similarity"},
-    ),
-    "embeddings": (lambda: projections.draw_embeddings(*MODELS), {"one", "two", "three", "t-SNE 1"}),
+    "cosines": (lambda: cosines.draw_cosines(SCORED), "one; Spearman × 100 = 81.23; gold score bin, pairs (n = 200)"),
+    "cosines only": (lambda: cosines.draw_cosines(SCORED, bins=False), "two; gold score; cosine similarity"),
+    "densities": (lambda: cosines.draw_densities(SCORED), "one; a trained one; density; cosine similarity"),
+    "embeddings": (lambda: projections.draw_embeddings(*MODELS), "one; two; three; t-SNE 1"),
     "plane": (
         lambda: alignment_uniformity.draw(POINTS),
-        {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
+        "base (60.00); unknown; run (70.00); step 0; step 10; uniformity (lower is better)",
     ),
-    "pairs": (
-        lambda: projections.draw_pairs(PROJECTED),
-        {"cls", "gold 0 (n = 5)", "gold 3 (n = 4)", "gold 5 (n = 6)"},
-    ),
+    "pairs": (lambda: projections.draw_pairs(PROJECTED), "cls; gold 0 (n = 5); gold 3 (n = 4); gold 5 (n = 6)"),
     "tokens": (
         lambda: projections.draw_tokens(TOKENS[:1], "wiki.txt"),
-        {"untied", "input embeddings", "continues a word", "starts a word, with a capital letter", "not in the text"},
+        "untied; starts a word, with a capital letter",
     ),
     "matrices": (
         lambda: projections.draw_tokens(TOKENS, "wiki1m_for_simcse.txt"),
-        {"tied", "MLM head", "input embeddings = MLM head", "component 1 (25.0%)", "frequency rank in", "10k"},
+        "tied; input embeddings = MLM head; component 1 (25.0%); frequency rank in; 10k",
     ),
-    "prompt_length": (
-        lambda: scores.draw_prompt_lengths(LENGTHS, {8: 78.49}),
-        {"4", "8", "16", "published", "one seed", "prompt length in tokens"},
-    ),
-    "prompt_length_elsewhere": (
+    "prompt length": (
         lambda: scores.draw_prompt_lengths(LENGTHS, {4: 76.5}, comparable=False),
-        {"published, not comparable", "STS average,", "mean ± s.d."},
+        "4; 8; 16; one seed; prompt length in tokens; published, not comparable; mean ± s.d.",
     ),
-    "fewshot": (lambda: scores.draw_fewshot(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
-    "frequent": (lambda: scores.draw_frequent(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
-    "curves": (
-        lambda: training_curves.draw(RUNS),
-        {"loss", "loss_crtd", "learning rate", "dev: stsb_spearman", "a", "b"},
-    ),
+    "fewshot": (lambda: scores.draw_fewshot(DRAWS), "MR; CR; ours; theirs; accuracy, %"),
+    "frequent": (lambda: scores.draw_frequent(LEFT_OUT), "avg; cls; 10; Spearman × 100"),
+    "curves": (lambda: training_curves.draw(RUNS), "loss; loss_crtd; learning rate; dev: stsb_spearman; a; b"),
 }
 
 
@@ -170,25 +140,11 @@ def test_a_plot_has_its_size_and_labels_without_overlaps_and_repeats_its_bytes(n
     assert np.asarray(image.convert("L")).std() > 5
     assert len(png) < 300_000
     svg = style.svg(figure)
-    assert labels <= texts(svg)
+    assert set(labels.split("; ")) <= {text.replace(";", ",") for text in texts(svg)}
     with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "path", "axes.grid": False, "savefig.dpi": 50}):
         again = draw()
         assert style.png(again) == png
         assert style.svg(again) == svg
-
-
-def test_another_process_gives_the_same_bytes_and_does_not_import_pyplot():
-    program = """
-import sys
-from dcpcse.analysis.plots import scores, style
-models = {"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1: 61.0}}
-sys.stdout.buffer.write(style.svg(scores.draw_frequent(models)))
-assert "matplotlib.pyplot" not in sys.modules
-"""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
-    assert done.stdout == style.svg(scores.draw_frequent(LEFT_OUT))
 
 
 def test_series_differ_in_more_than_colour():
@@ -209,12 +165,6 @@ def test_nothing_is_written_if_one_of_the_files_cannot_be_rendered(tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r'requires matplotlib; .*: pip install -e "\.\[plots\]"'):
-        scores.draw_frequent(LEFT_OUT)
-
-
 def test_bins_hold_each_pair_once_and_the_last_one_its_end():
     gold = np.array([0.0, 0.99, 1.0, 3.9, 4.0, 5.0, 5.0])
     found = cosines.binned(inputs.PairScores(gold, np.arange(7) / 10, 0.0))
@@ -230,16 +180,6 @@ def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
     assert [shown.get_array().sum() for shown in hexagons] == [200, 200, 200]
     naive = Counter(min(int(gold), 4) for gold in GOLD)
     assert {*map(str, naive.values()), "0–1", "4–5"} <= texts(style.svg(figure))
-
-
-def test_without_bins_a_model_has_one_panel_with_the_same_hexagons():
-    panels = [axes for axes in cosines.draw_cosines(SCORED, bins=False).axes if axes.collections and axes.get_title()]
-    both = [axes for axes in cosines.draw_cosines(SCORED).axes if axes.get_title()]
-    assert len(panels) == len(both) == len(SCORED)
-    for panel, full in zip(panels, both, strict=True):
-        ((alone,), (beside,)) = panel.collections, full.collections
-        np.testing.assert_array_equal(alone.get_array(), beside.get_array())
-        np.testing.assert_array_equal(alone.get_offsets(), beside.get_offsets())
     assert not any("bin" in text for text in texts(style.svg(cosines.draw_cosines(SCORED, bins=False))))
 
 
@@ -308,25 +248,18 @@ def test_the_sentences_of_a_pair_are_joined_by_lines_that_differ_between_groups(
 def test_pairs_of_the_groups_and_of_no_other_are_sampled():
     gold = np.array([0.5, 1.0, 2.0, 4.0, 4.1, 5.0, 0.0, 3.0])
     sampled = projections.sample_pairs(projections.grouped(gold), 10, seed=0)
-    assert {name: rows.tolist() for name, rows in sampled.items()} == {
-        "gold at most 1": [0, 1, 6],
-        "gold above 4": [4, 5],
-    }
+    assert {name: [*rows] for name, rows in sampled.items()} == {"gold at most 1": [0, 1, 6], "gold above 4": [4, 5]}
     many = np.tile(gold, 50)
-    rows = projections.sample_pairs(projections.grouped(many, [5, 0, 3]), 10, seed=0)
-    assert {name: Counter(many[own]) for name, own in rows.items()} == {
-        "gold 0": {0: 10},
-        "gold 3": {3: 10},
-        "gold 5": {5: 10},
-    }
-    assert all(len(set(own)) == 10 for own in rows.values())
-    again, other = (projections.sample_pairs(projections.grouped(many, [0, 3, 5]), 10, seed) for seed in (0, 1))
-    assert all(np.array_equal(rows[name], again[name]) for name in rows)
-    assert not any(np.array_equal(rows[name], other[name]) for name in rows)
+    rows, again, other = (
+        projections.sample_pairs(projections.grouped(many, given), 10, seed)
+        for given, seed in (([5, 0, 3], 0), ([0, 3, 5], 0), ([0, 3, 5], 1))
+    )
+    assert list(rows) == ["gold 0", "gold 3", "gold 5"]
+    for name, own in rows.items():
+        assert set(many[own]) == {float(name[-1])} and len(set(own)) == 10
+        assert np.array_equal(own, again[name]) and not np.array_equal(own, other[name])
     with pytest.raises(UserError, match=r"no pair with gold above 4; .* --task or --split"):
         projections.grouped(np.array([1.0, 2.0]))
-    with pytest.raises(UserError, match=r"no pair with gold 2\.5; choose other --scores"):
-        projections.grouped(gold, [3, 2.5])
 
 
 def test_pca_gives_the_two_main_directions():
@@ -347,9 +280,8 @@ def test_t_sne_keeps_clusters_together_and_repeats_itself():
 
 
 def test_each_matrix_has_a_panel_by_rank_and_one_by_class():
-    figure = projections.draw_tokens(TOKENS, "wiki.txt")
-    panels = figure.axes[: 2 * len(TOKENS)]
-    norms = set()
+    panels, norms = projections.draw_tokens(TOKENS, "wiki.txt").axes[: 2 * len(TOKENS)], set()
+    kinds = {(False, False): "#0072b2", (False, True): "#d55e00", (True, False): "#e69f00", (True, True): "#cc79a7"}
     for tokens, by_rank, by_class in zip(TOKENS, panels[:3], panels[3:], strict=True):
         absent, seen = by_rank.collections
         np.testing.assert_array_equal(absent.get_offsets(), tokens.places[tokens.rank == 0])
@@ -357,27 +289,13 @@ def test_each_matrix_has_a_panel_by_rank_and_one_by_class():
         np.testing.assert_array_equal(seen.get_array(), sorted(tokens.rank[tokens.rank > 0], reverse=True))
         np.testing.assert_array_equal(seen.get_offsets(), tokens.places[1:][::-1])
         norms.add(seen.norm)
-        of_colour = {}
-        for dots in by_class.collections:
-            color = matplotlib.colors.to_hex(dots.get_facecolor()).upper()
-            of_colour[color] = {tuple(place) for place in dots.get_offsets()}
-        kinds = {
-            "#0072B2": (False, False),
-            "#D55E00": (False, True),
-            "#E69F00": (True, False),
-            "#CC79A7": (True, True),
-        }
-        assert of_colour == {
-            color: {
-                tuple(place)
-                for place, subword, capital in zip(tokens.places, tokens.subword, tokens.capital, strict=True)
-                if (subword, capital) == kind
-            }
-            for color, kind in kinds.items()
-        }
+        shown = {matplotlib.colors.to_hex(dots.get_facecolor()): dots.get_offsets() for dots in by_class.collections}
+        for (subword, capital), color in kinds.items():
+            own = tokens.places[(tokens.subword == subword) & (tokens.capital == capital)]
+            assert {tuple(place) for place in shown[color]} == {tuple(place) for place in own}
         # The smallest class is on top.
-        order = sorted(by_class.collections, key=lambda dots: dots.get_zorder())
-        assert [len(dots.get_offsets()) for dots in order] == sorted(map(len, of_colour.values()), reverse=True)
+        order = [len(dots.get_offsets()) for dots in sorted(by_class.collections, key=lambda dots: dots.get_zorder())]
+        assert order == sorted(order, reverse=True)
     assert len(norms) == 1  # one scale for all panels
 
 
@@ -406,6 +324,9 @@ def test_lengths_show_mean_deviation_and_every_seed():
     assert not np.isfinite(ends[0]).any()  # of one seed there is no deviation
     assert len(axes.lines[0].get_ydata()) == 6
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16", "32"]
+    printed = scores.draw_prompt_lengths({1: [70.0], 16: [75.0]}, {1: 76.5, 16: 78.49}).axes[0].lines[-1]
+    assert (printed.get_xdata().tolist(), printed.get_ydata().tolist()) == ([0, 1], [76.5, 78.49])
+    assert printed.get_linestyle() == "None"
 
 
 def answer(folder: Path, rows: dict[str, list], comparable: bool = True) -> Path:
@@ -421,30 +342,19 @@ def test_lengths_are_read_from_the_rows_that_name_one(tmp_path):
     assert not scores.read_prompt_lengths(answer(tmp_path, {"x/length-4": [76]}, comparable=False), None, "avg")[2]
 
 
-def test_published_points_of_other_settings_are_named_so_and_not_joined():
-    for comparable, name in ((True, "published"), (False, "published, not comparable")):
-        figure = scores.draw_prompt_lengths({1: [70.0], 16: [75.0]}, {1: 76.5, 16: 78.49}, comparable=comparable)
-        assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == name
-        printed = figure.axes[0].lines[-1]
-        assert (printed.get_xdata().tolist(), printed.get_ydata().tolist()) == ([0, 1], [76.5, 78.49])
-        assert printed.get_linestyle() == "None"
-
-
 def test_lengths_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(UserError, match="choose one with --study: x, y"):
-        scores.read_prompt_lengths(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
-    assert scores.read_prompt_lengths(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
-    with pytest.raises(UserError, match=r"--study z: .* x, y"):
-        scores.read_prompt_lengths(tmp_path / "answer.json", "z", "avg")
-    with pytest.raises(UserError, match=r"--cell stsb: .*length 1; choose from: avg"):
-        scores.read_prompt_lengths(tmp_path / "answer.json", "y", "stsb")
-    with pytest.raises(UserError, match="length 1: None is not a finite number"):
-        scores.read_prompt_lengths(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
-    with pytest.raises(UserError, match=r"length 1: \[\] is not a list of numbers"):
-        scores.read_prompt_lengths(answer(tmp_path, {"x/length-1": []}), None, "avg")
-    with pytest.raises(UserError, match="no finished rows named"):
-        scores.read_prompt_lengths(answer(tmp_path, {"x/table1": [1]}), None, "avg")
-    file = answer(tmp_path, {"x/length-1": [1], "x/length-2": [2]})
+    for rows, study, cell, message in (
+        ({"x/length-1": [1], "y/length-1": [2]}, None, "avg", "choose one with --study: x, y"),
+        ({"x/length-1": [1], "y/length-1": [2]}, "z", "avg", r"--study z: .* x, y"),
+        ({"y/length-1": [2]}, "y", "stsb", r"--cell stsb: .*length 1; choose from: avg"),
+        ({"x/length-1": [1, None]}, None, "avg", "length 1: None is not a finite number"),
+        ({"x/length-1": []}, None, "avg", r"length 1: \[\] is not a list of numbers"),
+        ({"x/table1": [1]}, None, "avg", "no finished rows named"),
+    ):
+        with pytest.raises(UserError, match=message):
+            scores.read_prompt_lengths(answer(tmp_path, rows), study, cell)
+    file = answer(tmp_path, {"x/length-1": [1], "y/length-2": [2]})
+    assert scores.read_prompt_lengths(file, "y", "avg")[0] == {2: [2.0]}
     content = json.loads(file.read_text(encoding="utf-8"))
     content["rows"][1]["cells"] = {}  # a row that was not run
     file.write_text(json.dumps(content), encoding="utf-8")
@@ -480,9 +390,6 @@ def test_values_that_are_not_finite_are_gaps():
     np.testing.assert_array_equal(values, [1.0, np.nan, 0.25])
     (line,) = training_curves.draw({"a": RUNS["a"]}).axes[1].lines
     assert np.isnan(line.get_ydata()).tolist() == [False, True, False]
-
-
-def test_runs_that_logged_nothing_are_refused():
     with pytest.raises(UserError, match="no values that can be drawn"):
         training_curves.draw({"a": [{"step": 3, "train_runtime": 1.0}]})
 
@@ -498,8 +405,6 @@ def test_labels_are_given_or_the_names_of_the_places(tmp_path):
         inputs.labelled(["x/m", "y/m"])
     with pytest.raises(UserError, match="must be LABEL=PLACE"):
         inputs.labelled(["label="])
-    with pytest.raises(UserError, match="m and m have the same name 'a'; give one of them another name, as in a-2=m"):
-        inputs.labelled(["a=m", "a=m"], "name")
 
 
 def test_characters_that_the_font_lacks_are_named_once_and_are_in_the_svg(caplog, recwarn, tmp_path):

@@ -1,5 +1,6 @@
 """Which rows are trained on, chosen on and tested on, and what is measured: against naive loops and scikit-learn."""
 
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -16,24 +17,8 @@ from dcpcse.experiments.adaptation.measures import correlation, own_class, own_p
 from dcpcse.experiments.adaptation.parts import MOST_ROWS, TRAIN, divide, groups_of, read_parts
 from dcpcse.utils.errors import UserError
 
-WORDS = [
-    "flute",
-    "garden",
-    "dog",
-    "grass",
-    "committee",
-    "spring",
-    "rain",
-    "train",
-    "coast",
-    "bridge",
-    "storm",
-    "village",
-    "key",
-    "onion",
-    "board",
-    "bank",
-]
+WORDS = ["flute", "garden", "dog", "grass", "committee", "spring", "rain", "train"]
+WORDS += ["coast", "bridge", "storm", "village", "key", "onion", "board", "bank"]
 
 
 def naive_groups(rows):
@@ -214,10 +199,9 @@ def test_every_part_has_texts_of_each_class_and_a_text_of_two_classes_is_in_one_
 
 
 def test_all_hard_negatives_of_a_part_are_candidates(read):
-    rows = [(*pair, f"no {i}", f"not {i}") for i, pair in enumerate(pairs(60))]
-    found = read(
-        {name: list(cells) for name, cells in zip(["a", "b", "neg_1", "neg_2"], zip(*rows, strict=False), strict=True)}
-    )
+    anchors, positives = zip(*pairs(60), strict=True)
+    negatives = ([f"{no} {i}" for i in range(60)] for no in ("no", "not"))
+    found = read(dict(zip(["a", "b", "neg_1", "neg_2"], [[*anchors], [*positives], *negatives], strict=True)))
     assert found.train.roles == ("anchor", "positive", "negative_1", "negative_2")
     assert len(found.dev.texts) == 4 * 12
 
@@ -252,52 +236,27 @@ def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):
         read(data, file("dev.csv", pairs(20, 100)), test)
 
 
-REFUSED = {
-    "too few rows": ((pairs(40),), "data has 40 rows, which leaves 8 for the test part, but 10 are needed"),
-    "one group": (([("a", f"b {i}") for i in range(90)],), "stay together, here up to 90"),
-    "no dev": ((["a", "b"],), "give --dev with pairs"),
-    "a dev part of sentences": (
-        (["a", "b"], ["c", "d"]),
-        "--dev has sentences without labels, on which nothing",
+REFUSED = [
+    ((pairs(40),), "data has 40 rows, which leaves 8 for the test part, but 10 are needed"),
+    (([("a", f"b {i}") for i in range(90)],), "stay together, here up to 90"),
+    ((["a", "b"],), "give --dev with pairs"),
+    ((["a", "b"], ["c", "d"]), "--dev has sentences without labels, on which nothing"),
+    ((pairs(40), [(*pair, 3.5) for pair in pairs(30, 100)]), "--dev has scored pairs, but data has pairs"),
+    (
+        (["a"], pairs(30, 100), {"text": ["c"], "class": ["x"]}),
+        "--test has sentences with classes, but --dev has pairs",
     ),
-    "another kind": (
-        (pairs(40), [(*pair, 3.5) for pair in pairs(30, 100)]),
-        "--dev has scored pairs, but data has pairs; give pairs in both",
-    ),
-    "labels": (([(*pair, "neutral") for pair in pairs(60)],), "relations of pairs"),
-    "one score": (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
-    "few queries": (
+    (([(*pair, "neutral") for pair in pairs(60)],), "relations of pairs"),
+    (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
+    (
         (pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]),
-        "the dev part of --dev has too few queries to measure: 2 of at least 10; a query is an anchor with a positive",
+        "2 of at least 10; a query is an anchor",
     ),
-    "anchors that are their positives": (([(f"x {i}", f"X {i}") for i in range(90)],), "positive other than itself"),
-    "one class": (
-        ({"text": [f"x {i}" for i in range(90)], "class": ["a"] * 90},),
-        "all texts of the dev part of data have the class 'a'; give texts of other classes too",
-    ),
-    "one class of the test part": (
-        (
-            {"text": [f"x {i}" for i in range(200)], "class": ["a", "b"] * 100},
-            None,
-            {"text": [f"y {i}" for i in range(90)], "class": ["a"] * 90},
-        ),
-        "all texts of the test part of --test have the class 'a'",
-    ),
-    "the same data twice": ((pairs(60), pairs(60)), "--dev has the same content as DATA; give other rows, or leave"),
-    "one file for dev and test": (
-        (pairs(60), pairs(30, 100), pairs(30, 100)),
-        "--test has the same content as --dev; give other rows, or leave --test out",
-    ),
-    "nothing": ((None,), "data is None; give a file"),
-    "classes of one text": (
-        ({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},),
-        "the dev part of data has too few queries to measure: 0 of at least 10; a query is a text whose class has",
-    ),
-    "another kind of test": (
-        (["a", "b"], pairs(30, 100), {"text": ["c", "d"], "class": ["x", "x"]}),
-        "--test has sentences with classes, but --dev has pairs; give pairs in both",
-    ),
-}
+    (({"text": [f"x {i}" for i in range(90)], "class": ["a"] * 90},), "the dev part of data have the class 'a'"),
+    (({"text": [f"x {i}" for i in range(90)], "class": [f"c {i}" for i in range(90)]},), "a text whose class has"),
+    ((pairs(60), pairs(60)), "--dev has the same content as DATA; give other rows, or leave"),
+    ((None,), "data is None; give a file"),
+]
 
 
 def test_a_column_that_is_not_what_it_is_taken_for_is_reported(read, tmp_path, caplog):
@@ -314,9 +273,7 @@ def test_a_column_that_is_not_what_it_is_taken_for_is_reported(read, tmp_path, c
 
 
 @pytest.mark.usefixtures("on_command_line")
-@pytest.mark.parametrize("name", REFUSED)
-def test_data_on_which_nothing_can_be_said_are_refused(name, read):
-    given, message = REFUSED[name]
-    with pytest.raises(UserError) as raised:
-        read(*given)
-    assert message in str(raised.value)
+def test_data_on_which_nothing_can_be_said_are_refused(read):
+    for parts, message in REFUSED:
+        with pytest.raises(UserError, match=re.escape(message)):
+            read(*parts)

@@ -17,7 +17,7 @@ from dcpcse.cli.main import main
 from dcpcse.experiments.adaptation import measures, run, trial
 from dcpcse.experiments.adaptation import settings as tried
 from dcpcse.experiments.adaptation.measures import Outcome
-from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW, Adaptation
+from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW
 from dcpcse.experiments.adaptation.settings import settings_of
 from dcpcse.experiments.adaptation.trial import CUT, FAILED, FINISHED, PRUNED, Budget, FinishedTrial, Watch
 from dcpcse.utils.errors import UserError
@@ -113,84 +113,68 @@ def test_the_choice_is_made_on_dev_alone_and_the_test_part_is_measured_once_at_t
     assert found.record["result"]["test"]["difference"]["value"] == pytest.approx(10.0)
 
 
-VERDICTS = {
-    "a gain": (300, 0.1, 60.0, GAIN),
-    "better on dev, but not surely on the test part": (300, 0.0, 60.0, NO_GAIN),
-    "better on the test part, but not on dev": (300, 0.1, 49.0, NO_GAIN),
-    "worse": (300, -0.1, 60.0, NO_GAIN),
-    "49 items": (245, 0.1, 60.0, TOO_FEW),
-    "50 items": (250, 0.1, 60.0, GAIN),
-}
-
-
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize(
+    ("rows", "gain", "dev", "verdict"),
+    [
+        (300, 0.1, 60.0, GAIN),
+        (300, 0.0, 60.0, NO_GAIN),  # better on dev, but not surely on the test part
+        (300, 0.1, 49.0, NO_GAIN),  # better on the test part, but not on dev
+        (300, -0.1, 60.0, NO_GAIN),
+        (245, 0.1, 60.0, TOO_FEW),  # 49 items
+        (250, 0.1, 60.0, GAIN),
+        (300, 0.1, None, NOT_TRIED),  # no dev score
+    ],
+)
 def test_a_gain_is_claimed_only_if_dev_and_test_agree_and_the_test_is_large_enough(
-    name, keep, adapt, few, monkeypatch, tmp_path
+    rows, gain, dev, verdict, adapt, few, monkeypatch, tmp_path
 ):
-    rows, gain, dev, verdict = VERDICTS[name]
-    planted = Planted(monkeypatch, [{20: dev}, {20: 10.0}, {20: 20.0}], gain=gain)
-    found = adapt(pairs(rows), keep=keep)
-    assert found.verdict == verdict
-    assert (("kept", "000") in planted.events) == (keep or verdict == GAIN)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["adapt.json"]
-    said = str(found)
-    assert ("keep your encoder as it is" in said) == (verdict == NO_GAIN)
-    assert ("50 are needed" in said) == (verdict == TOO_FEW)
+    for keep in (False, True):
+        others = [{20: 10.0}, {20: 20.0}] if dev else [{}, {}]
+        planted = Planted(monkeypatch, [{20: dev} if dev else {}, *others], gain=gain)
+        found = adapt(pairs(rows), folder=str(keep), keep=keep)
+        assert (found.verdict, found.is_gain) == (verdict, verdict == GAIN)
+        assert (("kept", "000") in planted.events) == (dev is not None and (keep or verdict == GAIN))
+        assert [path.name for path in (tmp_path / str(keep)).iterdir()] == ["adapt.json"]
+        assert ("keep your encoder as it is" in str(found)) == (verdict in (NO_GAIN, NOT_TRIED))
+        assert ("50 are needed" in str(found)) == (verdict == TOO_FEW)
 
 
-FEW = {
-    "data": (
-        {"data": 120},
-        "24 queries; .*give at least about 250 rows, or test; with keep=True the adapted encoder is kept",
-    ),
-    "kept": ({"data": 120, "keep": True}, "24 queries; .*give at least about 250 rows, or test$"),
-    "half of dev": ({"data": 60, "dev": 60}, "30 queries; .*give at least about 100 rows in dev, or test"),
-    "test": ({"data": 60, "test": 30}, "30 queries; .*give more rows in test"),
-    "enough": ({"data": 250}, None),
-}
+def test_too_few_items_for_a_gain_are_reported_before_anything_is_measured(adapt, few, monkeypatch):
+    for given, expected in (
+        ({"data": 120}, "24 queries; .*give at least about 250 rows, or test; with keep=True the adapted encoder is"),
+        ({"data": 120, "keep": True}, "24 queries; .*give at least about 250 rows, or test$"),
+        ({"data": 60, "dev": 60}, "30 queries; .*give at least about 100 rows in dev, or test"),
+        ({"data": 60, "test": 30}, "30 queries; .*give more rows in test"),
+        ({"data": 250}, None),
+    ):
+        data = {part: pairs(rows) for part, rows in given.items() if part != "keep"}
+        for part in data.keys() - {"data"}:
+            data[part] = [(f"{part} {anchor}", f"{part} {positive}") for anchor, positive in data[part]]
+        planted, said = Planted(monkeypatch, [], interrupted=0), []
+        monkeypatch.setattr(
+            run, "warn", lambda text, said=said, planted=planted: said.append((text, [*planted.events]))
+        )
+        with pytest.raises(KeyboardInterrupt):
+            adapt(**data, folder=str(len(expected or "")), keep=given.get("keep", False))
+        assert len(said) == (expected is not None)
+        for text, events in said:
+            assert re.search(f"^the test part has {expected}", text) and not events
+            assert 'with fewer than 50 the verdict is always "too few to tell": ' in text
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_too_few_items_for_a_gain_are_reported_before_anything_is_measured(name, adapt, few, monkeypatch):
-    given, expected = FEW[name]
-    data = {part: pairs(rows) for part, rows in given.items() if part != "keep"}
-    for part in data.keys() - {"data"}:
-        data[part] = [(f"{part} {anchor}", f"{part} {positive}") for anchor, positive in data[part]]
-    planted = Planted(monkeypatch, [])
-    said = []
-    monkeypatch.setattr(run, "warn", lambda text: said.append((text, list(planted.events))))
-    planted.interrupted = 0
-    with pytest.raises(KeyboardInterrupt):
-        adapt(**data, keep=given.get("keep", False))
-    if expected is None:
-        assert not said
-    else:
-        ((text, events),) = said
-        assert re.search(f"^the test part has {expected}", text)
-        assert 'with fewer than 50 the verdict is always "too few to tell": ' in text
-        assert not events
-
-
-CLASSES = [f"{word} {i}" for i, word in enumerate(WORDS * 5)]
-MISTAKES = {
-    "one class": ({"text": CLASSES, "class": ["x"] * 80}, {}, "^all texts of the dev part of data have the class 'x'"),
-    "no rank": (pairs(60), {"tuning": "lora", "lora_r": 0}, "lora_r=0: must be"),
-    "no such guide": (pairs(60), {"guide": "./nowhere"}, "guide: .*'./nowhere'"),
-    "no such layer": (pairs(60), {"lora_target_modules": ["nowhere"]}, "nowhere"),
-    "a negative temperature": (pairs(60), {"temp": -1.0}, "temp=-1"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_ends_the_call_before_anything_is_measured(name, adapt, monkeypatch, tmp_path):
-    data, options, message = MISTAKES[name]
-    if "lora_r" in options or "lora_target_modules" in options:
-        pytest.importorskip("peft")
-    planted = Planted(monkeypatch, [])
-    with pytest.raises(UserError, match=message) as raised:
-        adapt(data, **options)
-    assert "dict of" not in str(raised.value)
+def test_a_mistake_ends_the_call_before_anything_is_measured(adapt, monkeypatch, tmp_path):
+    pytest.importorskip("peft")
+    planted, (_, negatives, _), (_, binary, _) = Planted(monkeypatch, []), KINDS["two negatives"], KINDS["0 and 1"]
+    for data, options, message in (
+        (pairs(60), {"tuning": "lora", "lora_r": 0}, "lora_r=0: must be"),
+        (pairs(60), {"guide": "./nowhere"}, "guide: .*'./nowhere'"),
+        (pairs(60), {"lora_target_modules": ["nowhere"]}, "nowhere"),
+        (negatives, {"method": "sbert"}, r"temp has no effect: .*\(dcpcse adapt itself sets temp=0\.1\)"),
+        (binary, {"temp": 0.1}, r'temp has no effect: .*\(dcpcse adapt itself sets method="sbert"\)'),
+    ):
+        with pytest.raises(UserError, match=message) as raised:
+            adapt(data, **options)
+        assert "dict of" not in str(raised.value)
     assert not planted.events
     assert not (tmp_path / "out").exists()
 
@@ -238,13 +222,6 @@ def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, fe
     assert [one["scores"] for one in resumed.record["trials"]] == [one["scores"] for one in whole.record["trials"]]
     with pytest.raises(UserError, match="contains a finished adaptation"):
         adapt(pairs(300))
-
-
-def test_an_interruption_before_the_first_trial_ends_leaves_a_record_only(adapt, few, monkeypatch, tmp_path):
-    Planted(monkeypatch, [], interrupted=0)
-    with pytest.raises(KeyboardInterrupt, match="after 0 settings"):
-        adapt(pairs(300))
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["adapt.json"]
 
 
 def test_a_trial_below_the_median_is_pruned_also_after_resuming(adapt, few, monkeypatch):
@@ -405,28 +382,10 @@ def test_shuffled_pairs_are_not_called_a_gain(adapt, few):
     assert found.verdict == NO_GAIN
 
 
-def test_without_a_dev_score_nothing_is_claimed(adapt, few, monkeypatch, tmp_path):
-    Planted(monkeypatch, [{}, {}, {}])
-    found = adapt(pairs(300))
-    assert found.verdict == NOT_TRIED
-    assert not found.is_gain
-    assert found.model is None
-    assert "keep your encoder as it is" in str(found)
-    assert json.loads((tmp_path / "out/adapt.json").read_text())["result"]["verdict"] == NOT_TRIED
-
-
 ANCHORS, POSITIVES = map(list, zip(*pairs(60), strict=True))
+NEGATIVES = {f"neg_{i}": [f"{i} no {j}" for j in range(60)] for i in (1, 2)}
 KINDS = {
-    "two negatives": (
-        "pairs",
-        {
-            "a": ANCHORS,
-            "b": POSITIVES,
-            "neg_1": [f"no {i}" for i in range(60)],
-            "neg_2": [f"not {i}" for i in range(60)],
-        },
-        None,
-    ),
+    "two negatives": ("pairs", {"a": ANCHORS, "b": POSITIVES, **NEGATIVES}, None),
     "classes": ("sentences with classes", {"text": ANCHORS, "class": [f"class {i % 4}" for i in range(60)]}, None),
     "0 and 1": ("pairs with the scores 0 and 1", [(*pair, i % 2) for i, pair in enumerate(pairs(120))], None),
     "sentences": ("sentences", [anchor for anchor, _ in pairs(30, seed=1)], [(f"new {a}", b) for a, b in pairs(30)]),
@@ -451,20 +410,6 @@ def test_every_kind_of_data_is_trained_on_and_measured(name, adapt, few):
     assert (found.record["kind"], trial["outcome"], list(trial["scores"])) == (kind, FINISHED, ["1"])
     assert ("temp" in trial["setting"]) == (name != "0 and 1")
     assert (trial["setting"].get("positive") == "crop") == (name == "sentences")
-
-
-CHOSEN = {
-    "method": ({"method": "sbert"}, "two negatives", r"temp has no effect: .*\(dcpcse adapt itself sets temp=0\.1\)"),
-    "temperature": ({"temp": 0.1}, "0 and 1", r'temp has no effect: .*\(dcpcse adapt itself sets method="sbert"\)'),
-}
-
-
-@pytest.mark.parametrize("name", CHOSEN)
-def test_an_error_says_which_of_its_options_adapt_has_chosen(name, adapt):
-    options, kind, message = CHOSEN[name]
-    _, data, dev = KINDS[kind]
-    with pytest.raises(UserError, match=message):
-        adapt(data, dev=dev, **options)
 
 
 def test_blank_lines_between_documents_are_not_reported_as_dropped(adapt, few, tmp_path, caplog):
@@ -492,19 +437,3 @@ def test_the_command_prints_the_figures_and_ends_with_0_without_a_gain(tiny, few
     assert "too few to tell: the test part has 24 pairs, and 50 are needed" in said
     assert "scored pairs: 72 rows to train, 24 rows to choose (dev), 24 rows to test" in caplog.text
     assert "setting 1 of 1 (tuning deep, " in caplog.text
-
-
-def test_no_gain_of_few_settings_recommends_more_time():
-    points = {"value": 50.0, "low": 40.0, "high": 60.0}
-    test = {"untouched": points, "adapted": points, "difference": points, "covers": "100 items"}
-    known = {
-        "measure": "Spearman",
-        "verdict": NO_GAIN,
-        "dev": {},
-        "test": test,
-        "kept": False,
-        "items": "100 pairs",
-    }
-    for number, untried, recommends in ((3, 13, True), (4, 12, False), (2, 0, False)):
-        record = {"result": {**known, "described": "lora_r 8", "step": 15, "untried": untried}, "tried": number}
-        assert ("more minutes may find a gain" in str(Adaptation(NO_GAIN, Path("out"), record))) == recommends

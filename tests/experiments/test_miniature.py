@@ -18,6 +18,7 @@ import pytest
 import torch
 import transformers
 from scipy import stats
+from senteval import DataError
 from senteval_tiny import write_tiny_data
 
 ROOT = Path(__file__).parents[2]
@@ -26,11 +27,10 @@ sys.path.append(str(ROOT))
 import dcpcse  # noqa: E402
 from benchmarks.miniature import page as page_module  # noqa: E402
 from benchmarks.miniature import pictures, units, verdicts  # noqa: E402
-from benchmarks.miniature.__main__ import run_units  # noqa: E402
+from benchmarks.miniature.__main__ import main, run_units  # noqa: E402
 from benchmarks.miniature.unit import RETRIEVAL, STS_TASKS, load_data, measure, work, write  # noqa: E402
 from benchmarks.miniature.units import FIRST, RATES, SEARCH_SEED, TRIALS, VARIANTS, Plan, chosen_rate, next_rates  # noqa: E402
 from benchmarks.miniature.verdicts import CLAIMS, FAILS, HOLDS, NOT_RUN, OPEN, Claim, Run, answer_claims  # noqa: E402
-from dcpcse.cli.main import main  # noqa: E402
 from dcpcse.cli.parse import parse_training  # noqa: E402
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED  # noqa: E402
 from dcpcse.evaluation.significance import holm  # noqa: E402
@@ -69,7 +69,8 @@ ONE = Claim("one", "A paper", "Table 1", "better", "It is better.", "simcse", "d
 # Claims and verdicts
 
 
-def test_a_claim_names_variants_and_published_rows_that_exist():
+def test_a_claim_names_variants_and_published_rows_and_its_figures_are_on_the_claimed_side():
+    """A claim on the wrong side, or with the figure of another row, would be answered the wrong way round."""
     assert len({claim.key for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
         assert {claim.first, claim.second} <= set(VARIANTS), claim.key
@@ -77,22 +78,14 @@ def test_a_claim_names_variants_and_published_rows_that_exist():
         column = AVERAGE_COLUMN if claim.metric == "avg" else claim.metric
         figures = [None if row is None else all_rows()[row].published.get(column) for row in claim.published]
         assert list(claim.figures) == figures, claim.key
+        assert all(any(f"{one:.{digits}f}" in claim.says for digits in (2, 4)) for one in figures if one is not None)
+        if None not in figures:
+            assert claim.claimed[0] < figures[1] - figures[0] < claim.claimed[1], claim.key
         if claim.starred:
             assert VARIANTS[claim.first].starred and VARIANTS[claim.second].starred, claim.key
     assert set(pictures.LENGTHS.values()) <= set(VARIANTS)
     table = {name: figure for one in CLAIMS for name, figure in zip((one.first, one.second), one.figures, strict=True)}
     assert page_module.MATRICES.items() <= table.items()
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.key)
-def test_the_published_figures_are_on_the_claimed_side_and_in_the_sentence(claim):
-    """A claim on the wrong side, or with the figure of another row, would be answered the wrong way round."""
-    first, second = claim.figures
-    for figure in claim.figures:
-        assert figure is None or any(f"{figure:.{digits}f}" in claim.says for digits in (2, 4))
-    if first is not None and second is not None:
-        low, high = claim.claimed
-        assert low < second - first < high
 
 
 def test_the_difference_is_that_of_a_plain_bootstrap():
@@ -244,10 +237,7 @@ def test_claims_without_units_are_not_run_and_have_a_p_value_of_1_for_holm():
     (answer,) = answer_claims(missing, GOLD, [ONE], samples=50)
     assert answer["obstacle"] == "simcse: 2 of 3 seeds"
     assert {answer["verdict"] for answer in answer_claims([], GOLD, CLAIMS)} == {NOT_RUN}
-
-
-def test_an_untrained_encoder_against_another_has_pairs_only():
-    claim = replace(ONE, first="untouched-mean", second="untouched-template")
+    claim = replace(ONE, first="untouched-mean", second="untouched-template")  # which have no seeds
     (one,) = answer_claims(runs_of({"untouched-mean": 3, "untouched-template": 0.5}), GOLD, [claim], samples=100)
     assert (one["covers"], one["runs"], one["verdict"]) == ("pairs", (1, 1), HOLDS)
 
@@ -304,48 +294,38 @@ def test_the_page_has_every_claim_and_the_figures_of_the_files(folder):
     answered = {row[0].removeprefix("★ "): row for row in rows_of(page, "The claims")}
     not_run = [row[0].removeprefix("★ ") for row in rows_of(page, "Claims that were not run")]
     assert sorted([*answered, *not_run]) == sorted(claim.title for claim in CLAIMS)
-    assert {row[0].startswith("★ ") for row in answered.values()} == {True, False}
     found = {claim.key: answered[claim.title][1] for claim in CLAIMS if claim.title in answered}
     assert found["prompts-over-full"] == found["prompts-over-untouched-cls"] == "holds"
     assert not {"d2cse-over-dcpcse", "sbert", "case"} & set(found)
-    assert f"{len(CLAIMS)} claims of the papers: {[*found.values()].count('holds')} hold, " in page
     means = {
         name: np.mean([100 * stats.spearmanr(run.similarities[t], GOLD[t]).statistic for run in of for t in STS_TASKS])
         for name, of in runs.items()
     }
     row = answered["prompts beat training the whole encoder"]
     assert row[2:4] == ["76.25 → 78.49", f"{means['simcse']:.2f} → {means['dcpcse']:.2f}"]
-    assert row[7:] == ["DCPCSE, Table 1", "`simcse` → `dcpcse`"]
     trained = {row[0].split("`")[1]: row for row in rows_of(page, "Scores of the trained variants")}
     assert list(trained) == ["dcpcse", "dcpcse-length-1", "simcse"], "the best one is first"
     values = [run.scores["avg"] for run in runs["simcse"]]
-    assert trained["simcse"][3] == f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
-    assert trained["simcse"][1:3] == ["5", "0.001"]
+    assert trained["simcse"][1:4] == ["5", "0.001", f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"]
     assert [row[0] for row in rows_of(page, "The untouched encoder")] == ["`untouched-mean`", "`untouched-cls`"]
     (search,) = rows_of(page, "The learning rates")
     assert search == ["`dcpcse`", "40.00", "45.00", "60.00", "**61.50**", "50.00", "5.0"]
     assert [row[0] for row in rows_of(page, "The length of the prompt")] == ["1", "16"]
-    assert "The pretraining of the small encoders took 30 (tied) minutes." in " ".join(page.split())
-    assert "trained for 70 steps" in " ".join(page.split()) and "- sbert, seed-0 failed: losses are not finite" in page
-    assert "`dcpcse`" not in page.split("## Not run")[1] and "`sbert`" in page.split("## Not run")[1]
+    assert "- sbert, seed-0 failed: losses are not finite" in page
     figures = json.loads((folder / "docs/miniature/miniature.json").read_text(encoding="utf-8"))
     assert {one["key"]: one["verdict"] for one in figures["claims"] if one["verdict"] != "not run"} == found
     assert figures["variants"]["simcse"]["scores"]["avg"] == pytest.approx(values)
-    drawn = {"claims", "rates", "scores", "lengths"}
-    assert set(re.findall(r"!\[.+\]\(miniature/(.+)\.png\)", page)) == drawn
-    for name in drawn:
+    for name in ("claims", "rates", "scores", "lengths"):
+        assert f"(miniature/{name}.png)" in page
         assert (folder / f"docs/miniature/{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_of_an_empty_folder_is_valid_and_needs_no_data(tmp_path):
+def test_the_page_of_an_empty_folder_needs_no_data_and_one_of_other_variants_names_them(folder, tmp_path, capsys):
     answers = page_module.write_page(tmp_path / "nothing", tmp_path / "miniature.md", tmp_path / "no data")
     page = (tmp_path / "miniature.md").read_text(encoding="utf-8")
     assert len(rows_of(page, "Claims that were not run")) == len(CLAIMS) and "## The claims" not in page
     assert {one["verdict"] for one in answers} == {"not run"}
     assert "Nothing has been measured yet" in page and "![" not in page
-
-
-def test_units_of_variants_that_are_gone_are_named(folder, capsys):
     (folder / "units/untouched-mean").rename(folder / "units/old")
     record = units.read_json(folder / "units/old/once/scores.json")
     write(folder / "units/old/once/scores.json", {**record, "variant": "old"})
@@ -362,6 +342,11 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
     for name in ("findings.md", "tokens.png"):  # the archive lacks the encoders of the latter
         shutil.copyfile(ROOT / "docs/miniature" / name, tmp_path / "miniature" / name)
     page_module.write_page(tmp_path, tmp_path / "miniature.md", real_data)
+    inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
+    plan = Plan(
+        list(VARIANTS.values()), tmp_path, inputs
+    )  # of units with other options, `is_done` would end the program
+    assert (sum(is_done for _, is_done in plan.progress()), len(plan.ready())) == (105, 62)
     written, stored = (
         json.loads((folder / "miniature/miniature.json").read_text(encoding="utf-8"))
         for folder in (tmp_path, ROOT / "docs")
@@ -382,16 +367,6 @@ def test_the_page_in_the_repository_is_that_of_the_stored_units(real_data, tmp_p
         assert 100 * np.mean(each) == pytest.approx(run.scores["avg"], abs=0.05)
 
 
-def test_the_stored_units_are_those_of_this_version(tmp_path):
-    """Of units with other options, `is_done` would end the program."""
-    shutil.unpack_archive(ROOT / "docs/miniature/units.tar.xz", tmp_path, filter="data")
-    inputs = units.read_json(tmp_path / units.SETTINGS)["inputs"]
-    plan = Plan(list(VARIANTS.values()), tmp_path, inputs)
-    assert sum(is_done for _, is_done in plan.progress()) == 105
-    stored = {path.parent for path in tmp_path.rglob(units.RECORD)}
-    assert not stored & {unit.folder for unit in plan.ready()} and len(plan.ready()) == 62
-
-
 # Variants and learning rates
 
 TINY = {"steps": 2, "search_steps": 1, "pretraining_steps": 2, "eval_steps": 1, "batch": 4, "length": 16}
@@ -410,6 +385,9 @@ def words_of(unit: units.Unit) -> list[str]:
 
 def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
     plan = a_plan(tmp_path, *VARIANTS)
+    mixed = a_plan(tmp_path, "consert", "dcpcse-mlm", "dcpcse").ready()  # what is starred comes first
+    assert [unit.name for unit in mixed][:2] == [f"dcpcse, learning rate {rate:g}" for rate in FIRST]
+    assert {unit.measured["variant"] for unit in a_plan(tmp_path, "dcpcse-mlm").ready()} == {"dcpcse"}
     for variant in VARIANTS.values():
         if variant.method is not None:
             (model, _, run), given = parse_training(words_of(plan.unit(variant, 0, 1e-3)))
@@ -427,38 +405,32 @@ def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
     assert {one.rate_of for one in trained if one.starred} == {None}
     assert {(one.starred, len(one.seeds)) for one in trained} == {(True, 5), (False, 3)}
     assert not any(SEARCH_SEED in one.seeds for one in trained)
-
-
-def test_the_templates_are_those_of_table_4_of_promptbert():
     text = (ROOT / "dcpcse/experiments/reproduction/tables/promptbert.yaml").read_text(encoding="utf-8")
     templates = {one.evaluation["template"] for one in VARIANTS.values() if "template" in one.evaluation}
     assert len(templates) == 8 and all(f"template: '{template}'" in text for template in templates)
 
 
-@pytest.mark.parametrize(
-    ("first", "third", "then", "fine"),
-    [
-        ((20, 60), 1e-1, 30, 3e-2),
-        ((30, 60), 1e-1, 20, 3e-3),
-        ((20, 30), 1e-1, 60, 3e-1),
-        ((60, 20), 1e-4, 20, 3e-4),
-        ((60, 20), 1e-4, 10, 3e-3),
-        ((60, 20), 1e-4, 70, 3e-5),
-        ((20, 60), 1e-1, -inf, 3e-3),
-        ((-inf, 60), 1e-1, -inf, 3e-3),
-        ((-inf, -inf), 1e-4, 10, 3e-5),
-        ((50, 50), 1e-4, 50, 3e-5),
-    ],
-)
-def test_a_search_goes_from_the_first_rates_to_the_better_side_and_ends_between_the_best(first, third, then, fine):
-    tried = dict(zip(FIRST, first, strict=True))
-    assert next_rates({}) == list(FIRST) == [1e-3, 1e-2]
-    assert next_rates({1e-2: 50.0}) == [1e-3]
-    assert next_rates(tried) == [third]
-    assert next_rates(tried | {third: then}) == [fine]
-    assert next_rates(tried | {third: then, fine: -inf}) == []
-    assert len(tried | {third: then, fine: -inf}) == TRIALS
+SEARCHES = [  # scores of the first rates, the third rate and its score, the last rate
+    ((20, 60), 1e-1, 30, 3e-2),
+    ((30, 60), 1e-1, 20, 3e-3),
+    ((20, 30), 1e-1, 60, 3e-1),
+    ((60, 20), 1e-4, 20, 3e-4),
+    ((60, 20), 1e-4, 10, 3e-3),
+    ((60, 20), 1e-4, 70, 3e-5),
+    ((-inf, 60), 1e-1, -inf, 3e-3),
+    ((-inf, -inf), 1e-4, 10, 3e-5),
+    ((50, 50), 1e-4, 50, 3e-5),
+]
+
+
+def test_a_search_goes_from_the_first_rates_to_the_better_side_and_ends_between_the_best():
+    assert next_rates({}) == list(FIRST) == [1e-3, 1e-2] and next_rates({1e-2: 50.0}) == [1e-3]
     assert all(2.9 < high / low < 3.4 for low, high in pairwise(RATES))
+    for first, third, then, last in SEARCHES:
+        tried = dict(zip(FIRST, first, strict=True))
+        assert next_rates(tried) == [third]
+        assert next_rates(tried | {third: then}) == [last]
+        assert next_rates(tried | {third: then, last: -inf}) == [] and len(tried) + 2 == TRIALS
 
 
 def test_of_rates_that_are_nearly_as_good_as_the_best_the_lowest_is_chosen_and_failed_trainings_never():
@@ -513,13 +485,6 @@ def test_scores_are_those_of_the_cosines_and_each_sentence_is_encoded_once(data,
     assert scores["avg"] == pytest.approx(np.mean([scores[task] for task in STS_TASKS]))
     assert {"stsb_dev", "alignment", "uniformity", "recall@1", "recall@3", "recall@5"} <= set(scores)
     assert measure(dev, None, model) == ({}, {"stsb_dev": pytest.approx(scores["stsb_dev"])})
-
-
-def test_starred_variants_come_first_and_ablations_use_the_rate_of_their_method(tmp_path):
-    plan = a_plan(tmp_path, "consert", "dcpcse-mlm", "dcpcse")
-    assert [unit.name for unit in plan.ready()][:2] == [f"dcpcse, learning rate {rate:g}" for rate in FIRST]
-    assert [is_done for _, is_done in plan.progress()] == [False] * (2 * TRIALS + 5 + 3 + 3)
-    assert {unit.measured["variant"] for unit in a_plan(tmp_path, "dcpcse-mlm").ready()} == {"dcpcse"}
 
 
 def test_units_with_other_options_or_data_are_refused(tmp_path):
@@ -625,28 +590,30 @@ def test_a_unit_that_ends_with_an_error_does_not_stop_the_others_and_is_tried_ag
 
 
 @pytest.fixture
-def program(tiny, train_txt, train_csv, data, tmp_path):
-    """program(options) → the running program with tiny files."""
+def words(tiny, train_txt, train_csv, data, tmp_path) -> list[str]:
+    """The options of a program with tiny files."""
     files = ["--unsup_file", train_txt, "--sup_file", train_csv, "--data_dir", data, "--custom_data", "--limit", "2"]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
+    return [*files, "--base", tiny("bert"), "--output_dir", str(tmp_path / "out")]
 
-    def run(*options: str) -> subprocess.Popen:
-        words = [*files, "--base", tiny("bert"), "--output_dir", str(tmp_path / "out"), *options]
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.miniature", *words],
-            env={**os.environ, "PYTHONPATH": path},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+
+@pytest.fixture
+def program(words, monkeypatch):
+    """program(options) runs the program in this process."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run(*options: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["miniature", *words, *options])
+        main()
 
     return run
 
 
-def test_an_interrupted_program_ends_its_units_and_goes_on(program, tmp_path):
+def test_an_interrupted_program_ends_its_units_and_goes_on(words, program, here, tmp_path, monkeypatch, capsys):
     output, names = tmp_path / "out", ["--only", "untouched-static", "untouched-mean", "--jobs", "1"]
-    process = program(*names)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "benchmarks.miniature", *words, *names]
+    how = {"env": {**os.environ, "PYTHONPATH": path}, "cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, **how)
     while len(list(output.glob("units/*/*/log.txt"))) < 2:  # the second unit runs
         assert process.poll() is None
         time.sleep(0.1)
@@ -655,33 +622,22 @@ def test_an_interrupted_program_ends_its_units_and_goes_on(program, tmp_path):
     assert process.returncode == 1 and said.splitlines()[-1].startswith("interrupted; ")
     (first,) = output.rglob("scores.json")
     before = first.stat().st_mtime_ns
-    process = program(*names)
-    said = process.communicate()[0]
-    assert process.returncode == 0 and re.findall(r"^\d of 2", said, re.MULTILINE) == ["2 of 2"], said
+    program(*names)
+    said = capsys.readouterr().out
+    assert len(here) == 1 and re.findall(r"^\d of 2", said, re.MULTILINE) == ["2 of 2"], said
     assert first.stat().st_mtime_ns == before and len(verdicts.read_runs(output)) == 2
     assert "AnglE beats SBERT on NLI" in said and (output / "miniature.md").is_file()
     # The page compares all units of the folder, so those of other variants need the same steps, too.
-    process = program("--only", "untouched-cls", "--limit", "1")
-    assert "contains units with another --limit" in process.communicate()[0] and process.returncode == 1
+    with pytest.raises(SystemExit, match="contains units with another --limit"):
+        program("--only", "untouched-cls", "--limit", "1")
 
 
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
+def test_mistakes_are_refused_in_one_line(program):
+    for changed, problem in (
         (["--only", "dcpce"], "--only dcpce is unknown"),
         (["--only", "dcpcse", "--unsup_file", "nowhere.txt"], "--unsup_file nowhere.txt does not exist"),
         (["--only", "sbert", "--sup_file", "nowhere.csv"], "--sup_file nowhere.csv does not exist"),
         (["--only", "untouched-cls", "--data_dir", "nowhere"], "nowhere"),
-    ],
-)
-def test_mistakes_are_refused_in_one_line(program, changed, problem):
-    process = program(*changed)
-    said = process.communicate()[0]
-    assert process.returncode == 1 and problem in said.splitlines()[-1]
-
-
-def test_the_former_command_says_where_the_program_is(capsys):
-    for words in (["--miniature", "--only", "all"], ["--miniature", "--help"]):
-        assert main(["reproduce", *words]) == 2
-        said = capsys.readouterr()
-        assert said.out == "" and said.err.count("\n") == 1 and "python -m benchmarks.miniature" in said.err
+    ):
+        with pytest.raises((SystemExit, DataError), match=problem):
+            program(*changed)

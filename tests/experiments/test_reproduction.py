@@ -57,19 +57,28 @@ PRINTED_SO = {81.65: -0.014, 82.21: -0.079, 74.89: 0.03, 78.54: 0.017, 84.94: -0
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory) -> ReproductionConfig:
     """Somebody who has everything."""
-    folder = tmp_path_factory.mktemp("files")
-    (folder / "wiki.txt").write_text("One sentence.\nAnother sentence here.\n" * 300, encoding="utf-8")
-    (folder / "nli.csv").write_text("sent0,sent1,hard_neg\na b,a c,d e\nf g,f h,i j\n", encoding="utf-8")
-    (folder / "glove.txt").write_text("cat 1 2\ndog 3 4\n", encoding="utf-8")
-    (folder / "allnli.csv").write_text("sent0,sent1,label\na b,a c,neutral\nf g,f h,entailment\n", encoding="utf-8")
-    (folder / "stsb.csv").write_text("sent0,sent1,score\na b,a c,1.5\nf g,f h,5\n", encoding="utf-8")
-    files = {"unsup_file": "wiki.txt", "sup_file": "nli.csv", "vectors": "glove.txt"}
-    files |= {"nli_file": "allnli.csv", "stsb_file": "stsb.csv", "sts_texts_file": "wiki.txt"}
+    folder, pairs = tmp_path_factory.mktemp("files"), "sent0,sent1,{}\na b,a c,{}\nf g,f h,{}\n"
+    contents = {
+        "unsup_file": "One sentence.\nAnother sentence here.\n" * 300,
+        "sup_file": pairs.format("hard_neg", "d e", "i j"),
+        "vectors": "cat 1 2\ndog 3 4\n",
+        "nli_file": pairs.format("label", "neutral", "entailment"),
+        "stsb_file": pairs.format("score", 1.5, 5),
+    }
+    places = {name: str(folder / f"{name}.csv") for name in contents}
+    for name, content in contents.items():
+        Path(places[name]).write_text(content, encoding="utf-8")
     for name, tied in (("tied", True), ("untied", False)):
         (folder / name).mkdir()
         config = {"model_type": "bert", "tie_word_embeddings": tied}
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return ReproductionConfig(Path("SentEval/data"), **{name: str(folder / file) for name, file in files.items()})
+    return ReproductionConfig(Path("SentEval/data"), **places, sts_texts_file=places["unsup_file"])
+
+
+def unit_of(row, setting: ReproductionConfig, output: Path = Path("out"), seed: int = 0):
+    """The only unit of a row, which may be given by its name."""
+    (unit,) = plan([ROWS.get(row, row) if isinstance(row, str) else row], [seed], setting, output)
+    return unit
 
 
 def with_base(row, setting: ReproductionConfig) -> ReproductionConfig:
@@ -127,41 +136,61 @@ def test_names_tables_papers_and_patterns_find_rows_and_others_the_nearest():
         find_rows(["d2cse/tabel1"])
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("promptbert/table6/unsupervised/IS-BERT-base", "cited only"),
-        ("promptbert/table6/supervised/InferSent-GloVe", "cited only"),
-        ("promptbert/table13/supervised/Universal-Sentence-Encoder", "cited only"),
-        ("promptbert/table12/static-untied", "needs an encoder pre-trained for 125,000 steps"),
-        ("sbert/table1/SBERT-NLI-base", "data/allnli.csv does not exist"),
-        ("d2cse/table1/GloVe-embeddings-avg", "--vectors"),
-        ("dcpcse/table1/unsupervised/DCPCSE-BERT-base", "data/wiki1m_for_simcse.txt does not exist"),
-        ("dcpcse/table1/unsupervised/BERT-base-flow", "data/nli_for_simcse.csv does not exist"),
-    ],
-)
-def test_what_cannot_be_run_says_why(name, reason, monkeypatch, tmp_path):
+OBSTACLES = {
+    "promptbert/table6/unsupervised/IS-BERT-base": "cited only",
+    "promptbert/table12/static-untied": "needs an encoder pre-trained for 125,000 steps",
+    "sbert/table1/SBERT-NLI-base": "data/allnli.csv does not exist",
+    "d2cse/table1/GloVe-embeddings-avg": "--vectors",
+    "dcpcse/table1/unsupervised/DCPCSE-BERT-base": "data/wiki1m_for_simcse.txt does not exist",
+    "dcpcse/table1/unsupervised/BERT-base-flow": "data/nli_for_simcse.csv does not exist",
+}
+
+
+def test_what_cannot_be_run_says_why(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert reason in obstacle(ROWS[name], ReproductionConfig(Path("data")))
+    for name, reason in OBSTACLES.items():
+        assert reason in obstacle(ROWS[name], ReproductionConfig(Path("data")))
 
 
 # Plans
 
 
-def test_every_row_with_a_recipe_becomes_commands_that_are_understood(setting):
+PAPER_TEMPLATES = """[X] [MASK] .
+[X] is [MASK] .
+[X] mean [MASK] .
+[X] means [MASK] .
+This [X] means [MASK] .
+This sentence of [X] means [MASK] .
+This sentence of "[X]" means [MASK] .
+This sentence : "[X]" means [MASK] .
+Also called [MASK]. [X]
+This sentence : '[X]' means [MASK] .
+The sentence : '[X]' means [MASK] .
+This sentence : "[X]" means [MASK]
+[X] [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."""
+"""PromptBERT, section 4.2, Tables 4 and 14; DCPCSE, section 3.3; ConPVP, section 3, with the full stop of its code."""
+
+
+def as_printed(template: str) -> str:
+    """The template without spaces, which the papers print as they like around quotes and full stops."""
+    return str(Template.parse(template)).replace("{sentence}", "[X]").replace(" ", "")
+
+
+def test_every_row_with_a_recipe_becomes_commands_that_are_understood_with_templates_of_the_papers(setting):
     """The options of all trainings and measurements are settled by the code of the commands themselves."""
+    templates = {}
 
     def check(name):
         row = ROWS[name]
-        here = with_base(row, setting) if row.needs else setting
-        (unit,) = plan([row], [3], here, Path("out"))
+        unit = unit_of(row, with_base(row, setting) if row.needs else setting, seed=3)
         steps, examples = reproduce._planned_size(unit)
         assert (steps > 0) == (examples > 0) == (row.preset is not None)
         trainings = {
             step: parse_training(words)[0] for step, words in unit.steps.items() if command_of(step) == "train"
         }
-        assert all(run.seed == 3 for _, _, run in trainings.values())
-        assert all(run.learning_rate and run.per_device_train_batch_size for _, _, run in trainings.values())
+        for model, _, run in trainings.values():
+            assert run.seed == 3 and run.learning_rate and run.per_device_train_batch_size
+            templates.setdefault(name, []).extend(t for t in (model.template, model.second_template) if t)
         if "start" in trainings:
             assert trainings["train"][0].model_name_or_path == trainings["start"][2].output_dir
         if row.measured:
@@ -169,81 +198,37 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood(setting):
             assert args.chosen_tasks() == (() if row.is_multilingual else row.measured) and args.mode == row.mode
             assert (args.task_set == "multilingual") is row.is_multilingual
             assert not trainings or args.model_name_or_path == trainings["train"][2].output_dir
+            templates.setdefault(name, []).extend([args.template] if args.template else [])
         if row.similarity:
             similarity_parser().parse(list(unit.steps["similarity"]), "sentence")
         if row.predict:
             predict_parser().parse_args(list(unit.steps["predict"]))
 
     check_rows(RECIPES, check)
-
-
-PAPER_TEMPLATES = {
-    "[X] [MASK] .",
-    "[X] is [MASK] .",
-    "[X] mean [MASK] .",
-    "[X] means [MASK] .",
-    "This [X] means [MASK] .",
-    "This sentence of [X] means [MASK] .",
-    'This sentence of "[X]" means [MASK] .',
-    'This sentence : "[X]" means [MASK] .',
-    "Also called [MASK]. [X]",
-    "This sentence : '[X]' means [MASK] .",
-    "The sentence : '[X]' means [MASK] .",
-    'This sentence : "[X]" means [MASK]',
-    "[X] [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] .",
-}
-"""PromptBERT, section 4.2, Tables 4 and 14; DCPCSE, section 3.3; ConPVP, section 3, with the full stop of its code."""
-
-
-def as_printed(template: str) -> str:
-    """The template without blanks, which the papers print as they like around quotes and full stops."""
-    return str(Template.parse(template)).replace("{sentence}", "[X]").replace(" ", "")
-
-
-def test_templates_of_all_rows_are_those_of_the_papers(setting):
-    printed, found = {text.replace(" ", "") for text in PAPER_TEMPLATES}, {}
-    for name, row in ROWS.items():
-        if row.cited:
-            continue
-        (unit,) = plan([row], [0], with_base(row, setting), Path("out"))
-        for step, words in unit.steps.items():
-            if command_of(step) == "train":
-                (model, _, _), _ = parse_training(words)
-                found[name, step] = [text for text in (model.template, model.second_template) if text]
-            elif step == "evaluate":
-                args, _ = parse_evaluation(words)
-                found[name, step] = [args.template] if args.template else []
-    assert {as_printed(text) for texts in found.values() for text in texts} == printed
-    assert all({as_printed(text) for text in texts} <= printed for texts in found.values())
+    found = {as_printed(text) for texts in templates.values() for text in texts}
+    assert found == {*PAPER_TEMPLATES.replace(" ", "").splitlines()}
     # The row of the same template in both views names one template twice, with the quotes of its encoder.
     for encoder, quote in (("BERT", '"'), ("RoBERTa", "'")):
-        first, second = found[f"promptbert/table8/{encoder}-base/same-template-dropout", "train"]
+        first, second, *_ = templates[f"promptbert/table8/{encoder}-base/same-template-dropout"]
         assert first == second and first.count(quote) == 2
 
 
 def test_a_result_is_measured_in_the_way_of_its_row(setting):
-    row = replace(ROWS["d2cse/table1/SimCSE-BERT-base"], evaluation={"pooler": "avg_top2"})
-    (unit,) = plan([row], [3], setting, Path("out"))
+    unit = unit_of(replace(ROWS["d2cse/table1/SimCSE-BERT-base"], evaluation={"pooler": "avg_top2"}), setting)
     args, _ = parse_evaluation(unit.steps["evaluate"])
-    assert args.pooler_type == "avg_top2"
+    assert args.pooler_type == "avg_top2" and "avg_top2" not in unit.steps["train"]
     assert args.model_name_or_path == unit.model == str(unit.folder / "model")
-    assert "avg_top2" not in unit.steps["train"]
 
 
 def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(setting, tmp_path):
     other = tmp_path / "other"
     other.write_text("One sentence.\n", encoding="utf-8")
-    given = {
-        "generator": "g",
-        "limit": 7,
-        **dict.fromkeys((*REPLACEABLE_FILES.values(), "vectors", "mteb_data_dir"), str(other)),
-        "mteb_languages": ["deu"],
-    }
+    given = dict.fromkeys((*REPLACEABLE_FILES.values(), "vectors", "mteb_data_dir"), str(other))
+    given |= {"generator": "g", "limit": 7, "mteb_languages": ["deu"]}
 
     def commands(row, config, seed=0):
-        (unit,) = plan([row], [seed], config, tmp_path)
-        text = row.picture.get("text") and picture_words([unit], config, tmp_path)
-        return unit.commands, text
+        unit = unit_of(row, config, tmp_path, seed)
+        return unit.commands, row.picture.get("text") and picture_words([unit], config, tmp_path)
 
     def check(name):
         row = ROWS[name]
@@ -257,7 +242,7 @@ def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(se
             options.add("seeds")
         assert relevant_options(row) == options
 
-    check_rows(RECIPES, check)
+    check_rows(list({(ROWS[name].table, ROWS[name].preset is None): name for name in RECIPES}.values()), check)
 
 
 def test_an_encoder_with_tied_embeddings_is_not_taken_for_an_untied_one(setting):
@@ -280,8 +265,8 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
     other = replace(setting, changes={"train_file": setting.sup_file})
     (tmp_path / "labels.csv").write_text("sent0,sent1,label\n", encoding="utf-8")
     for given, file in ((setting, str(tmp_path / "labels.csv")), (other, setting.sup_file)):
-        (unit,) = plan([row], [0], given, Path("out"))
-        assert unit.steps["train"][unit.steps["train"].index("--train_file") + 1] == file
+        words = unit_of(row, given).steps["train"]
+        assert words[words.index("--train_file") + 1] == file
 
 
 def test_a_row_without_chance_has_one_unit_and_a_trained_one_a_unit_a_seed(setting):
@@ -296,30 +281,29 @@ def test_a_limit_a_base_and_changes_reach_the_command_and_make_it_incomparable(s
     row = ROWS["d2cse/table1/D2CSE-BERT-base"]
     changed = replace(setting, base="b", generator="g", limit=10, changes={"learning_rate": "0.001"})
     assert setting.comparable(row) and not changed.comparable(row)
-    (model, _, run), _ = parse_training(plan([row], [0], changed, Path("out"))[0].steps["train"])
+    (model, _, run), _ = parse_training(unit_of(row, changed).steps["train"])
     assert (model.model_name_or_path, model.generator_name) == ("b", "g")
     assert (run.max_steps, run.eval_steps, run.save_steps, run.learning_rate) == (10, 5, 5, 0.001)
 
 
-@pytest.mark.parametrize(
-    ("name", "encoder"),
-    [
-        ("d2cse/table1/D2CSE-BERT-base", "bert-base-uncased"),
-        ("promptbert/table6/supervised/SRoBERTa-base-whitening", "sentence-transformers/roberta-base-nli-mean-tokens"),
-        ("consert/supervised/ConSERT-large-joint-unsup", "bert-large-uncased"),
-        ("sbert/table2/STSb/SRoBERTa-base", "roberta-base"),
-    ],
-)
-def test_the_published_encoder_leaves_figures_comparable_and_another_does_not(name, encoder, setting):
-    row, downloaded = ROWS[name], f"/cache/models--{encoder.replace('/', '--')}/snapshots/0a1b"
-    assert all(replace(setting, base=base).comparable(row) for base in (None, encoder, downloaded))
-    assert not replace(setting, base="my-encoder").comparable(row)
+PUBLISHED_ENCODERS = {
+    "d2cse/table1/D2CSE-BERT-base": "bert-base-uncased",
+    "promptbert/table6/supervised/SRoBERTa-base-whitening": "sentence-transformers/roberta-base-nli-mean-tokens",
+    "consert/supervised/ConSERT-large-joint-unsup": "bert-large-uncased",
+    "sbert/table2/STSb/SRoBERTa-base": "roberta-base",
+}
+
+
+def test_the_published_encoder_leaves_figures_comparable_and_another_does_not(setting):
+    for name, encoder in PUBLISHED_ENCODERS.items():
+        row, downloaded = ROWS[name], f"/cache/models--{encoder.replace('/', '--')}/snapshots/0a1b"
+        assert all(replace(setting, base=base).comparable(row) for base in (None, encoder, downloaded))
+        assert not replace(setting, base="my-encoder").comparable(row)
 
 
 def test_ablations_change_what_they_say(setting):
     def options(name: str) -> dict:
-        (unit,) = plan([ROWS[name]], [0], setting, Path("out"))
-        (model, _, _), _ = parse_training(unit.steps["train"])
+        (model, _, _), _ = parse_training(unit_of(name, setting).steps["train"])
         return vars(model)
 
     assert options("dcpcse/figure2/length-4")["pre_seq_len"] == 4
@@ -329,29 +313,27 @@ def test_ablations_change_what_they_say(setting):
     assert same["template"] == same["second_template"] and same["denoise"] is False
 
 
-@pytest.mark.parametrize(("text", "seeds"), [("0..3", [0, 1, 2, 3]), ("5", [5]), ("0,7,3", [0, 7, 3]), ("2..2", [2])])
-def test_seeds(text, seeds):
-    assert parse_seeds(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["", "a", "3..1", "1,1", "-1", "0...3", "1.5"])
-def test_wrong_seeds(text):
-    with pytest.raises(UserError, match=r"--seeds"):
-        parse_seeds(text)
+def test_seeds():
+    for text, seeds in {"0..3": [0, 1, 2, 3], "5": [5], "0,7,3": [0, 7, 3], "2..2": [2]}.items():
+        assert parse_seeds(text) == seeds
+    for text in ("", "a", "3..1", "1,1", "-1", "0...3", "1.5"):
+        with pytest.raises(UserError, match=r"--seeds"):
+            parse_seeds(text)
 
 
 def test_a_plan_shows_steps_state_commands_and_what_is_missing(setting, tmp_path):
-    rows = find_rows(
-        ["dcpcse/table2", "promptbert/table6/unsupervised/IS-BERT-base", "conpvp/table3/BERT-large/PromptBERT"]
-    )
+    rows = find_rows(["dcpcse/table2", "promptbert/table6/unsupervised/IS-BERT-base"])
+    rows += find_rows(["conpvp/table3/BERT-large/PromptBERT"])
     units = plan(rows, [0, 1], setting, tmp_path)
     sizes, refused = reproduce._settle(units)
-    text = plan_table(units, sizes, {row.name: obstacle(row, setting) for row in rows})
+    obstacles = {row.name: obstacle(row, setting) for row in rows}
+    text = plan_table(units, sizes, obstacles)
     assert not refused and "assumed: settings of BERT-base" in text
-    assert "dcpcse/table2/BERT-base-with-mlm, seed 1" in text
-    assert "    3 |" in text  # 600 rows by 256
+    assert "dcpcse/table2/BERT-base-with-mlm, seed 1" in text and "    3 |" in text  # 600 rows by 256
     assert "dcpcse train --preset dcpcse/unsup-bert-base --do_mlm True" in text
     assert "IS-BERT-base: cited only" in text
+    listing = result_tables.row_listing(rows, obstacles)
+    assert "78.10 (avg)" in listing and "runnable" in listing and "cited only" in listing
 
 
 # Units
@@ -359,8 +341,7 @@ def test_a_plan_shows_steps_state_commands_and_what_is_missing(setting, tmp_path
 
 @pytest.fixture
 def unit(setting, tmp_path):
-    (found,) = plan([ROWS["dcpcse/table2/BERT-base-with-mlm"]], [0], setting, tmp_path / "out")
-    return found
+    return unit_of("dcpcse/table2/BERT-base-with-mlm", setting, tmp_path / "out")
 
 
 @pytest.fixture
@@ -383,7 +364,7 @@ def commands(monkeypatch):
     return called
 
 
-def test_a_finished_unit_is_not_run_again_and_its_checkpoints_go(unit, commands):
+def test_a_finished_unit_is_not_run_again_and_half_a_measurement_is_repeated(unit, commands):
     run_unit(unit)
     run_unit(unit)
     assert commands == ["train", "evaluate"]
@@ -391,10 +372,6 @@ def test_a_finished_unit_is_not_run_again_and_its_checkpoints_go(unit, commands)
     record = json.loads((unit.folder / "unit.json").read_text(encoding="utf-8"))
     assert record["seed"] == 0 and record["environment"]["versions"]["torch"]
     assert record["made_of"]["command"]["evaluate"][:2] == ["--model_name_or_path", "./model"]
-
-
-def test_a_trained_model_is_only_measured_and_half_a_measurement_done_again(unit, commands):
-    run_unit(unit)
     (unit.folder / "scores.json").write_text('{"complete": false}', encoding="utf-8")
     assert not is_finished(unit)
     run_unit(unit)
@@ -403,11 +380,10 @@ def test_a_trained_model_is_only_measured_and_half_a_measurement_done_again(unit
 
 def test_a_folder_of_other_options_is_refused_and_a_moved_one_is_not(unit, commands, tmp_path, setting):
     run_unit(unit)
-    (other,) = plan([unit.row], [0], replace(setting, limit=5), tmp_path / "out")
     with pytest.raises(UserError, match=r"a different command \(train --.*--max_steps 5.*use the same options"):
-        is_finished(other)
+        is_finished(unit_of(unit.row, replace(setting, limit=5), tmp_path / "out"))
     (tmp_path / "out").rename(tmp_path / "moved")
-    assert is_finished(plan([unit.row], [0], setting, tmp_path / "moved")[0])
+    assert is_finished(unit_of(unit.row, setting, tmp_path / "moved"))
 
 
 def test_two_processes_do_not_work_on_one_unit(unit, commands, monkeypatch):
@@ -434,14 +410,12 @@ def test_a_command_that_fails_names_its_log(unit, monkeypatch):
 # Answers
 
 
-def finished(unit, scores: dict, gold=None, cosine=None) -> None:
-    """Put results of a unit where its commands would."""
+def finished(unit, scores: dict, **more) -> None:
+    """Write the scores file of a unit where its commands would."""
     unit.folder.mkdir(parents=True)
-    values = list(scores.values())
-    content = {"complete": True, "scores_x100": scores, "averages_x100": {"sts": float(np.mean(values))}, "tasks": {}}
+    averages = {"sts": float(np.mean(list(scores.values())))} if scores else {}
+    content = {"complete": True, "scores_x100": scores, "averages_x100": averages, "tasks": {}, **more}
     (unit.folder / "scores.json").write_text(json.dumps(content), encoding="utf-8")
-    if gold is not None:
-        np.savez(unit.folder / "similarities.npz", **{"STS12/gold": gold, "STS12/cosine": cosine})
 
 
 def test_cells_are_over_seeds_and_differ_from_what_was_published(setting, tmp_path):
@@ -458,47 +432,33 @@ def test_cells_are_over_seeds_and_differ_from_what_was_published(setting, tmp_pa
     assert Cell((0.2, 0.1), None, lower_is_better=True).best == 0.1
 
 
-def written(unit, content: dict) -> None:
-    """Write a scores file of a unit."""
-    unit.folder.mkdir(parents=True)
-    (unit.folder / "scores.json").write_text(json.dumps(content), encoding="utf-8")
-
-
 def test_geometry_stands_beside_the_average_of_the_first_tasks(setting, tmp_path):
-    row = ROWS["d2cse/table5/unsupervised/D2CSE-BERT-base"]
-    (unit,) = plan([row], [0], setting, tmp_path)
-    content = {"scores_x100": {}, "averages_x100": {"sts": 70.5}}
-    content["tasks"] = {"STSBenchmark-geometry": {"alignment": 0.1, "uniformity": -1.5, "spearman": 80.0}}
-    written(unit, content)
+    unit = unit_of("d2cse/table5/unsupervised/D2CSE-BERT-base", setting, tmp_path)
+    tasks = {"STSBenchmark-geometry": {"alignment": 0.1, "uniformity": -1.5, "spearman": 80.0}}
+    finished(unit, {}, averages_x100={"sts": 70.5}, tasks=tasks)
     assert read_figures(unit) == {"alignment": 0.1, "uniformity": -1.5, AVERAGE_COLUMN: 70.5}
-    cells = {name: Cell((0.1, 0.3), 0.2, lower_is_better=name in GEOMETRY, digits=4) for name in row.columns}
-    answer = RowResult(row, cells, (0, 1))
-    assert "0.2000 ± 0.1414" in result_tables.result_table([answer], None)
+    cells = {n: Cell((0.1, 0.3), 0.2, lower_is_better=n in GEOMETRY, digits=4) for n in unit.row.columns}
+    assert "0.2000 ± 0.1414" in result_tables.result_table([RowResult(unit.row, cells, (0, 1))], None)
 
 
 def test_columns_of_retrieval_cosines_and_tokens_are_read_from_their_files(setting, tmp_path):
-    def unit_of(name: str):
-        return plan([ROWS[name]], [0], setting, tmp_path)[0]
-
-    table3, table4 = (unit_of(f"d2cse/{table}/D2CSE-BERT-base") for table in ("table3", "table4/unsupervised"))
-    # STS-B separates the full stop by a blank, which the paper does not print.
+    names = ("d2cse/table3/D2CSE-BERT-base", "d2cse/table4/unsupervised/D2CSE-BERT-base")
+    names += ("d2cse/table2/unsupervised/D2CSE-BERT-base", "promptbert/table7/i-am-sad")
+    table3, table4, table2, table7 = (unit_of(name, setting, tmp_path) for name in names)
+    # STS-B separates the full stop by a space, which the paper does not print.
     ranks = [["you got it right .", "yes you got it .", 7], ["yes you got it .", "you got it right .", 2]]
     retrieval = {"recall": {"1": 90.0, "3": 95.0, "5": 99.0}, "ranks": ranks}
-    content = {"scores_x100": {}, "averages_x100": {"sts": 79.0, "retrieval": 94.7}, "tasks": {"r": retrieval}}
-    written(table3, content)
-    written(table4, content)
+    for unit in (table3, table4, table2):
+        finished(unit, {}, averages_x100={"sts": 79.0, "retrieval": 94.7}, tasks={"r": retrieval})
     assert read_figures(table3) == {"rank": 2}
     assert read_figures(table4) == {"recall@1": 90.0, "recall@3": 95.0, "recall@5": 99.0, AVERAGE_COLUMN: 79.0}
 
-    table2 = unit_of("d2cse/table2/unsupervised/D2CSE-BERT-base")
-    written(table2, content)
     query, *candidates = table2.row.similarity
     lines = [{"sentences": [query, other], "score": 0.1 * i} for i, other in enumerate(candidates)]
     (table2.folder / "cosines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert [read_figures(table2)[other] for other in candidates] == [0.0, 0.1, 0.2]
     assert collect_result(table2.row, [table2], True).cells[candidates[0]].digits == 4
 
-    table7 = unit_of("promptbert/table7/i-am-sad")
     table7.folder.mkdir(parents=True)
     line = {"sentence": "i am sad.", "top": ["sad", "love", "x", "y", "z"], "denoised": ["tears", "b", "c", "d", "e"]}
     (table7.folder / "tokens.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
@@ -519,7 +479,7 @@ def test_a_best_run_is_compared_with_the_best_and_printed_extremes_stand_beside_
 
 
 def test_a_unit_keeps_what_its_command_prints(setting, tmp_path, commands):
-    (unit,) = plan([ROWS["d2cse/table2/unsupervised/D2CSE-BERT-base"]], [0], setting, tmp_path / "out")
+    unit = unit_of("d2cse/table2/unsupervised/D2CSE-BERT-base", setting, tmp_path / "out")
     run_unit(unit)
     assert commands == ["train", "evaluate", "search"] and is_finished(unit)
     kept = (unit.folder / "cosines.jsonl").read_text(encoding="utf-8")
@@ -549,7 +509,8 @@ def test_a_gain_over_a_baseline_averages_seeds(setting, tmp_path):
     units = plan(rows, [0, 1, 2], setting, tmp_path)
     cosines = [gold + noise * random.normal(size=300) for noise in (0.5, 0.6, 0.55, 1.5, 1.4, 1.45)]
     for unit, cosine in zip(units, cosines, strict=True):
-        finished(unit, {"STS12": 1.0}, gold, cosine)
+        finished(unit, {"STS12": 1.0})
+        np.savez(unit.folder / "similarities.npz", **{"STS12/gold": gold, "STS12/cosine": cosine})
     each = [spearmanr(gold, cosine).statistic for cosine in cosines]
     for seeds in (2, 3):
         found = gain_over_baseline(units[:seeds], units[3 : 3 + seeds])
@@ -574,21 +535,17 @@ def test_the_table_shows_means_published_figures_and_why_a_row_is_empty(answers)
     other = replace(answers[0], cells={name: replace(c, comparable=False) for name, c in answers[0].cells.items()})
     assert "78.49, not comparable" in result_tables.result_table([other], None)
     assert "-7.49" not in result_tables.result_table([other], None)
-
-
-def test_a_note_that_all_rows_of_a_table_share_is_given_once():
-    rows = find_rows(["conpvp/figure4"])
+    rows = find_rows(["conpvp/figure4"])  # a note that all rows of a table share is given once
     results = [RowResult(row, {}, notes=(f"assumed: {row.assumed}",)) for row in rows]
-    results[0] = replace(results[0], notes=(*results[0].notes, "one of its own"))
+    results[0] = replace(results[0], notes=(*results[0].notes, "another one"))
     text = result_tables.result_table(results, None)
     assert text.count("[CLS] of RoBERTa-large") == 1 and "conpvp/figure4: assumed: [CLS]" in text
-    assert "conpvp/figure4/RoBERTa-large: one of its own" in text
+    assert "conpvp/figure4/RoBERTa-large: another one" in text
 
 
 def test_columns_that_small_data_do_not_give_are_empty_and_said(setting, tmp_path):
-    (unit,) = plan([ROWS["conpvp/figure5/SimCSE"]], [0], setting, tmp_path)
-    tasks = {"STS-frequent": {"average_without": {"0": 50.0, "1": 48.0}}}
-    written(unit, {"scores_x100": {}, "averages_x100": {}, "tasks": tasks})
+    unit = unit_of("conpvp/figure5/SimCSE", setting, tmp_path)
+    finished(unit, {}, tasks={"STS-frequent": {"average_without": {"0": 50.0, "1": 48.0}}})
     result = collect_result(unit.row, [unit], True)
     assert {name: cell.mean for name, cell in result.cells.items()} == {"without 0": 50.0, "without 1": 48.0}
     text = result_tables.result_table([result], None)
@@ -607,9 +564,3 @@ def test_the_files_hold_the_same_numbers(answers):
     page = result_tables.markdown(answers, None, {"a": "dcpcse train"}, here)
     assert "| unsupervised/DCPCSE-BERT-base" in page and "- `a`: `dcpcse train`" in page
     assert "torch 2.13.0; P, 2 threads; commit unknown" in page and "seeds 0, 1" in page
-
-
-def test_the_listing_tells_what_can_be_run(setting):
-    rows = find_rows(["dcpcse/table2", "promptbert/table6"])
-    text = result_tables.row_listing(rows, {row.name: obstacle(row, setting) for row in rows})
-    assert "BERT-base-with-mlm" in text and "78.10 (avg)" in text and "runnable" in text and "cited only" in text

@@ -103,17 +103,17 @@ def test_definitions_end_at_line_feeds_only(tmp_path):
     assert read_definitions(path) == [Example("橘子", "一种\u2028水果"), Example("لیمو", "میوه\u0085\u200cای")]
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [("", "is empty"), ("orange\ta fruit\nred\n", "line 2: expected"), ("\ta fruit\n", "line 1")],
-)
-def test_definitions_that_are_none_name_file_and_line(content, named, tmp_path):
+def test_definitions_that_cannot_be_read_name_file_and_line(tmp_path):
     path = tmp_path / "words.tsv"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(UserError) as caught:
-        read_definitions(path)
-    assert named in str(caught.value)
-    assert str(path) in str(caught.value)
+    for content, named in {
+        "": "is empty",
+        "orange\ta fruit\nred\n": "line 2: expected",
+        "\ta fruit\n": "line 1",
+    }.items():
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match=named) as caught:
+            read_definitions(path)
+        assert str(path) in str(caught.value)
 
 
 def test_what_is_no_t5_is_refused(tiny, tmp_path):
@@ -121,9 +121,3 @@ def test_what_is_no_t5_is_refused(tiny, tmp_path):
         load_t5(tiny("bert"))
     with pytest.raises(UserError, match="cannot be loaded"):
         load_t5(str(tmp_path / "nowhere"))
-
-
-def test_a_t5_without_definitions_is_refused(tiny, sts_data, tmp_path, capsys):
-    words = ["--model_name_or_path", tiny("bert"), "--data_dir", sts_data, "--output_dir", str(tmp_path / "out")]
-    assert run(search_templates_command, [*words, "--t5", "somewhere"]) == 2
-    assert "--definitions" in capsys.readouterr().err

@@ -105,30 +105,17 @@ def test_scores_of_another_encoder_are_not_taken_over(words, tiny, capsys):
     assert "was started with a different encoder (" in capsys.readouterr().err
 
 
-def test_scores_of_an_earlier_version_are_refused(words, tmp_path, capsys):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/scores.jsonl").write_text('{"measured": {"denoise": false}}\n', encoding="utf-8")
-    assert run(search_templates_command, words) == 2
-    assert "was started by an earlier version, which wrote scores.jsonl; give another" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scores.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ("relationships: [is]\n", "two lists"),
-        ("relationships: []\nprefixes: ['{sentence}']\n", "relationships"),
-        ("relationships: [is]\nprefixes: [This]\n", "'This'"),
-        ("relationships: [is]\nprefixes: ['[MASK] {sentence}']\n", "no [MASK]"),
-        ("relationships: [\n", "is not valid YAML"),
-    ],
-)
-def test_candidates_that_make_no_template_are_one_line(content, named, words, tmp_path, capsys):
-    (tmp_path / "candidates.yaml").write_text(content, encoding="utf-8")
-    assert run(search_templates_command, words) == 2
-    captured = capsys.readouterr().err
-    assert named in captured
-    assert captured.count("\n") == 1
+def test_candidates_that_make_no_template_are_one_line(words, tmp_path, capsys):
+    for content, named in {
+        "relationships: []\nprefixes: ['{sentence}']\n": "relationships",
+        "relationships: [is]\nprefixes: [This]\n": "'This'",
+        "relationships: [is]\nprefixes: ['[MASK] {sentence}']\n": "no [MASK]",
+        "relationships: [\n": "is not valid YAML",
+    }.items():
+        (tmp_path / "candidates.yaml").write_text(content, encoding="utf-8")
+        assert run(search_templates_command, words) == 2
+        captured = capsys.readouterr().err
+        assert named in captured and captured.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -87,28 +86,23 @@ def test_a_vector_of_zeros_is_never_a_neighbour_and_has_none(tmp_path, caplog):
         model.nearest_sentences("void void", corpus, 10)
 
 
-REFUSED = {
-    "no sentences": (["MODEL"], "--sentences"),
-    "top_k": (["MODEL", "--sentences", "FILE", "--top_k", "0"], "--top_k 0: must be at least 1"),
-    "port": (["MODEL", "--sentences", "FILE", "--port", "0"], "a whole number from 1 to 65535"),
-    "taken": (["MODEL", "--sentences", "FILE", "--port", "TAKEN"], "cannot serve at this address"),
-    "host": (["MODEL", "--sentences", "FILE", "--host", "no.such.host.invalid"], "cannot serve at this address"),
-    "same label": (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "have the same label 'a'"),
-    "base": (["MODEL", "--sentences", "FILE", "--base", "MODEL"], "applies to output folders of train.py"),
-    "pooler": (["RESULT", "--sentences", "FILE", "--pooler", "avg"], "--pooler avg: does not apply to output folders"),
-    "no file": (["MODEL", "--sentences", "nowhere.txt"], "--sentences nowhere.txt does not exist"),
-    "cache": (["MODEL", "--sentences", "FILE", "--cache_dir", "FILE"], "--cache_dir"),
-}
+REFUSED = [  # further cases are in bad_inputs.py
+    (["MODEL", "--sentences", "FILE", "--port", "TAKEN"], "cannot serve at this address"),
+    (["MODEL", "--sentences", "FILE", "--host", "no.such.host.invalid"], "cannot serve at this address"),
+    (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "have the same label 'a'"),
+    (["MODEL", "--sentences", "FILE", "--base", "MODEL"], "applies to output folders of train.py"),
+    (["RESULT", "--sentences", "FILE", "--pooler", "avg"], "--pooler avg: does not apply to output folders"),
+    (["MODEL", "--sentences", "FILE", "--cache_dir", "FILE"], "--cache_dir"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_mistakes_are_rejected_before_a_model_is_loaded(name, tool, tiny, result, file, monkeypatch):
+def test_mistakes_are_rejected_before_a_model_is_loaded(tool, tiny, result, file, monkeypatch):
     monkeypatch.setattr(demo, "load_demo_model", lambda *_: pytest.fail("a model is loaded"))
-    words, message = REFUSED[name]
     with taken_port() as port:
         stands_for = {"MODEL": tiny("bert"), "RESULT": str(result), "FILE": str(file), "TAKEN": str(port)}
-        argv = [re.sub("MODEL|RESULT|FILE|TAKEN", lambda found: stands_for[found[0]], word) for word in words]
-        refused(tool, demo_command, argv, message)
+        for words, message in REFUSED:
+            argv = [re.sub("MODEL|RESULT|FILE|TAKEN", lambda found: stands_for[found[0]], word) for word in words]
+            refused(tool, demo_command, argv, message)
 
 
 @contextlib.contextmanager
@@ -167,7 +161,12 @@ def test_typing_a_sentence_shows_its_nearest_ones_under_each_model(serve, tiny, 
     def visit(address: str) -> None:
         """Ask as the page's own script does."""
         get = partial(build_opener(ProxyHandler({})).open, timeout=60)
-        assert "Nearest sentences" in get(address).read().decode()
+        page = get(address).read().decode()
+        assert "Nearest sentences" in page
+        asked = {
+            urlsplit(link).netloc for link in re.findall(r"""(?:src|href|url)[=(]["']?(https?://[^"')]+)""", page)
+        }
+        assert asked <= {urlsplit(address).netloc}
         for query in (QUERY, f"  {corpus[3]} ", MARKED, " "):
             body = json.dumps({"data": [query], "fn_index": 0, "session_hash": "test"}).encode()
             get(Request(f"{address}gradio_api/queue/join", body, {"Content-Type": "application/json"})).read()
@@ -192,44 +191,3 @@ def test_typing_a_sentence_shows_its_nearest_ones_under_each_model(serve, tiny, 
             nearest = expected(encode([*corpus, query]), corpus, query)
             assert [row[:2] for row in rows] == [[str(rank), text] for rank, (text, _) in enumerate(nearest, start=1)]
             np.testing.assert_allclose([float(row[2]) for row in rows], [c for _, c in nearest], atol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    """Headless Chromium, which records its console and its requests."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("needs chromium and chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
-
-
-def test_a_browser_shows_the_page_at_any_width_and_asks_no_other_host(browser, serve):
-    from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    def visit(address: str) -> None:
-        wait = WebDriverWait(browser, 30)
-        for width, rows in ((500, 2), (1400, 1)):
-            browser.set_window_size(width, 900)
-            browser.get(address)
-            box = wait.until(lambda browser: browser.find_element("css selector", "#sentence textarea"))
-            box.send_keys(MARKED, Keys.ENTER)
-            sections = wait.until(lambda browser: browser.find_elements("css selector", ".sides section"))
-            assert browser.find_element("css selector", ".query strong").text == MARKED
-            assert len({section.location["y"] for section in sections}) == rows
-            assert browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth") <= 0
-        messages = browser.get_log("browser")
-        assert not [entry for entry in messages if entry["level"] in ("WARNING", "SEVERE")], messages
-        events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-        assert {urlsplit(url).netloc for url in asked if urlsplit(url).scheme != "data"} == {urlsplit(address).netloc}
-
-    serve(visit)

@@ -33,8 +33,7 @@ from dcpcse.inference.file_encoding import shards
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.utils import job_folder
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.locks import exclusive_lock
-from dcpcse.utils.work_units import WorkerProcesses, Workers, workers
+from dcpcse.utils.work_units import WorkerProcesses, workers
 
 LINES = 60
 CHUNK = 2
@@ -230,14 +229,12 @@ def test_a_run_killed_in_its_last_steps_encodes_nothing_again(
 
 
 def test_the_same_command_on_a_finished_file_does_nothing(tiny, text, tool, encoded, tmp_path):
-    output = tmp_path / "out.npy"
-    argv = command(tiny("bert"), text, output)
+    output, argv = tmp_path / "out.npy", command(tiny("bert"), text, tmp_path / "out.npy")
     tool(encode_command, argv)
     before, times = files(tmp_path), [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
     encoded.clear()
     again = tool(encode_command, argv)
-    assert (again.code, encoded) == (0, [])
-    assert "is complete" in again.said
+    assert (again.code, encoded) == (0, []) and "is complete" in again.said
     assert (files(tmp_path), [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]) == (before, times)
     moved = output.rename(tmp_path / "moved.npy")
     assert tool(encode_command, argv).code == 0
@@ -245,44 +242,28 @@ def test_the_same_command_on_a_finished_file_does_nothing(tiny, text, tool, enco
 
 
 OTHERS = {  # what differs in the second command → what the error names
-    "model": (lambda argv, tiny, text: [tiny("bert", seed=7), *argv[1:]], "a different model (base "),
-    "configuration": (
-        lambda argv, tiny, text: [relu(tiny, text), *argv[1:]],
-        "(configuration.hidden_act default, now relu)",
-    ),
-    "pooler": (lambda argv, tiny, text: [*argv, "--pooler", "avg_top2"], "pooling avg, now avg_top2"),
-    "file": (lambda argv, tiny, text: [argv[0], str(other_text(text)), *argv[2:]], "a different text"),
-    "dtype": (lambda argv, tiny, text: [*argv, "--dtype", "float16"], "dtype float32, now float16"),
-    "unit length": (lambda argv, tiny, text: [*argv, "--normalize"], "normalize False, now True"),
-    "precision": (lambda argv, tiny, text: [*argv, "--bf16"], "bf16 None, now True"),
-    "chunks": (lambda argv, tiny, text: [*argv, "--chunk_size", "5"], "chunk_size 2, now 5"),
-    "pads": (lambda argv, tiny, text: [*argv, "--packing", "False"], "packing True, now False"),
-    "batch": (lambda argv, tiny, text: [*argv, "--batch_size", "5"], "batch_size 128, now 5"),
+    ("--pooler", "avg_top2"): "pooling avg, now avg_top2",
+    ("--dtype", "float16"): "dtype float32, now float16",
+    ("--normalize",): "normalize False, now True",
+    ("--bf16",): "bf16 None, now True",
+    ("--chunk_size", "5"): "chunk_size 2, now 5",
+    ("--packing", "False"): "packing True, now False",
+    ("--batch_size", "5"): "batch_size 128, now 5",
 }
 
 
-def relu(tiny, text: Path) -> str:
-    """The same encoder, with another activation in its config.json."""
-    folder = text.with_name("relu")
-    if not folder.exists():
-        shutil.copytree(tiny("bert"), folder)
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps(content | {"hidden_act": "relu"}), encoding="utf-8")
-    return str(folder)
-
-
-def other_text(text: Path) -> Path:
-    other = text.with_name("other.txt")
+def test_the_shards_of_a_different_command_are_not_used(left, tiny, text, tool, tmp_path):
+    relu, other = shutil.copytree(tiny("bert"), tmp_path / "relu"), tmp_path / "other.txt"
+    content = json.loads((relu / "config.json").read_text(encoding="utf-8"))
+    (relu / "config.json").write_text(json.dumps(content | {"hidden_act": "relu"}), encoding="utf-8")
     other.write_bytes(text.read_bytes().replace(b"flute", b"piano"))
-    return other
-
-
-@pytest.mark.parametrize("case", OTHERS)
-def test_the_shards_of_a_different_command_are_not_used(case, left, tiny, text, tool):
-    change, message = OTHERS[case]
-    argv = change(command(tiny("bert"), text, left), tiny, text)
-    before = files(left.parent)
-    refused(tool, encode_command, argv, message, "--overwrite")
+    before, usual = files(left.parent), command(tiny("bert"), text, left)
+    calls = [([*usual, *options], message) for options, message in OTHERS.items()]
+    calls.append(([tiny("bert", seed=7), *usual[1:]], "a different model (base "))
+    calls.append(([str(relu), *usual[1:]], "(configuration.hidden_act default, now relu)"))
+    calls.append(([usual[0], str(other), *usual[2:]], "a different text"))
+    for argv, message in calls:
+        refused(tool, encode_command, argv, message, "--overwrite")
     assert files(left.parent) == before
 
 
@@ -293,6 +274,11 @@ def test_overwrite_replaces_the_files_of_a_different_command_at_the_end(
     assert tool(encode_command, other).code == 0
     assert len(encoded) == LINES // CHUNK
     argv = command(tiny("bert"), text, left)
+
+    def ctrl_c(self, sentences, *args, **kwargs):
+        if sentences:
+            raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", ctrl_c)
         assert tool(encode_command, [*argv, "--overwrite"]).code == 130
@@ -301,15 +287,9 @@ def test_overwrite_replaces_the_files_of_a_different_command_at_the_end(
     assert left.read_bytes() == reference
 
 
-def ctrl_c(self, sentences, *args, **kwargs):
-    if sentences:
-        raise KeyboardInterrupt
-
-
 def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, monkeypatch):
     """If the work ends between the new output and its record, the record of the old output is gone."""
-    output, original = tmp_path / "out.npy", job_folder.write_json_atomic
-    argv = command(tiny("bert"), text, output)
+    original, argv = job_folder.write_json_atomic, command(tiny("bert"), text, tmp_path / "out.npy")
     tool(encode_command, argv)
 
     def failing(path, content):
@@ -317,41 +297,36 @@ def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, m
             raise OSError(28, "No space left on device")
         original(path, content)
 
-    other = [*argv, "--normalize", "--overwrite"]
     with monkeypatch.context() as patch:
         patch.setattr(job_folder, "write_json_atomic", failing)
-        refused(tool, encode_command, other, "No space left on device")
+        refused(tool, encode_command, [*argv, "--normalize", "--overwrite"], "No space left on device")
     refused(tool, encode_command, argv, "normalize True, now False")
-    assert tool(encode_command, other[:-1]).code == 0
+    assert tool(encode_command, [*argv, "--normalize"]).code == 0
 
 
-OF_UNKNOWN_ORIGIN = {  # name → whether encode works with --overwrite
-    "out.npy": True,
-    "out.npy.json": False,
-    "out.npy.parts/notes.txt": True,
-    "out.npy.parts/joined": True,
-    "out.npy.parts/job.json": False,
-    "out.npy.parts/00000001.npz": False,
-    "out.npy.parts": False,  # a file that is in the way of the folder
-}
-
-
-@pytest.mark.parametrize("name", OF_UNKNOWN_ORIGIN)
-def test_a_file_of_unknown_origin_is_not_overwritten(name, tiny, text, tool, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "works_with_overwrite"),
+    [
+        ("out.npy", True),
+        ("out.npy.parts/joined", True),
+        ("out.npy.json", False),
+        ("out.npy.parts/00000001.npz", False),
+        ("out.npy.parts", False),  # a file that is in the way of the folder
+    ],
+)
+def test_a_file_of_unknown_origin_is_not_overwritten(name, works_with_overwrite, tiny, text, tool, tmp_path):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"years of work")
-    before = files(tmp_path)
-    argv = command(tiny("bert"), text, tmp_path / "out.npy")
+    before, argv = files(tmp_path), command(tiny("bert"), text, tmp_path / "out.npy")
     refused(tool, encode_command, argv, "out.npy")
+    if not works_with_overwrite:
+        refused(tool, encode_command, [*argv, "--overwrite"], path.name)
     assert files(tmp_path) == before
-    if not OF_UNKNOWN_ORIGIN[name]:
-        refused(tool, encode_command, [*argv, "--overwrite"], name.split("/")[-1])
-        assert files(tmp_path) == before
-        return
-    assert tool(encode_command, [*argv, "--overwrite"]).code == 0
-    assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
-    assert name == "out.npy" or path.read_bytes() == b"years of work"
+    if works_with_overwrite:
+        assert tool(encode_command, [*argv, "--overwrite"]).code == 0
+        assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
+        assert name == "out.npy" or path.read_bytes() == b"years of work"
 
 
 def test_links_beside_the_output_are_not_written_through(tiny, text, tool, tmp_path):
@@ -370,12 +345,6 @@ def test_links_beside_the_output_are_not_written_through(tiny, text, tool, tmp_p
     os.mkfifo(tmp_path / "pipe.npy")
     argv = command(tiny("bert"), text, tmp_path / "pipe.npy", "--overwrite")
     refused(tool, encode_command, argv, "is a pipe or a device")
-
-
-def test_two_runs_do_not_write_one_file(left, tiny, text, tool):
-    with exclusive_lock(Path(f"{left}.parts"), "the test"):
-        refused(tool, encode_command, command(tiny("bert"), text, left), "out.npy", "another run")
-    assert len(shards_of(left)) == DONE
 
 
 @pytest.mark.parametrize("write", [DONE, LINES // CHUNK + 1], ids=["shard", "output"])
@@ -397,42 +366,20 @@ def test_a_full_disk_ends_with_one_line_and_the_run_resumes(write, tiny, text, t
     assert output.read_bytes() == reference
 
 
-BAD = {  # what is given → what the error names; further cases are in bad_inputs.py
-    "a folder for a file": ({"file": "."}, ["folder"]),
-    "blank first line": ({"content": b"\xef\xbb\xbf\none\n"}, ["text.txt, line 1", "blank"]),
-    "NUL": ({"content": b"one\ntwo\0\n"}, ["text.txt, line 2", "NUL"]),
-    "no extension": ({"output": "out"}, ["no extension"]),
-    "a folder for the output": ({"output": "folder.npy"}, ["is a folder"]),
-    "sentences in npy": ({"options": ["--with_sentences"]}, ["--with_sentences", ".arrow"]),
-    "no such model": ({"model": "./nowhere"}, ["nowhere", "does not exist"]),
-    "no such pooler": ({"options": ["--pooler", "sum"]}, ["pooler"]),
-    "a base for a plain encoder": ({"options": ["--base", "x"]}, ["--base"]),
-    "no chunk": ({"options": ["--chunk_size", "0"]}, ["--chunk_size 0"]),
-    "too short a length": ({"options": ["--max_seq_length", "1"]}, ["maximum of 1 tokens"]),
-    "no such device": ({"options": ["--device", "cuda:99"]}, ["cuda:99"]),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_mistakes_get_one_line_and_write_nothing(case, tiny, tool, tmp_path, monkeypatch):
-    given, parts = BAD[case]
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.npy").mkdir()
-    (tmp_path / "text.txt").write_bytes(given.get("content", b"one\ntwo\nthree\n"))
-    model, file = given.get("model", tiny("bert")), given.get("file", "text.txt")
-    argv = command(model, file, given.get("output", "out.npy"), *given.get("options", []))
-    refused(tool, encode_command, argv, *parts)
-    assert set(files(tmp_path)) == {"folder.npy", "text.txt"}
+def test_mistakes_get_one_line_and_write_nothing(tiny, text, tool, tmp_path, monkeypatch):
+    """Further cases are in bad_inputs.py."""
+    output = tmp_path / "out.npy"
+    refused(tool, encode_command, command(tiny("bert"), tmp_path, output), "folder")
+    refused(tool, encode_command, command(tiny("bert"), text, output, "--with_sentences"), ".arrow")
+    assert not files(tmp_path)
 
 
 def test_truncated_texts_are_counted_once_for_the_whole_file(tiny, tool, tmp_path):
-    text, output = tmp_path / "long.txt", tmp_path / "out.npy"
+    text = tmp_path / "long.txt"
     text.write_text("short\n" + "flute " * 200 + "\nshort\n" + "garden " * 100 + "\n", encoding="utf-8")
-    argv = command(tiny("bert"), text, output, "--chunk_size", 1)
-    said = tool(encode_command, argv).said
-    assert "2 texts are longer" in said
-    assert "of 1 texts" not in said
-    assert "2 texts are longer" in tool(encode_command, argv).said
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--chunk_size", 1)
+    first, again = (tool(encode_command, argv).said for _ in range(2))
+    assert "2 texts are longer" in first and "of 1 texts" not in first and "2 texts are longer" in again
 
 
 def test_a_vector_that_the_dtype_cannot_represent_is_named_by_its_line(tiny, text, tool, tmp_path, monkeypatch):
@@ -477,31 +424,15 @@ def test_changed_lines_of_the_same_size_and_time_are_noticed(tmp_path):
         next(file.read_chunks([1]))
 
 
-def test_bf16_is_near(tiny, text, expected, tool, tmp_path):
-    output = tmp_path / "out.npy"
-    assert tool(encode_command, command(tiny("bert"), text, output, "--bf16")).code == 0
-    found = np.load(output)
-    assert found.dtype == np.float32
-    assert not np.allclose(found, expected, atol=1e-6)
-    cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
-    assert cosines.min() > 0.99
-
-
 def test_shortened_vectors_are_recorded_and_reported_once(tiny, text, tool, expected, tmp_path):
-    output = tmp_path / "out.npy"
+    output, lengths = tmp_path / "out.npy", np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
     argv = command(tiny("bert"), text, output, "--truncate_dim", 8)
-    outcome = tool(encode_command, argv)
-    assert outcome.code == 0
-    assert outcome.said.count("truncate_dim 8: the model was not trained for shortened embeddings") == 1
-    assert "wrote 60 x 8 float32" in outcome.said
-    assert_allclose(np.load(output), expected[:, :8], atol=1e-6)
-    record = json.loads(output.with_name("out.npy.json").read_text(encoding="utf-8"))
-    assert record["made_of"]["options"]["truncate_dim"] == 8
-    refused(tool, encode_command, argv[:-2], "truncate_dim 8, now None")
-    unit = [*argv, "--normalize", "--overwrite", "--num_processes", "1"]
-    assert tool(encode_command, unit).code == 0
-    lengths = np.linalg.norm(expected[:, :8], axis=1, keepdims=True)
-    assert_allclose(np.load(output), expected[:, :8] / lengths, atol=1e-6)
+    for options, vectors in (([], expected[:, :8]), (["--normalize", "--overwrite"], expected[:, :8] / lengths)):
+        outcome = tool(encode_command, [*argv, *options])
+        assert outcome.said.count("truncate_dim 8: the model was not trained for shortened embeddings") == 1
+        assert_allclose(np.load(output), vectors, atol=1e-6)
+    assert json.loads((tmp_path / "out.npy.json").read_text())["made_of"]["options"]["truncate_dim"] == 8
+    refused(tool, encode_command, [*argv[:-2], "--normalize"], "truncate_dim 8, now None")
 
 
 def test_a_killed_worker_ends_the_run_with_one_line_and_two_others_finish_the_work(left, tiny, text, tool, reference):
@@ -529,50 +460,29 @@ def mistaken(tiny) -> EncodeJob:
     return job
 
 
-MISTAKE = r"is a different model on one of the workers \(trained differ\)"
-
-
-def require_mistakes(team: Workers, job: EncodeJob) -> None:
-    """The workers return the mistake of the user for each of two chunks."""
-    outcomes = [outcome for _, outcome in team.run(job.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])]
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_workers_return_the_mistakes_of_the_user_and_end(kind, mistaken):
+    if kind == "ray":
+        pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
+    with workers("local", 1, "cpu") if kind == "ray" else contextlib.nullcontext(WorkerProcesses(1, "cpu")) as team:
+        outcomes = [outcome for _, outcome in team.run(mistaken.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])]
     assert [type(error) for error in outcomes] == [UserError] * 2
-    assert all(re.search(MISTAKE, str(error)) for error in outcomes)
+    message = r"is a different model on one of the workers \(trained differ\)"
+    assert all(re.search(message, str(error)) for error in outcomes)
+    assert not multiprocessing.active_children() and not ray_processes("")
 
 
-def test_a_worker_returns_the_mistakes_of_the_user(mistaken):
-    require_mistakes(WorkerProcesses(2, "cpu"), mistaken)
-    assert not multiprocessing.active_children()
-
-
-def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "local")
-    refused(tool, encode_command, argv, 'pip install -e ".[ray]"')
-
-
-def test_ray_of_this_machine_ends_with_the_work_and_returns_the_mistakes_of_the_user(mistaken):
-    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    with workers("local", 1, "cpu") as team:
-        require_mistakes(team, mistaken)
-    assert not ray_processes("")
-
-
-@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "head", "ray://head:10001"])
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "head", "ray://head:10001", "crashed"])
 def test_a_cluster_that_cannot_be_reached_gets_one_line(address, tiny, text, tool, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where "auto" looks: another test may have a cluster now
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address == "crashed":
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9", encoding="utf-8")
+    address = address.replace("crashed", "auto")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
     refused(tool, encode_command, argv, f"--ray {address}", "cluster")
-
-
-def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9", encoding="utf-8")
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "auto")
-    refused(tool, encode_command, argv, "--ray auto", "cluster", "refused")
 
 
 def test_a_ray_cluster_resumes_a_run_and_replaces_a_killed_worker(cluster, left, tiny, text, tool, reference):

@@ -1,6 +1,7 @@
 """train.py --push_to_hub, and the commands push, pull and card."""
 
 import json
+import shutil
 
 import numpy as np
 import yaml
@@ -34,17 +35,18 @@ def test_the_model_is_pushed_after_training_without_checkpoints_and_optimiser_st
 
 def test_an_impossible_push_is_refused_before_training(server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     server.hold(ID, {"model.safetensors": b"another's"})
-
-    def argv(**options):
-        return train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-
-    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID), "something other than")
-    refused(tool, train_command, argv(push_to_hub=True), "--hub_model_id")
-    refused(tool, train_command, argv(hub_model_id=ID), "has no effect without --push_to_hub")
-    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_token="x"), "hf auth login")
-    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_strategy="end"), "--hub_strategy")
+    push = {"push_to_hub": True, "hub_model_id": ID}
+    for options, part in (
+        (push, "something other than"),
+        ({"push_to_hub": True}, "--hub_model_id"),
+        ({"hub_model_id": ID}, "has no effect without --push_to_hub"),
+        (push | {"hub_token": "x"}, "hf auth login"),
+        (push | {"hub_strategy": "end"}, "--hub_strategy"),
+    ):
+        refused(tool, train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options), part)
     monkeypatch.delenv("HF_TOKEN")
-    refused(tool, train_command, argv(push_to_hub=True, hub_model_id="someone/new"), "hf auth login")
+    new = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id="someone/new")
+    refused(tool, train_command, new, "hf auth login")
     assert not (tmp_path / "out").exists()
 
 
@@ -62,20 +64,14 @@ def test_a_model_that_could_not_be_pushed_is_kept(server, train, tool, tiny, tra
 
 
 def test_the_commands_push_pull_and_card(server, unsupervised, tool, tmp_path):
-    folder = tmp_path / "folder"
-    assert (
-        tool(card_command, [str(unsupervised.folder), "--output", str(tmp_path / "card.md"), "--name", "mine"]).code
-        == 0
-    )
+    trained, card = str(unsupervised.folder), str(tmp_path / "card.md")
+    assert tool(card_command, [trained, "--output", card, "--name", "mine"]).code == 0
     assert 'dcpcse.load("mine")' in (tmp_path / "card.md").read_text(encoding="utf-8")
-    refused(tool, card_command, [str(unsupervised.folder), "--output", str(tmp_path / "card.md")], "--overwrite")
-    folder.mkdir()
-    for path in unsupervised.folder.iterdir():
-        if path.is_file():
-            (folder / path.name).write_bytes(path.read_bytes())
+    refused(tool, card_command, [trained, "--output", card], "--overwrite")
+    folder = shutil.copytree(trained, tmp_path / "folder", ignore=shutil.ignore_patterns("checkpoint-*"))
     assert "pushed: http" in tool(push_command, [str(folder), ID, "--message", "first", "--private"]).said
     assert (server.messages, server.private) == (["first"], {ID})
-    refused(tool, push_command, [str(unsupervised.folder), ID], "--overwrite")
+    refused(tool, push_command, [trained, ID], "--overwrite")
     assert tool(pull_command, [ID, "--output", str(tmp_path / "pulled")]).code == 0
     assert json.loads((tmp_path / "pulled/dcpcse.json").read_text())["method"] == "dcpcse"
     refused(tool, pull_command, [ID, "--output", str(tmp_path / "pulled")], "is not empty")
