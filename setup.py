@@ -24,7 +24,6 @@ TOOLS = [
     "pytest>=8",
     "pytest-xdist>=3.6",
     "ruff>=0.17",
-    "selenium>=4",
 ]
 EXTRAS = {
     "demo": ["gradio>=6,<7"],

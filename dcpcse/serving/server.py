@@ -270,7 +270,7 @@ def uvicorn_config(build: Callable[[], ASGIApp], args: ServingArguments) -> Conf
         workers=args.workers,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(args.time_limit)),
-        timeout_worker_healthcheck=30,
+        timeout_worker_healthcheck=120,  # a process that imports torch on a busy machine does not answer before
         backlog=BACKLOG,
     )
 
