@@ -34,7 +34,7 @@ PROPERTIES, SCORES = "tests/integration/test_properties.py", f"{SENTEVAL}_proper
 LOADING = f"{SENTEVAL}_loading.py"
 TESTS = {
     "dcpcse/losses/functional.py": ["tests/losses/test_functional.py", PROPERTIES, "-k", "losses or loop"],
-    "dcpcse/data/views.py": ["tests/data/test_augmentations.py"],
+    "dcpcse/data/views.py": ["tests/data/test_views.py"],
     "dcpcse/losses/base.py": ["tests/losses/test_losses.py"],
     "dcpcse/losses/contrastive.py": ["tests/losses/test_losses.py"],
     "dcpcse/losses/nt_xent.py": ["tests/methods/test_consert.py"],
