@@ -1,4 +1,4 @@
-"""ConSERT: its loss against loops over all copies, which views its options make, and what they refuse."""
+"""ConSERT: which views its options make, its terms by hand, and its defaults."""
 
 import pytest
 import torch
@@ -56,34 +56,25 @@ def test_any_pair_of_augmentations_makes_its_two_copies_and_classification_sees_
         assert method.adversary is None
 
 
-@pytest.mark.parametrize("columns", [("anchor",), LABELLED, TRIPLES], ids=["sentences", "labelled", "triples"])
-def test_a_step_is_its_terms_by_hand(columns, tiny, sentences):
+def test_a_step_of_triples_is_its_terms_by_hand(tiny, sentences):
+    """Sentences and labelled pairs are compared with the public code in tests/parity."""
     options = {"augmentation_1": "token_cutoff", "augmentation_2": "dropout", "temp": 0.2, "max_square": True}
-    method = build(tiny, columns, **(options if len(columns) > 1 else {**options, "max_square": None}))
-    texts = [name for name in columns if name != "label"]
-    rows = [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(texts)} for i in range(5)]
-    labels = ["contradiction", "entailment", "neutral", "entailment", "contradiction"]
-    if "label" in columns:
-        rows = [{**row, "label": label} for row, label in zip(rows, labels, strict=True)]
+    method = build(tiny, TRIPLES, **options)
+    rows = [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(TRIPLES)} for i in range(5)]
     step, batch = TrainingStep(method).double().eval(), Collator.of(method, 16)(rows)
     with torch.no_grad():
         terms, views = step(**batch), step.encode(**batch).embeddings
-    pairs = [(name, f"{name}_copy") for name in texts]
+    pairs = [(name, f"{name}_copy") for name in TRIPLES]
     expected = NTXent(pairs, 0.2)(EncodedBatch(None, None, None, views))  # of which tests/losses has the loop
     torch.testing.assert_close(terms["contrastive"], expected, rtol=1e-9, atol=0)
     assert (views["anchor"] - views["anchor_copy"]).abs().max() > 1e-3
-    if len(columns) == 1:
-        assert set(terms) == {"contrastive"}
-        assert method.terms["contrastive"].weight == 1.0
-        return
-    assert method.terms["contrastive"].weight == 0.15
+    assert {name: term.weight for name, term in method.terms.items()} == {"classification": 1.0, "contrastive": 0.15}
     head, losses = method.terms["classification"].loss.head, []
     for i in range(5):
-        u, v, w = (views[f"{name}_whole"][i] for name in (*texts, texts[-1])[:3])
-        cases = [(v, labels[i])] if "label" in columns else [(v, "entailment"), (w, "contradiction")]
-        for other, label in cases:
+        u, *others = (views[f"{name}_whole"][i] for name in TRIPLES)
+        for other, target in zip(others, (1, 0), strict=True):  # entailment, contradiction
             logits = head(torch.cat([u, other, (u - other).abs(), torch.maximum(u, other) ** 2]))
-            losses.append(-logits.log_softmax(0)[["contradiction", "entailment", "neutral"].index(label)])
+            losses.append(-logits.log_softmax(0)[target])
     torch.testing.assert_close(terms["classification"], torch.stack(losses).mean(), rtol=1e-9, atol=0)
 
 

@@ -68,12 +68,6 @@ def test_of_triplets_the_positive_has_further_templates_and_the_hard_negative_th
     assert lengths["further_1"] == lengths["positive"] != lengths["anchor"]
 
 
-def test_two_templates_have_one_term_of_weight_1_as_before(tiny, sentences):
-    step, _ = built(tiny, sentences, second_template=TWO)
-    assert {name: term.weight for name, term in step.terms.items()} == {"contrastive": 1.0}
-    assert step.view_names == ["anchor", "positive"]
-
-
 def test_prototypes_keep_their_templates_behind_the_further_ones(tiny, sentences):
     options = {"second_template": TWO, "further_templates": [THREE, FOUR]}
     step, batch = built(tiny, sentences, prototypes="positive", **options)
