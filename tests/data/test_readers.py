@@ -274,7 +274,6 @@ def test_reading_holds_a_batch_and_not_the_file(write, cache, monkeypatch):
     lines = [f"{'some words ' * 20}{i}" for i in range(8_000)]
     files = {
         "a.txt": "\n".join(lines),
-        "a.csv": "\n".join(lines),
         "a.jsonl": "\n".join(f'{{"x": "{line}"}}' for line in lines),
         "b.csv": b'x,y\n"a,b\n' + b"some words,some more words\n" * 2_000_000,
     }

@@ -279,21 +279,13 @@ def test_invalid_rows_are_refused_in_one_line_and_leave_nothing(error_of):
         ', for instance train_data[["w", "x"]]'
     )
     numbers = pd.DataFrame([[7, 5, "a", "b"]], columns=["id", "stars", "review", "summary"])
-    order = r"in the place of the anchor, since the position of a column decides its role; give the columns in the"
     for data, *parts in (
         (numbers, 'for instance train_data[["review", "summary"]]'),
-        ([("a",) * 4], "found 4 columns; keep 1"),
-        (pd.DataFrame([["c", "a", "b"]], columns=["negative", "anchor", "positive"]), order),
-        ({"id": ["1"], "anchor": ["a"], "positive": ["b"], "source": ["w"]}, "remove the columns 'id', 'source'"),
         (pd.DataFrame({"id": [7], "stars": [5], "text": ["a"]}), "leave the column out: train_data[[\"text\"]]"),
-        (pd.DataFrame([["a", "b"]], columns=["x", "x"]), "the columns ['x', 'x'] have the name 'x' twice"),
-        ([{"label": "neutral", "x": "a", "y": "b"}], "the column 'label' of ['label', 'x', 'y'] is not the third"),
         ([("a", "b", 1.0), ("a", "b", float("inf"))], "row 2: the score 'inf' is not a number; write a number such"),
         ([("a", "b", 1.0), ("a", "b", True)], "row 2: the score 'true' is not a number"),
         ([("a", "b", "c"), ("a", "b", 3)], "row 2, column 3: expected a string but found the number 3; convert it by"),
         ([("a", "b"), ("a", "\ud800")], "row 2, column 2: found \\ud800, which is not a character; remove it"),
-        (["a", b"b"], "row 2, column 1: expected a string but found bytes b'b'; decode it by .decode()"),
-        (["a", ["b", "c"]], "row 2: expected 1 cell, one for each of ['text'], but found 2"),
     ):  # fmt: skip
         message = error_of(data)
         assert all(part in message for part in parts), message
@@ -351,10 +343,8 @@ def test_an_interrupted_reading_passes_the_error_on_and_leaves_nothing(load, cac
         yield "a"
         raise error
 
-    expected, match = (
-        (UserError, "its rows cannot be read: .*denied") if isinstance(error, OSError) else (type(error), "")
-    )
-    with pytest.raises(expected, match=match):  # and the cache is not blamed
+    of_system = isinstance(error, OSError)  # for which the cache is not blamed
+    with pytest.raises(UserError if of_system else type(error), match="its rows cannot" if of_system else None):
         load(rows())
     assert not list(cache.glob("*"))
 

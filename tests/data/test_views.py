@@ -169,28 +169,6 @@ def test_the_first_layer_reads_the_embeddings_without_what_is_cut(kind, packed, 
             assert not torch.allclose(untouched, found, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_shuffled_tokens_are_the_published_permuted_positions(kind, tiny, sentences):
-    """ConSERT's code permutes position ids: each token is the same as where it moves to that position."""
-    tokenizer = load_backbone(tiny(kind)).tokenizer
-    plain = AutoModel.from_pretrained(tiny(kind)).eval()
-    ids = torch.tensor([tokenizer(sentences[1])["input_ids"]])
-    inner = ids.shape[1] - 2
-    places = Random(4).sample(range(inner), inner)  # the token at i goes to places[i]
-    moved = ids.clone()
-    moved[0, 1 + torch.tensor(places)] = ids[0, 1:-1]
-    first = plain.config.pad_token_id + 1 if kind == "roberta" else 0
-    positions = torch.arange(ids.shape[1]).unsqueeze(0) + first
-    permuted = positions.clone()
-    permuted[0, 1:-1] = torch.tensor(places) + 1 + first
-    with torch.no_grad():
-        by_position = plain(ids, position_ids=permuted).last_hidden_state[0]
-        by_order = plain(moved, position_ids=positions).last_hidden_state[0]
-    torch.testing.assert_close(by_order[1 + torch.tensor(places)], by_position[1:-1], rtol=0, atol=1e-5)
-    torch.testing.assert_close(by_order[[0, -1]], by_position[[0, -1]], rtol=0, atol=1e-5)
-    assert TokenShuffling().edit(range(inner), Random(4)) == places
-
-
 # Crops
 
 
