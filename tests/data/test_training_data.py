@@ -41,7 +41,7 @@ def rows(loaded):
 CELLS = st.text(st.sampled_from("ab\"',;\t \r\n\x1f\x85\u2028é🐕"), max_size=5) | st.just("nan")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * width), min_size=1, max_size=6)))
 def test_the_same_rows_are_the_same_data_whatever_holds_them(given_rows):
     names = ["one", "two", "three"][: len(given_rows[0])]
@@ -197,12 +197,11 @@ ORDERS = list(permutations(["entailment", "not_entailment"]))
 
 @pytest.mark.parametrize("first", ORDERS[0])
 def test_class_labels_are_their_words_whatever_their_numbers(load, first):
-    for names in ORDERS:
-        words = [first, *ORDERS[0], None]
-        for data in in_containers(as_class_label(list(names), words), words):
-            loaded = load(data)
-            assert loaded.dataset["score"][:] == [float(word == "entailment") for word in words[:-1]], data
-            assert (loaded.dropped, loaded.dropped_lines) == (1, (4,))
+    names, words = ORDERS[first == "entailment"], [first, *ORDERS[0], None]
+    for data in in_containers(as_class_label(list(names), words), words):
+        loaded = load(data)
+        assert loaded.dataset["score"][:] == [float(word == "entailment") for word in words[:-1]], data
+        assert (loaded.dropped, loaded.dropped_lines) == (1, (4,))
     words = [{"not_entailment": "neutral"}.get(first, first), "entailment", "neutral", "neutral"]
     for data in in_containers(as_class_label(["entailment", "neutral", "contradiction"], words), words):
         assert load(data).dataset["label"][:] == words, data
