@@ -1,22 +1,21 @@
 """What `ViewCollator`, `tokenize`, `pad` and `sentence_pair_views` promise, against the tokenizer itself."""
 
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from dcpcse.data import token_table
-from dcpcse.data.collator import ViewCollator
-from dcpcse.data.views import View, sentence_pair_views
-from dcpcse.encoders.backbones import load_backbone
+from dcpcse.data.collator import ByValue, ViewCollator
+from dcpcse.data.views import sentence_pair_views
+from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.tokenization import pad, tokenize
 from dcpcse.utils.errors import UserError
 
 COLUMNS = ("anchor", "positive", "negative")
-
-
-@pytest.fixture(params=["bert", "roberta"])
-def tokenizer(tiny, request):
-    return load_backbone(tiny(request.param)).tokenizer
 
 
 def examples_of(sentences, columns) -> list[dict[str, str]]:
@@ -26,7 +25,7 @@ def examples_of(sentences, columns) -> list[dict[str, str]]:
 @pytest.mark.parametrize("columns", [COLUMNS[:1], COLUMNS[:2], COLUMNS], ids=len)
 def test_a_batch_holds_every_view_of_every_example_in_its_place(tokenizer, sentences, columns):
     views = sentence_pair_views(columns)
-    examples = examples_of(sentences, columns)
+    examples = [example | {"source": None} for example in examples_of(sentences, columns)]  # which no view reads
     batch = ViewCollator(tokenizer, views, 32)(examples)
     assert set(batch) == {"input_ids", "attention_mask", "packing", "on_host"}
     assert batch["on_host"].tensors == {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -61,22 +60,17 @@ def test_both_views_of_an_unsupervised_sentence_are_the_same_tokens_tokenized_on
     assert given == [example["anchor"] for example in examples]
 
 
-def test_columns_that_no_view_reads_are_left_alone(tokenizer, sentences):
-    examples = [example | {"source": None} for example in examples_of(sentences, COLUMNS)]
-    batch = ViewCollator(tokenizer, [View("anchor", "negative")], 32)(examples)
-    assert batch["input_ids"].shape[:2] == (5, 1)
-    expected = tokenizer(examples[0]["negative"], truncation=True, max_length=32)["input_ids"]
-    assert batch["input_ids"][0, 0, : len(expected)].tolist() == expected
+def test_long_sentences_are_cut_special_tokens_included_and_an_empty_one_has_two(tokenizer, sentences):
+    views = sentence_pair_views(["anchor"])
+    for max_length in (3, 5, 8):
+        batch = ViewCollator(tokenizer, views, max_length)([{"anchor": sentences[1]}])
+        full = tokenizer(sentences[1])["input_ids"]
+        assert batch["input_ids"][0, 0].tolist() == [*full[: max_length - 1], tokenizer.sep_token_id]
+    batch = ViewCollator(tokenizer, views, 32)([{"anchor": ""}, {"anchor": sentences[0]}])
+    assert batch["attention_mask"][0].sum(1).tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("max_length", [3, 5, 8])
-def test_long_sentences_are_cut_special_tokens_included(tokenizer, sentences, max_length):
-    batch = ViewCollator(tokenizer, sentence_pair_views(["anchor"]), max_length)([{"anchor": sentences[1]}])
-    full = tokenizer(sentences[1])["input_ids"]
-    assert batch["input_ids"][0, 0].tolist() == [*full[: max_length - 1], tokenizer.sep_token_id]
-
-
-def test_a_batch_is_as_long_as_its_longest_sentence_or_as_max_length_if_asked(tokenizer, sentences):
+def test_a_batch_is_as_long_as_its_longest_sentence_or_as_max_length_if_requested(tokenizer, sentences):
     examples = [{"anchor": sentences[4]}, {"anchor": sentences[2]}]
     longest = max(len(tokenizer(example["anchor"])["input_ids"]) for example in examples)
     assert longest < 40
@@ -85,74 +79,78 @@ def test_a_batch_is_as_long_as_its_longest_sentence_or_as_max_length_if_asked(to
     long = ViewCollator(tokenizer, views, 40, pad_to_max_length=True)(examples)
     assert short["input_ids"].shape == (2, 2, longest)
     assert long["input_ids"].shape == (2, 2, 40)
-    assert torch.equal(long["input_ids"][..., :longest], short["input_ids"])
-    assert torch.equal(long["attention_mask"][..., :longest], short["attention_mask"])
-    assert (long["input_ids"][..., longest:] == tokenizer.pad_token_id).all()
-    assert not long["attention_mask"][..., longest:].any()
-
-
-def test_an_empty_sentence_is_two_special_tokens(tokenizer, sentences):
-    batch = ViewCollator(tokenizer, sentence_pair_views(["anchor"]), 32)([{"anchor": ""}, {"anchor": sentences[0]}])
-    assert batch["attention_mask"][0].sum(1).tolist() == [2, 2]
+    for name, filler in (("input_ids", tokenizer.pad_token_id), ("attention_mask", 0)):
+        assert torch.equal(long[name][..., :longest], short[name])
+        assert (long[name][..., longest:] == filler).all()
 
 
 # Tokens
 
 
-def test_tokenize_says_how_many_texts_it_cut(tokenizer, sentences):
+def test_tokenize_says_how_many_texts_it_cut_and_nothing_else(tokenizer, sentences, caplog, recwarn):
+    """transformers warns of texts beyond the model's length; ours are counted and cut."""
     lengths = [len(tokenizer(text)["input_ids"]) for text in sentences]
+    tokenizer.model_max_length = 8
+    caplog.clear()
     for limit in (3, min(lengths), 10, max(lengths) - 1, max(lengths)):
         ids, cut = tokenize(tokenizer, sentences, limit)
         assert cut == sum(length > limit for length in lengths)
         for tokens, text in zip(ids, sentences, strict=True):
             assert tokens == tokenizer(text, truncation=True, max_length=limit)["input_ids"]
-
-
-def test_tokenize_says_nothing_about_long_texts_itself(tokenizer, sentences, caplog, recwarn):
-    """transformers warns of texts beyond the model's length; ours are counted and cut."""
-    tokenizer.model_max_length = 8
     ids, cut = tokenize(tokenizer, [" ".join(sentences)], 20)
     assert (len(ids[0]), cut) == (20, 1)
-    assert not caplog.records
-    assert not recwarn.list
+    assert not caplog.records and not recwarn.list
 
 
-def test_pad_fills_on_the_right_and_masks_what_it_filled():
-    ids, mask = pad([[5, 6, 7], [8], [9, 9]], 1)
-    assert ids.tolist() == [[5, 6, 7], [8, 1, 1], [9, 9, 1]]
-    assert mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 1, 0]]
-    ids, mask = pad([[5, 6], [1]], 1, 4)
-    assert ids.tolist() == [[5, 6, 1, 1], [1, 1, 1, 1]]
-    assert mask.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]  # a pad token that is text stays text
+def test_rows_are_padded_on_the_right_as_by_a_loop():
+    random = np.random.default_rng(0)
+    rows = [random.integers(4, 99, size).tolist() for size in (3, 0, 7, 1, 7)]  # a pad token that is text stays text
+    for length in (None, 9):
+        input_ids, mask = pad(rows, 4, length)
+        width = length or 7
+        assert input_ids.tolist() == [row + [4] * (width - len(row)) for row in rows]
+        assert mask.tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+        assert input_ids.dtype == mask.dtype == torch.int64
 
 
 # Views
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
+def test_views_follow_the_columns():
+    for columns, expected in (
         (["anchor"], [("anchor", "anchor"), ("positive", "anchor")]),
         (["anchor", "positive"], [("anchor", "anchor"), ("positive", "positive")]),
-        (COLUMNS, [("anchor", "anchor"), ("positive", "positive"), ("negative", "negative")]),
-    ],
-    ids=["one column", "two columns", "three columns"],
-)
-def test_views_follow_the_columns(columns, expected):
-    assert [(view.name, view.column) for view in sentence_pair_views(columns)] == expected
-
-
-def test_data_without_anchors_is_refused_with_its_columns():
+        (COLUMNS, [(name, name) for name in COLUMNS]),
+    ):
+        assert [(view.name, view.column) for view in sentence_pair_views(columns)] == expected
+    several = ("anchor", "positive", "negative_1", "negative_2", "negative_3")
+    views = [(view.name, view.column, view.templates) for view in sentence_pair_views(several, templates=2)]
+    assert views == [("anchor", "anchor", (0,)), *((name, name, (1,)) for name in several[1:])]
     with pytest.raises(UserError, match=r"have the columns \['text', 'positive'\]; add the missing column 'anchor'"):
         sentence_pair_views(["text", "positive"])
 
 
-@pytest.mark.parametrize("length", [None, 9])
-def test_rows_are_padded_as_by_a_loop(length):
-    random = np.random.default_rng(0)
-    rows = [random.integers(5, 99, size).tolist() for size in (3, 0, 7, 1, 7)]
-    input_ids, mask = pad(rows, 4, length)
-    width = length or 7
-    assert input_ids.tolist() == [row + [4] * (width - len(row)) for row in rows]
-    assert mask.tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
-    assert input_ids.dtype == mask.dtype == torch.int64
+# From a worker
+
+
+def batch_of(rows, dtype=torch.float32):
+    mask = (torch.arange(7) < torch.tensor(rows).unsqueeze(1)).long()
+    numbers = torch.arange(6).to(dtype).view(2, 3)
+    return {"mask": mask, "packing": Packing.of(mask), "numbers": numbers, "transposed": numbers.t(), "name": "a"}
+
+
+def test_a_batch_of_another_process_has_the_same_values_and_types_and_no_shared_memory():
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        collate = partial(batch_of, dtype=dtype)
+        loader = DataLoader([3, 1, 7, 2], batch_size=2, num_workers=1, collate_fn=ByValue(collate))
+        for rows, found in zip(([3, 1], [7, 2]), loader, strict=True):
+            wanted = batch_of(rows, dtype)
+            assert type(found) is dict and found.keys() == wanted.keys()
+            for name in ("mask", "numbers", "transposed"):
+                assert found[name].dtype == wanted[name].dtype
+                assert torch.equal(found[name], wanted[name])
+            assert found["packing"].sizes == wanted["packing"].sizes
+            assert torch.equal(found["packing"].place, wanted["packing"].place)
+            found["mask"] += 1  # the memory may be written
+    assert b"rebuild_storage" in bytes(ForkingPickler.dumps(batch_of([2, 3])))
+    assert b"rebuild_storage" not in bytes(ForkingPickler.dumps(ByValue(batch_of)([2, 3])))

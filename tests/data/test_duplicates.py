@@ -9,16 +9,16 @@ import pytest
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
-from dcpcse.data import duplicates, training_data
+from dcpcse.data import duplicates
 from dcpcse.data.columns import ROLES
 from dcpcse.data.duplicates import Duplicates
-from dcpcse.data.training_data import load_training_file
 from dcpcse.utils.errors import UserError
 
 
-def counted(rows, roles=None):
+def counted(rows, roles=None, chunk=1000):
     repeats = Duplicates(ROLES[: len(rows[0])] if roles is None else roles)
-    repeats.add(list(enumerate(rows, start=1)))
+    for start in range(0, len(rows), chunk):
+        repeats.add(list(enumerate(rows[start : start + chunk], start=start + 1)))
     return repeats.found()
 
 
@@ -34,14 +34,14 @@ def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(positives, 
     rows = [[random.choice("abcdef") for _ in roles] for _ in range(40)]
     found = counted(rows, roles)
     again = [i for i, row in enumerate(rows, start=1) if row in rows[: i - 1]]
-    assert (found.duplicates.count, list(found.duplicates.lines)) == (len(again), again[:5])
     own = slice(1, 1 + positives)
     pairs = [(one, other) for one, other in combinations(rows, 2)]
     assert found.pairs == sum((a[0] == b[0]) + len({*a[own]} & {*b[own]}) for a, b in pairs)
     identical = [i for i, row in enumerate(rows, start=1) if row[0] in row[own]]
-    assert (found.identical.count, list(found.identical.lines)) == (len(identical), identical[:5])
     contradictory = [i for i, row in enumerate(rows, start=1) if {*row[: own.stop]} & {*row[own.stop :]}]
-    assert (found.contradictory.count, list(found.contradictory.lines)) == (len(contradictory), contradictory[:5])
+    for part, lines in ((found.duplicates, again), (found.identical, identical), (found.contradictory, contradictory)):
+        assert (part.count, list(part.lines)) == (len(lines), lines[:5])
+    assert found.relabelled.count == 0
 
 
 @pytest.mark.parametrize("part_rows", [duplicates.PART_ROWS, 8])
@@ -49,14 +49,12 @@ def test_a_pair_with_another_label_is_found_as_a_loop_finds_it(part_rows, monkey
     monkeypatch.setattr(duplicates, "PART_ROWS", part_rows)
     random.seed(1)
     rows = [[random.choice("abc"), random.choice("ab"), random.choice(["neutral", "entailment"])] for _ in range(40)]
-    repeats = Duplicates(("anchor", "positive", "label"))
-    for start in range(0, 40, 7):
-        repeats.add([*enumerate(rows[start : start + 7], start=start + 1)])
-    found = repeats.found()
-    first = {}
+    found, first = counted(rows, ("anchor", "positive", "label"), chunk=7), {}
     relabelled = [i for i, row in enumerate(rows, start=1) if first.setdefault(tuple(row[:2]), row[2]) != row[2]]
-    assert (found.relabelled.count, list(found.relabelled.lines)) == (len(relabelled), relabelled[:5])
-    assert (found.rows, found.pairs) == (40, 0)
+    again = [i for i, row in enumerate(rows, start=1) if row in rows[: i - 1]]
+    for part, lines in ((found.relabelled, relabelled), (found.duplicates, again)):
+        assert (part.count, list(part.lines)) == (len(lines), lines[:5])
+    assert (found.rows, found.pairs, found.identical.count, found.contradictory.count) == (40, 0, 0, 0)
 
 
 def test_a_full_folder_for_temporary_files_is_named(monkeypatch):
@@ -75,57 +73,27 @@ def test_the_expected_share_of_batches_is_that_of_drawn_batches():
     assert counted([["a"], ["a"], ["b"]]).share(3) == 1  # the batch is the file
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "pairs.csv"
-    rows = ["a,b,c", "x,x,c", "a,b,c", "y,z,y", "", "q,r,s"]
-    path.write_text("anchor,positive,negative\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return path
-
-
-def test_a_training_file_brings_its_repeats_and_a_second_reading_costs_nothing(file, tmp_path, monkeypatch):
-    first = load_training_file(file, tmp_path / "cache").repeats
-    assert (first.duplicates.lines, first.identical.lines, first.contradictory.lines) == ((4,), (3,), (5,))
-    monkeypatch.setattr(training_data, "Duplicates", None)
-    assert load_training_file(file, tmp_path / "cache").repeats == first
-
-
-@pytest.fixture
-def broken(tiny, tmp_path):
-    """An encoder that only loading it shows to be damaged."""
-    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "broken"))
-    weights = folder / "model.safetensors"
+def test_training_reports_repeats_before_a_model_is_loaded(write, tiny, tmp_path, caplog, capsys):
+    broken = Path(shutil.copytree(tiny("bert"), tmp_path / "broken"))  # which only loading it shows
+    weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    return str(folder)
-
-
-def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplog, capsys):
-    words = ["--model_name_or_path", broken, "--train_file", str(file)]
-    words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
-    assert run(train_command, words) == 2
-    assert "cannot load the encoder" in capsys.readouterr().err
-    said = [record.getMessage() for record in caplog.records if "dcpcse doctor" in record.getMessage()]
-    assert said == [
-        f"{file}: of 5 rows, 1 repeat an earlier row (line 4), 1 have the same sentence as anchor and positive "
-        f"(line 3), 1 have the same sentence as negative and as anchor or positive (line 5); 100.0 % of batches of "
-        f"64 contain a false negative (not with --batch_sampler no_duplicates); dcpcse doctor {file} shows more"
-    ]
-
-
-def test_a_column_with_one_text_is_a_false_negative_of_all_rows(broken, tmp_path, caplog):
-    file = tmp_path / "pairs.csv"
-    file.write_text("text,source\na,wiki\nb,wiki\nc,wiki\n", encoding="utf-8")
-    words = ["--model_name_or_path", broken, "--train_file", str(file)]
-    words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
-    assert run(train_command, words) == 2
-    assert f"{file}: of 3 rows, any two have the same anchor or the same positive; 100.0 % of batches" in caplog.text
-
-
-def test_training_on_a_clean_file_says_nothing_of_it(broken, tmp_path, caplog, capsys):
-    file = tmp_path / "clean.txt"
-    file.write_text("one\ntwo\nthree\n", encoding="utf-8")
-    words = ["--model_name_or_path", broken, "--train_file", str(file)]
-    words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
-    assert run(train_command, words) == 2
-    assert "cannot load the encoder" in capsys.readouterr().err
-    assert "doctor" not in caplog.text
+    rows = ["a,b,c", "x,x,c", "a,b,c", "y,z,y", "", "q,r,s"]
+    for name, content, expected in (
+        (
+            "pairs.csv",
+            "anchor,positive,negative\n" + "\n".join(rows) + "\n",
+            "of 5 rows, 1 repeat an earlier row (line 4), 1 have the same sentence as anchor and positive (line 3), 1 "
+            "have the same sentence as negative and as anchor or positive (line 5); 100.0 % of batches of 64 contain "
+            "a false negative (not with --batch_sampler no_duplicates); dcpcse doctor ",
+        ),
+        ("one.csv", "text,source\na,wiki\nb,wiki\nc,wiki\n", "of 3 rows, any two have the same anchor or the same"),
+        ("clean.txt", "one\ntwo\nthree\n", None),
+    ):  # fmt: skip
+        caplog.clear()
+        file = write(name, content)
+        words = ["--model_name_or_path", str(broken), "--train_file", str(file)]
+        words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
+        assert run(train_command, words) == 2
+        assert "cannot load the encoder" in capsys.readouterr().err
+        said = [record.getMessage() for record in caplog.records if "dcpcse doctor" in record.getMessage()]
+        assert len(said) == (expected is not None) and all(one.startswith(f"{file}: {expected}") for one in said)

@@ -11,9 +11,7 @@ from dcpcse.data import token_table
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.examples import make_examples
 from dcpcse.data.token_table import Tokenization, open_token_tables
-from dcpcse.data.training_data import load_training_data
 from dcpcse.data.views import Crop, View, sentence_pair_views
-from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenIds
 
@@ -21,32 +19,21 @@ ROWS = 11
 WAYS = [Tokenization(*way) for way in (("", False, 30), ("query: ", False, 9), (" ", True, 30), ("", True, 3))]
 
 
-@pytest.fixture(params=["bert", "roberta"])
-def tokenizer(tiny, request):
-    return load_backbone(tiny(request.param)).tokenizer
-
-
 @pytest.fixture
-def load(tmp_path, sentences):
-    """load(columns) → training data with these columns of sentences and labels, in a cache folder of the test."""
+def data_of(load, sentences):
+    """data_of(columns) → training data with these columns of sentences and labels."""
 
-    def load(*columns):
-        cells = {"label": lambda i: ("entailment", "contradiction")[i % 2], "score": lambda i: i / 2, "class": str}
-        cells["class"] = lambda i: f"class {i % 3}"
-        texts = [
-            {
-                c: cells.get(c, lambda i, k=k: f" {sentences[(i + 3 * k) % len(sentences)]} {i}")(i)
-                for k, c in enumerate(columns)
-            }
-            for i in range(ROWS)
-        ]
-        return load_training_data(texts, tmp_path / "cache")
+    def data_of(*columns):
+        texts = {c: [f" {sentences[(i + 3 * k) % 12]} {i}" for i in range(ROWS)] for k, c in enumerate(columns)}
+        others = {"label": [("entailment", "contradiction")[i % 2] for i in range(ROWS)]}
+        others |= {"score": [i / 2 for i in range(ROWS)], "class": [f"class {i % 3}" for i in range(ROWS)]}
+        return load({column: others.get(column, cells) for column, cells in texts.items()})
 
-    return load
+    return data_of
 
 
-def test_a_table_has_the_ids_of_the_tokenizer(tokenizer, load):
-    data = load("anchor", "positive", "negative").dataset
+def test_a_table_has_the_ids_of_the_tokenizer_also_of_texts_without_tokens(tokenizer, data_of, monkeypatch):
+    data = data_of("anchor", "positive", "negative").dataset
     tables = open_token_tables(data, tokenizer, WAYS)
     cells = np.random.default_rng(0).integers(0, 3 * ROWS, 50)
     for way, table in tables.items():
@@ -57,12 +44,8 @@ def test_a_table_has_the_ids_of_the_tokenizer(tokenizer, load):
             assert ids == tokenizer(text, add_special_tokens=False)["input_ids"][: way.limit]
         assert found.lengths.sum() == len(found.values)
     assert TokenIds.of([[], [3, 4], []]).lists() == [[], [3, 4], []]
-
-
-def test_texts_without_tokens_have_a_table(tokenizer, tmp_path, monkeypatch):
-    data = load_training_data(["a", "b"], tmp_path).dataset
     monkeypatch.setattr(Tokenization, "ids", lambda self, tokenizer, sentences: [[] for _ in sentences])
-    (table,) = open_token_tables(data, tokenizer, WAYS[:1]).values()
+    (table,) = open_token_tables(data_of("positive").dataset, tokenizer, WAYS[:1]).values()
     assert table.take(np.array([1, 0, 1])).lists() == [[], [], []]
 
 
@@ -70,8 +53,8 @@ def written(folder):
     return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").iterdir() if path.suffix != ".arrow"}
 
 
-def test_a_table_is_written_once_and_again_if_it_is_damaged(tokenizer, load, tmp_path):
-    data = load("anchor").dataset
+def test_a_table_is_written_once_and_again_if_it_is_damaged(tokenizer, data_of, tmp_path):
+    data = data_of("anchor").dataset
     (first,) = open_token_tables(data, tokenizer, WAYS[:1]).values()
     files = written(tmp_path)
     assert len(files) == 2
@@ -87,23 +70,13 @@ def test_a_table_is_written_once_and_again_if_it_is_damaged(tokenizer, load, tmp
             path.write_bytes(damage)
             (again,) = open_token_tables(data, tokenizer, WAYS[:1]).values()
             assert again.take(every).lists() == first.take(every).lists()
-    other = load_backbone_tokenizer_with_another_side(tokenizer)
+    (other := pickle.loads(pickle.dumps(tokenizer))).truncation_side = "left"
     (left,) = open_token_tables(data, other, WAYS[1:2]).values()
     (right,) = open_token_tables(data, tokenizer, WAYS[1:2]).values()
     assert left.take(every).lists() != right.take(every).lists()
-
-
-def load_backbone_tokenizer_with_another_side(tokenizer):
-    (other := pickle.loads(pickle.dumps(tokenizer))).truncation_side = "left"
-    return other
-
-
-def test_a_worker_gets_the_name_of_a_table_and_no_copy_of_it(tokenizer, load):
-    (table,) = open_token_tables(load("anchor").dataset, tokenizer, WAYS[:1]).values()
-    pickled = pickle.dumps(table)
+    pickled = pickle.dumps(first)  # a worker gets its name, and no copy of it
     assert len(pickled) < 1000
-    every = np.arange(ROWS)
-    assert pickle.loads(pickled).take(every).lists() == table.take(every).lists()
+    assert pickle.loads(pickled).take(every).lists() == first.take(every).lists()
 
 
 SEVERAL = ("anchor", "positive_1", "positive_2", "negative_1", "negative_2")
@@ -118,10 +91,11 @@ DATA = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.parametrize("views", ["plain", "templates", "several templates", "crop"])
-def test_batches_are_those_of_the_texts(kind, views, tokenizer, load):
-    columns, dataset = make_examples(load(*DATA[kind]), 5, "next" if kind == "next" else "dropout")
+def test_batches_are_those_of_the_texts(kind, views, tokenizer, data_of):
+    columns, dataset = make_examples(data_of(*DATA[kind]), 5, "next" if kind == "next" else "dropout")
     texts = ["{sentence} [MASK].", 'The text "{sentence}" means [PROMPT] [MASK] today.', "{sentence}[MASK]"]
     templates = [] if views in ("plain", "crop") else [TokenTemplate(Template.parse(t), tokenizer) for t in texts]
     names = list(columns.sentences)

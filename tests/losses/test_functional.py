@@ -1,5 +1,6 @@
-"""What `dcpcse.losses` promises, against loops over Python floats."""
+"""What nt_xent and masked_ce promise, against loops over Python floats."""
 
+import itertools
 import math
 
 import pytest
@@ -35,59 +36,38 @@ def nt_xent_by_hand(anchors, positives, temperature, *negatives, weight=0.0) -> 
     return total / len(anchors)
 
 
-@pytest.mark.parametrize("temperature", [0.05, 1.0])
 @pytest.mark.parametrize("more", [0, 3], ids=["C=B", "C>B"])
-def test_nt_xent_is_the_formula_of_the_paper(temperature, more):
+def test_nt_xent_is_the_formula_of_the_paper(more):
+    """Every hard negative is a negative, and the weight is a logarithm for the own ones."""
     anchors, positives = vectors(4, seed=1), vectors(4 + more, seed=2)
-    expected = nt_xent_by_hand(anchors, positives, temperature)
-    assert nt_xent(anchors, positives, temperature).item() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("weight", [0.0, 1.5, -2.0])
-@pytest.mark.parametrize("more", [0, 3], ids=["D=B", "D>B"])
-@pytest.mark.parametrize("number", [1, 3])
-def test_every_hard_negative_is_a_negative_and_the_weight_is_a_logarithm_for_the_own_ones(weight, more, number):
-    anchors, positives = vectors(4, seed=1), vectors(4 + more, seed=2)
-    negatives = [vectors(4 + more, seed=3 + i) for i in range(number)]
-    found = nt_xent(anchors, positives, 0.5, negatives=negatives, hard_negative_weight=weight)
-    expected = nt_xent_by_hand(anchors, positives, 0.5, *negatives, weight=weight)
-    assert found.item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_hard_negative_weight_of_log_2_counts_the_own_negative_twice():
-    anchors, positives, negatives = vectors(1, seed=1), vectors(1, seed=2), vectors(1, seed=3)
-    twice = nt_xent(anchors, torch.cat([positives, negatives]), 0.5, negatives=[negatives])
-    weighted = nt_xent(anchors, positives, 0.5, negatives=[negatives], hard_negative_weight=math.log(2))
+    for temperature in (0.05, 1.0):
+        expected = nt_xent_by_hand(anchors, positives, temperature)
+        assert nt_xent(anchors, positives, temperature).item() == pytest.approx(expected, rel=1e-5)
+    negatives = [vectors(4 + more, seed=3 + i) for i in range(3)]
+    for weight, number in itertools.product([0.0, 1.5, -2.0], [1, 3]):
+        hard = negatives[:number]
+        found = nt_xent(anchors, positives, 0.5, negatives=hard, hard_negative_weight=weight)
+        expected = nt_xent_by_hand(anchors, positives, 0.5, *hard, weight=weight)
+        assert found.item() == pytest.approx(expected, rel=1e-5)
+    anchors, positives, hard = (rows[:1] for rows in (anchors, positives, negatives[0]))
+    twice = nt_xent(anchors, torch.cat([positives, hard]), 0.5, negatives=[hard])
+    weighted = nt_xent(anchors, positives, 0.5, negatives=[hard], hard_negative_weight=math.log(2))
     assert weighted.item() == pytest.approx(twice.item(), rel=1e-5)
+    assert nt_xent(anchors, positives, 0.05).item() == 0  # a pair alone
 
 
-def test_a_single_pair_without_negatives_costs_nothing():
-    assert nt_xent(vectors(1), vectors(1, seed=5), 0.05).item() == 0
+def test_a_mask_of_nothing_changes_no_bit():
+    anchors, positives, *hard = (vectors(6, seed=seed) for seed in range(4))
+    plain = nt_xent(anchors, positives, 0.05, negatives=hard)
+    for masks in ([torch.zeros(6, 6, dtype=torch.bool)] * 3, [None, None, None]):
+        assert torch.equal(nt_xent(anchors, positives, 0.05, negatives=hard, excluded=masks), plain)
 
 
-def test_the_gradient_reaches_anchors_positives_and_negatives_as_the_formula_says():
-    def loss(*of):
-        return nt_xent(of[0], of[1], 0.5, negatives=[of[2]], hard_negative_weight=0.7)
-
-    inputs = [vectors(3, seed=seed).requires_grad_() for seed in (1, 2, 3)]
-    loss(*inputs).backward()
-    step = 1e-5
-    for k, tensor in enumerate(inputs):
-        row, column = 1, 2
-        ends = []
-        for sign in (1, -1):
-            moved = [t.detach().double() for t in inputs]
-            moved[k][row, column] += sign * step
-            ends.append(nt_xent_by_hand(moved[0], moved[1], 0.5, moved[2], weight=0.7))
-        slope = (ends[0] - ends[1]) / (2 * step)
-        assert tensor.grad[row, column].item() == pytest.approx(slope, rel=1e-3, abs=1e-6)
-
-
-@pytest.mark.parametrize("name", ["positives", "negatives"])
-def test_fewer_candidates_than_anchors_are_refused_with_both_counts(name):
-    candidates = {"positives": vectors(4), "negatives": vectors(4), name: vectors(3)}
-    with pytest.raises(ValueError, match=f"4 anchors need at least 4 {name}; got 3"):
-        nt_xent(vectors(4), candidates["positives"], 0.05, negatives=[candidates["negatives"]])
+def test_fewer_candidates_than_anchors_are_refused_with_both_counts():
+    for name in ("positives", "negatives"):
+        candidates = {"positives": vectors(4), "negatives": vectors(4), name: vectors(3)}
+        with pytest.raises(ValueError, match=f"4 anchors need at least 4 {name}; got 3"):
+            nt_xent(vectors(4), candidates["positives"], 0.05, negatives=[candidates["negatives"]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -103,36 +83,13 @@ def test_half_precision_embeddings_give_the_float32_loss_of_the_same_numbers(dty
     assert further.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_float64_is_kept():
-    anchors, positives = vectors(4, seed=1).double(), vectors(4, seed=2).double()
-    loss = nt_xent(anchors, positives, 0.05)
-    assert loss.dtype == torch.float64
-    assert loss.item() == pytest.approx(nt_xent_by_hand(anchors, positives, 0.05), rel=1e-12)
-    logits, labels = vectors(5, size=7, seed=4).double(), torch.tensor([0, 6, 3, 3, 1])
-    assert masked_ce(logits, labels).item() == pytest.approx(
-        torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-12
-    )
-
-
-def test_autocast_does_not_round_the_similarities():
-    """Embeddings of one encoder are close to each other: half precision has few steps between 0.9 and 1."""
-    shift = 3 * torch.randn(64, generator=torch.Generator().manual_seed(4))
-    anchors, positives = (torch.nn.functional.normalize(vectors(16, size=64, seed=s)) * 8 + shift for s in (1, 2))
-    expected = nt_xent_by_hand(anchors, positives, 0.05)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = nt_xent(anchors, positives, 0.05)
-    assert loss.item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_masked_ce_is_the_mean_negative_log_probability():
+def test_masked_ce_is_the_mean_negative_log_probability_and_of_no_tokens_zero_with_zero_gradient():
     logits, labels = vectors(5, size=7, seed=4), torch.tensor([0, 6, 3, 3, 1])
     total = 0.0
     for row, label in zip(logits.double().tolist(), labels.tolist(), strict=True):
         total -= math.log(math.exp(row[label]) / sum(map(math.exp, row)))
     assert masked_ce(logits, labels).item() == pytest.approx(total / 5, rel=1e-5)
-
-
-def test_masked_ce_of_no_tokens_is_zero_with_zero_gradient():
+    assert masked_ce(logits.double(), labels).item() == pytest.approx(total / 5, rel=1e-12)
     logits = torch.empty(0, 7, requires_grad=True)
     loss = masked_ce(logits * 1, torch.empty(0, dtype=torch.long))
     loss.backward()

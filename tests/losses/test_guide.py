@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loops import info_nce, left_out_of
 from method_models import Collator
 
 from dcpcse.data.collator import GUIDE_PREFIX, ViewCollator
@@ -12,9 +13,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained import load_word_vectors
-from dcpcse.losses import Contrastive, EncodedBatch
-from dcpcse.losses.base import with_precomputed
-from dcpcse.losses.energy_hinge import EnergyHinge
+from dcpcse.losses.false_negatives import GUIDED
 from dcpcse.losses.guide import Guide
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
@@ -42,31 +41,10 @@ def guided(tiny, sentences):
     return make
 
 
-def similarities(guide, rows, columns):
-    """(column, i, j) → cosine of anchor i with the sentence of row j in the column, by `encode`."""
-    vectors = {name: guide.encode([row[name] for row in rows], normalize=True) for name in columns}
-    count = range(len(rows))
-    return {(c, i, j): float(vectors["anchor"][i] @ vectors[c][j]) for c in columns[1:] for i in count for j in count}
-
-
-def nt_xent_by_hand(embeddings, near, temperature):
-    """The mean of -log(own / sum of all candidates that are no nearer than the own positive), one after the other."""
-    cos = torch.nn.functional.cosine_similarity
-    losses = []
-    for i, anchor in enumerate(embeddings["anchor"]):
-        own = torch.exp(cos(anchor, embeddings["positive"][i], dim=0) / temperature)
-        total = own.clone()
-        for name in list(embeddings)[1:]:
-            for j, other in enumerate(embeddings[name]):
-                is_own = (name, j) == ("positive", i)
-                if not is_own and near[name, i, j] <= near["positive", i, i]:
-                    total += torch.exp(cos(anchor, other, dim=0) / temperature)
-        losses.append(torch.log(total / own))
-    return sum(losses) / len(losses)
-
-
-@pytest.mark.parametrize("columns", [COLUMNS[:2], COLUMNS, (*COLUMNS[:2], "negative_1", "negative_2")], ids=len)
-@pytest.mark.parametrize("kind", ["plain", "templated", "word vectors"])
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [("plain", COLUMNS[:2]), ("templated", COLUMNS), ("word vectors", (*COLUMNS[:2], "negative_1", "negative_2"))],
+)
 def test_candidates_nearer_than_the_positive_are_left_out(kind, columns, guided, tiny, tmp_path, sentences):
     if kind == "word vectors":
         words = sorted({word.strip(".").lower() for sentence in sentences for word in sentence.split()})
@@ -78,18 +56,16 @@ def test_candidates_nearer_than_the_positive_are_left_out(kind, columns, guided,
         template = Template.parse('"{sentence}" means [MASK] .') if kind == "templated" else None
         guide = plain_encoder(load_backbone(tiny("roberta")), "mask" if template else "avg", template)
     step, batch, rows = guided(columns, guide)
-    near = similarities(guide, rows, columns)
     found = step(**batch)["contrastive"]
     with torch.no_grad():
         embeddings = step.encode(**batch).embeddings
-    expected = nt_xent_by_hand(embeddings, near, 0.2)
+    vectors = {name: guide.encode([row[name] for row in rows]) for name in columns}
+    marks = {f"{GUIDED}{name}": torch.from_numpy(rows).double() for name, rows in vectors.items()}
+    expected = info_nce(weight=0.0)(embeddings, marks)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
-    left_out, count = step.losses["contrastive"].metrics["left_out"]
-    nearer = sum(
-        value > near["positive", i, i] for (name, i, j), value in near.items() if (name, j) != ("positive", i)
-    )
-    assert left_out == nearer > 0
-    assert count == len(near) - len(rows)
+    left_out = left_out_of(marks, "positive")
+    places = [(name, i, j) for name in columns[1:] for i in range(len(rows)) for j in range(len(rows))]
+    assert step.losses["contrastive"].metrics["left_out"][0] == sum(left_out(*place) for place in places) > 0
 
 
 @pytest.mark.parametrize("columns", [COLUMNS[:2], COLUMNS], ids=len)
@@ -121,43 +97,14 @@ def test_the_loss_is_that_of_sentence_transformers(columns, guided, tiny):
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=atol)
 
 
-def test_all_losses_of_a_batch_share_one_pass_and_the_hinge_leaves_out_the_same(guided, tiny):
+def test_all_losses_of_a_batch_share_one_pass(guided, tiny):
     guide = plain_encoder(load_backbone(tiny("roberta")), "avg")
-    step, batch, rows = guided(COLUMNS, guide, do_eh_loss=True, eh_loss_margin=0.5)
+    step, batch, _ = guided(COLUMNS, guide, do_eh_loss=True, eh_loss_margin=0.5)
     calls = []
     guide.register_forward_hook(lambda *_: calls.append(1))
-    step(**batch)
-    assert len(calls) == 1
-    hardest, count = step.losses["energy_hinge"].metrics["cosine_hardest"]
-    near = similarities(guide, rows, COLUMNS)
-    with torch.no_grad():
-        embeddings = step.encode(**batch).embeddings
-    expected = [
-        max(
-            torch.nn.functional.cosine_similarity(anchor, embeddings[name][j], dim=0).item()
-            for name in COLUMNS[1:]
-            for j in range(len(rows))
-            if (name, j) != ("positive", i) and near[name, i, j] <= near["positive", i, i]
-        )
-        for i, anchor in enumerate(embeddings["anchor"])
-    ]
-    assert (hardest / count).item() == pytest.approx(sum(expected) / len(expected), rel=1e-5)
-    calls.clear()  # `encode` has called the guide as well
-    step(**{name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in batch.items()})
-    assert len(calls) == 1
-
-
-@pytest.mark.parametrize("loss_fn", [Contrastive(0.5), EnergyHinge(0.4)], ids=["contrastive", "hinge"])
-def test_a_candidate_that_is_as_near_as_the_positive_stays(loss_fn):
-    """Rounding decides about copies of a sentence otherwise: the guide's vectors of two batches differ a little."""
-    torch.manual_seed(0)
-    embeddings = {name: torch.randn(4, 6) for name in COLUMNS[:2]}
-    vectors = {"anchor": torch.randn(4, 3)} | {"positive": torch.randn(1, 3).repeat(4, 1)}
-    vectors["positive"] += 1e-7 * torch.randn(4, 3)
-    batch = EncodedBatch(None, torch.empty(0), torch.empty(0), embeddings)
-    plain = loss_fn(with_precomputed(batch, loss_fn))
-    marked = replace(batch, precomputed={f"guided_{name}": rows for name, rows in vectors.items()})
-    assert torch.equal(loss_fn(marked), plain)
+    for count in (1, 2):
+        step(**{name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in batch.items()})
+        assert len(calls) == count
 
 
 def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny, sentences):
@@ -177,10 +124,6 @@ def test_a_guide_stays_frozen_in_eval_mode_and_sees_whole_sentences(guided, tiny
     whole = step.guides["guide"].vectors(batch)
     for name, rows in half.items():
         assert rows.dtype == torch.float32 and torch.equal(rows, whole[name])
-
-
-def test_a_batch_without_the_tokens_of_the_guide_is_refused(guided, tiny):
-    step, batch, _ = guided(COLUMNS[:2], plain_encoder(load_backbone(tiny("roberta")), "avg"))
     other = {name: value for name, value in batch.items() if not name.startswith(GUIDE_PREFIX)}
     with pytest.raises(UserError, match="the guide needs the tokens that the collator of dcpcse adds"):
         step(**other)

@@ -42,6 +42,8 @@ def by_loops(loss_fn: Classification, pairs, max_square: bool = False):
 
 
 def require_like_loops(loss_fn: Classification, step: EncodedBatch, pairs, **how) -> None:
+    for view in step.embeddings.values():
+        view.requires_grad_()
     loss, gradient, accuracy = by_loops(loss_fn, pairs, **how)
     found = loss_fn(step)
     found.backward()
@@ -49,13 +51,17 @@ def require_like_loops(loss_fn: Classification, step: EncodedBatch, pairs, **how
     np.testing.assert_allclose(loss_fn.head.weight.grad, gradient, atol=1e-12)
     right, number = loss_fn.metrics["accuracy"]
     assert (right / number).item() == pytest.approx(accuracy)
+    for pair in loss_fn.pairs:
+        assert step.embeddings[pair.first].grad.abs().min() > 0 and step.embeddings[pair.second].grad.abs().min() > 0
+    assert all(parameter.requires_grad for parameter in loss_fn.parameters())
+    assert set(loss_fn.state_dict()) == {"head.weight", "head.bias"}  # the numbers of classes are kept nowhere
 
 
 @pytest.mark.parametrize("max_square", [False, True])
 def test_labelled_pairs_are_classified_as_loops_over_them_do(max_square):
     labels = [0, 1, 2, 2, 1, 0, 0]
     step = step_of(labels=labels)
-    u, v = step.embeddings["anchor"].numpy(), step.embeddings["positive"].numpy()
+    u, v = (step.embeddings[name].numpy() for name in ("anchor", "positive"))
     loss_fn = classification(5, CLASSES, [LABELLED], max_square=max_square)
     require_like_loops(loss_fn, step, list(zip(u, v, labels, strict=True)), max_square=max_square)
 
@@ -70,7 +76,7 @@ def test_a_triple_is_an_entailment_and_a_contradiction():
 def test_classes_that_the_data_do_not_have_get_no_row():
     labels = [2, 1, 2, 2, 1, 1, 1]
     step = step_of(labels=labels)
-    u, v = step.embeddings["anchor"].numpy(), step.embeddings["positive"].numpy()
+    u, v = (step.embeddings[name].numpy() for name in ("anchor", "positive"))
     loss_fn = classification(5, ("entailment", "neutral"), [LABELLED])
     assert loss_fn.head.weight.shape == (2, 15)
     require_like_loops(loss_fn, step, list(zip(u, v, (label - 1 for label in labels), strict=True)))
@@ -89,16 +95,6 @@ def test_the_loss_is_that_of_sentence_transformers():
     assert loss_fn(step).item() == pytest.approx(theirs(vectors, torch.tensor(labels)).item(), rel=1e-12)
 
 
-def test_the_gradient_reaches_both_sides():
-    step = step_of(labels=[0, 1, 2, 2, 1, 0, 0])
-    for view in step.embeddings.values():
-        view.requires_grad_()
-    classification(5, CLASSES, [LABELLED])(step).backward()
-    assert step.embeddings["anchor"].grad.abs().min() > 0
-    assert step.embeddings["positive"].grad.abs().min() > 0
-    assert step.embeddings["negative"].grad is None
-
-
 def test_bfloat16_logits_lose_nothing_in_the_softmax():
     labels = [0, 1, 2, 2, 1, 0, 0]
     step = step_of(labels=labels)
@@ -110,21 +106,12 @@ def test_bfloat16_logits_lose_nothing_in_the_softmax():
     assert found.item() == torch.nn.functional.cross_entropy(logits, torch.tensor(labels)).item()
 
 
-def test_the_weights_are_trained_and_the_numbers_of_classes_are_kept_nowhere():
-    loss_fn = classification(5, CLASSES, [LABELLED])
-    assert all(parameter.requires_grad for parameter in loss_fn.parameters())
-    assert set(loss_fn.state_dict()) == {"head.weight", "head.bias"}
-
-
-@pytest.mark.parametrize(
-    ("classes", "pairs"),
-    [
+def test_what_cannot_be_classified_is_refused():
+    for classes, pairs in (
         (("entailment",), [LABELLED]),
         (CLASSES, []),
         (("entailment", "neutral"), TRIPLE),
         (("entailment", "other"), [LABELLED]),
-    ],
-)
-def test_what_cannot_be_classified_is_refused(classes, pairs):
-    with pytest.raises(ValueError, match=r"cannot classify .* give pairs and two of"):
-        Classification(5, classes, pairs)
+    ):
+        with pytest.raises(ValueError, match=r"cannot classify .* give pairs and two of"):
+            Classification(5, classes, pairs)

@@ -114,22 +114,17 @@ def test_options_that_methods_share_bring_defaults_and_refusals_that_see_those_o
         fill_defaults(parsed("--plugin", file, "--method", "one", "--edge_width", "3"), ["anchor"])
 
 
-def test_a_module_that_can_be_imported_may_be_named_too(plugin, tmp_path, monkeypatch):
-    plugin(name="installed_method.py")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert parsed("--plugin", "installed_method", "--method", "mine").plugin == ["installed_method"]
-
-
-def test_a_file_of_options_may_name_plugins(plugin, tmp_path):
-    options = tmp_path / "run.yaml"
-    options.write_text(f"plugin: [{plugin()}]\nmethod: mine\nsharpness: 4\n", encoding="utf-8")
-    assert parsed(str(options)).sharpness == 4.0
-
-
-def test_a_plugin_that_is_named_twice_is_run_once(plugin):
-    file = plugin()
+def test_a_module_or_a_file_of_options_may_name_plugins_and_one_that_is_named_twice_is_run_once(
+    plugin, tmp_path, monkeypatch
+):
+    file = plugin(name="installed_method.py")
     parsed("--plugin", file, "--method", "mine")
     parsed("--plugin", file, file, "--method", "mine")
+    options = tmp_path / "run.yaml"
+    options.write_text(f"plugin: [{file}]\nmethod: mine\nsharpness: 4\n", encoding="utf-8")
+    assert parsed(str(options)).sharpness == 4.0
+    monkeypatch.syspath_prepend(tmp_path)
+    assert parsed("--plugin", "installed_method", "--method", "mine").plugin == ["installed_method"]
 
 
 def test_the_methods_of_installed_packages_are_known_without_a_word(plugin, tmp_path, monkeypatch):

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from method_models import Collator
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.methods import build_method, fill_defaults, model_arguments
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.step import TrainingStep
-from dcpcse.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("on_command_line")
 
@@ -69,12 +68,6 @@ def test_of_triplets_the_positive_has_further_templates_and_the_hard_negative_th
     assert lengths["further_1"] == lengths["positive"] != lengths["anchor"]
 
 
-def test_two_templates_have_one_term_of_weight_1_as_before(tiny, sentences):
-    step, _ = built(tiny, sentences, second_template=TWO)
-    assert {name: term.weight for name, term in step.terms.items()} == {"contrastive": 1.0}
-    assert step.view_names == ["anchor", "positive"]
-
-
 def test_prototypes_keep_their_templates_behind_the_further_ones(tiny, sentences):
     options = {"second_template": TWO, "further_templates": [THREE, FOUR]}
     step, batch = built(tiny, sentences, prototypes="positive", **options)
@@ -92,24 +85,3 @@ def test_the_longest_template_counts_wherever_it_stands(tiny, sentences):
     long = f"{'the ' * 30}{{sentence}} [MASK]"
     step, _ = built(tiny, sentences, further_templates=[long])
     assert step.model.longest_template == max(template.length for template in step.model.templates) > 30
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"further_templates": ["{sentence}"]}, r"no \[MASK\]"),
-        ({"further_templates": [THREE, THREE]}, "the positive has this template already"),
-        ({"second_template": TWO, "further_templates": [TWO]}, "the positive has this template already"),
-        ({"further_templates": ["[PROMPT] {sentence} [MASK]"]}, r"\[PROMPT\] slots, which only --template can have"),
-        ({"further_templates": [THREE], "tuning": "shallow"}, "--tuning shallow trains the tokens of one template"),
-        ({"further_templates": [THREE], "positive": "crop"}, "--further_templates and --positive crop"),
-        (
-            {"further_templates": [THREE], "method": "scpcse"},
-            "--further_templates is an option of --method promptbert",
-        ),
-    ],
-    ids=str,
-)
-def test_further_templates_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        fill_defaults(model_arguments(**{"method": "promptbert", **options}), ["anchor"])

@@ -39,7 +39,10 @@ from torch import Tensor
 from transformers import AutoModel
 
 from dcpcse.data.training_data import load_training_file
-from dcpcse.methods.shared.prototypes import PAPER
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.templates import Template, TokenTemplate
+from dcpcse.methods import build_method, model_arguments
+from dcpcse.methods.shared.prototypes import CODE, PAPER
 
 TOLERANCE = 1e-6
 PAGE = Path(__file__).parents[2] / "docs/reproduction.md"
@@ -92,21 +95,15 @@ def test_every_recorded_case_is_compared():
         assert any(n.startswith("gradients") for n in case.public) == case.meta["gradients_recorded"], str(case)
 
 
-@pytest.mark.parametrize("case", LIKE_OURS, ids=str)
-def test_loss_gradients_and_embeddings_are_those_of_the_public_code(case, ours):
-    require_equal(ours(case).found)
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_encode_gives_the_embeddings_of_the_public_code_in_float32(case, ours):
-    assert ours(case).encoded.dtype == np.float32
-    require_equal(differences({"embeddings": ours(case).encoded}, {"embeddings": case["public/embeddings"]}))
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_token_ids_are_those_of_the_public_code(case, ours):
-    """The test sentences as `encode` tokenises them, in the template where the method has one."""
-    assert ours(case).ids == public_ids(case)
+def test_every_number_and_token_is_that_of_the_public_code_unless_it_differs_by_design(case, ours):
+    """Loss, gradients, embeddings and token ids of the test sentences; those of `encode` in float32."""
+    outcome, differs = ours(case), BY_DESIGN.get(str(case), set())
+    assert all(outcome.found[name] > 1e-3 for name in differs), outcome.found
+    require_equal({name: value for name, value in outcome.found.items() if name not in differs})
+    assert outcome.encoded.dtype == np.float32
+    require_equal(differences({"embeddings": outcome.encoded}, {"embeddings": case["public/embeddings"]}))
+    assert outcome.ids == public_ids(case)
 
 
 @pytest.mark.parametrize("case", cases("promptbert"), ids=str)
@@ -153,9 +150,6 @@ def terms_of(case: Case) -> list[str]:
     return list(case.meta.get("our_terms_at_recording") or case.meta["loss_terms"])
 
 
-WITH_TERMS = [(case, term) for case in LIKE_OURS for term in terms_of(case)]
-
-
 def changed(bench: Bench, case: Case, term: str, change: Callable[[Tensor], Tensor]) -> dict[str, float]:
     """The differences if the value of a loss term is changed before the backward pass."""
     step = bench.build(case)
@@ -167,50 +161,25 @@ def worst(found: dict[str, float], start: str) -> float:
     return max((value for name, value in found.items() if name.startswith(start)), default=math.nan)
 
 
-@pytest.mark.parametrize(("case", "term"), WITH_TERMS, ids=str)
-def test_the_comparison_fails_if_a_loss_term_is_changed_by_one_percent(case, term, bench):
-    found = changed(bench, case, term, lambda value: 1.01 * value)
-    with pytest.raises(AssertionError):
-        require_equal(found)
-    assert found["loss"] > 1e-4
-    if case.meta["gradients_recorded"]:
-        assert worst(found, "gradients") > 1e-4
-        if len(terms_of(case)) == 1:
-            assert worst(found, "gradients") > 0.009 and (case.file == "esimcse" or 0.0099 < found["loss"] < 0.0101)
-
-
 @pytest.mark.parametrize("file", FILES)
-def test_the_comparison_sees_a_changed_value_and_a_changed_gradient_by_themselves(file, bench):
+def test_the_comparison_sees_one_percent_of_a_term_its_value_its_gradient_and_any_number(file, bench):
     case = next(case for case in cases(file) if case in LIKE_OURS and case.meta["gradients_recorded"])
     for term in terms_of(case):
+        found = changed(bench, case, term, lambda value: 1.01 * value)
+        with pytest.raises(AssertionError):
+            require_equal(found)
+        assert found["loss"] > 1e-4 and worst(found, "gradients") > (0.009 if len(terms_of(case)) == 1 else 1e-4)
         value = changed(bench, case, term, lambda value: value + 0.01 * value.detach())
         gradient = changed(bench, case, term, lambda value: value + 0.01 * (value - value.detach()))
         assert value["loss"] > 1e-4 and worst(value, "gradients") <= TOLERANCE
         assert worst(gradient, "gradients") > 1e-4 and (file == "esimcse" or gradient["loss"] <= TOLERANCE)
-
-
-@pytest.mark.parametrize("case", LIKE_OURS, ids=str)
-def test_the_comparison_fails_if_any_number_is_changed_by_one_percent(case):
-    """Of the numbers that are more than rounding."""
     public = case.public
-    largest = max(
-        (np.linalg.norm(value) for name, value in public.items() if name.startswith("gradients")), default=0.0
-    )
-    for name, value in public.items():
-        if name.startswith("gradients") and np.linalg.norm(value) < 1e-9 * largest:
-            continue
+    for name in ("loss", "embeddings", max(public, key=lambda name: np.linalg.norm(public[name]))):
         with pytest.raises(AssertionError):
-            require_equal(differences({**public, name: 1.01 * value}, public))
+            require_equal(differences({**public, name: 1.01 * public[name]}, public))
 
 
 # What differs by design
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if str(case) in BY_DESIGN], ids=str)
-def test_what_differs_by_design_differs_and_nothing_else(case, ours):
-    found, differs = ours(case).found, BY_DESIGN[str(case)]
-    assert all(found[name] > 1e-3 for name in differs), found
-    require_equal({name: value for name, value in found.items() if name not in differs})
 
 
 def test_promptbert_with_denoising_positions_from_0_is_the_release(bench):
@@ -389,15 +358,14 @@ def test_the_naive_loop_with_the_third_token_from_the_end_is_the_release(case, b
 ENDS_IN_MASK = '"{sentence}" which does not denote [MASK]'
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_template_that_ends_in_mask_is_read_at_its_mask(kind, bench):
+def test_a_template_that_ends_in_mask_is_read_at_its_mask(bench):
     """The release takes the third token from the end, here the word before [MASK]: its loss differs, ours is right."""
-    case = Case("conpvp", f"{kind}-1-column-s-their-words")
+    case = Case("conpvp", "roberta-1-column-s-their-words")
     rows = [{"anchor": text} for text in case["texts/sentences"].tolist()]
     assert ENDS_IN_MASK in PAPER["negative"]
     for end, differs in (("", True), (" .", False)):
         sets = {name: [text + end * (text == ENDS_IN_MASK) for text in texts] for name, texts in PAPER.items()}
-        step = bench.build(case, prototype_templates=bench.write(f"{kind}{differs}", sets))
+        step = bench.build(case, prototype_templates=bench.write(f"ends{differs}", sets))
         texts = [str(template.template) for template in step.model.templates]
         batch = Collator.of(step, 32, seed=1)(rows)
         odd = batch["slots_template"] == texts.index(ENDS_IN_MASK + end)
@@ -406,6 +374,59 @@ def test_a_template_that_ends_in_mask_is_read_at_its_mask(kind, bench):
         assert naive_conpvp(bench, case, batch, kept, third_from_end=False) == pytest.approx(loss, rel=1e-12)
         off = abs(naive_conpvp(bench, case, batch, kept, third_from_end=True) / loss - 1)
         assert (1e-3 < off < 2e-2) if differs else off < 1e-12
+
+
+# Options that follow the public code
+
+
+ANCHOR = "{sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."
+
+
+@pytest.fixture(params=["bert", "roberta"])
+def tokenizer(request, bench):
+    tokenizer = bench.tokenizer(request.param)
+    tokenizer.kind = request.param
+    return tokenizer
+
+
+def test_prototype_templates_code_gives_the_token_ids_of_the_public_words(tokenizer):
+    """Every recorded row is one of our templates around a sentence, and the sentence has the recorded tokens."""
+    case = Case("conpvp", f"{tokenizer.kind}-1-column-s-their-words")
+    ids, mask, content = (case[f"given/{name}"] for name in ("input_ids", "attention_mask", "slots_content"))
+    views = [[ANCHOR], CODE["positive"], CODE["negative"]]
+    views = [[TokenTemplate(Template.parse(text), tokenizer) for text in texts] for texts in views]
+    seen = set()
+    for n, v in np.ndindex(*ids.shape[:2]):
+        row = ids[n, v][mask[n, v] == 1].tolist()
+        first = len(tokenizer("")["input_ids"]) // 2  # the anchor's template begins with the sentence
+        sentence = tokenizer.decode(ids[n, 0][first : first + content[n, 0]])
+        found = []
+        for template in views[v]:
+            ((words,), _) = template.contents([sentence], int(content[n, v]))
+            if template.wrap(words).ids == row:
+                found.append(str(template.template))
+        assert len(found) == 1, (n, v, tokenizer.convert_ids_to_tokens(row))
+        seen.add(found[0])
+    assert len(seen) == 13
+    for text in (*CODE["positive"], *CODE["negative"], ANCHOR):
+        row = TokenTemplate(Template.parse(text), tokenizer).wrap([7, 8])
+        assert row.masks == (len(row.ids) - 3,)  # the public code finds [MASK] there
+
+
+def test_the_blank_is_left_out_in_all_views_and_its_absence_is_said_to_change_nothing_for_bert(bench, caplog):
+    for kind, told in {"roberta": 0, "bert": 1}.items():
+        caplog.clear()
+        args = model_arguments(method="conpvp", no_blank_in_training=True, prototype_templates="code")
+        method = build_method(load_backbone(bench.folders[kind]), args, ["anchor", "positive", "negative"])
+        assert caplog.text.count("no_blank_in_training=True has no effect: the tokenizer of bert ignores") == told
+        assert "--no_blank_in_training" not in caplog.text or told
+        rows = [{"anchor": "It rained.", "positive": "A cat slept.", "negative": "Nobody sang."}]
+        batch = Collator.of(method, 32)(rows)
+        for v, view in enumerate(method.views):
+            template = method.model.templates[batch["slots_template"][0, v]]
+            start, count = len(template.before), batch["slots_content"][0, v]
+            bare = method.model.tokenizer(rows[0][view.column], add_special_tokens=False)["input_ids"]
+            assert batch["input_ids"][0, v, start : start + count].tolist() == bare
 
 
 # docs/reproduction.md

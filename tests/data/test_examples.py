@@ -16,19 +16,8 @@ from dcpcse.utils.errors import UserError
 
 CLASSES = ["red", "blue", "red", "green", "blue", "red", "red"]
 TEXTS = [f"text {i}" for i in range(len(CLASSES))]
-
-
-@pytest.fixture
-def load(tmp_path):
-    """load(object, or text of a csv file) → training data."""
-
-    def load(data):
-        if not isinstance(data, str):
-            return load_training_data(data, tmp_path / "cache")
-        (file := tmp_path / "classes.csv").write_text(data, encoding="utf-8")
-        return load_training_file(file, tmp_path / "cache")
-
-    return load
+POSITIVES = {f"positive {k}": [f"p{k} of {i}" for i in range(9)] for k in (1, 2, 3)}
+SEVERAL = {"query": [f"q {i}" for i in range(9)], **POSITIVES, "neg": [f"n {i}" for i in range(9)]}
 
 
 @pytest.fixture
@@ -50,31 +39,32 @@ def test_a_positive_is_any_other_sentence_of_the_class(pairs):
         assert sorted(counts) == sorted(others[i])
         expected = 400 / len(others[i])
         assert all(abs(count - expected) < 5 * expected**0.5 for count in counts.values())
-
-
-def test_rows_have_the_same_class_number_if_they_have_the_same_class(pairs):
     numbers = [example[CLASS] for example in pairs.__getitems__(range(7))]
-    assert [[numbers[i] == numbers[j] for j in range(7)] for i in range(7)] == [
+    assert [[one == other for other in numbers] for one in numbers] == [
         [one == other for other in CLASSES] for one in CLASSES
     ]
 
 
-def test_a_draw_depends_on_seed_epoch_and_row_alone(pairs, load):
-    again = make_examples(load(list(zip(TEXTS, [7, 2, 7, 1, 2, 7, 7], strict=True))), 5)[1]
-    drawn = {}
-    for epoch in (0, 3):
-        for one in (pairs, again):
-            one.begin_epoch(epoch)
-        one_by_one = [again[i]["positive"] for i in reversed(range(7))][::-1]
-        drawn[epoch] = [example["positive"] for example in pairs.__getitems__(range(7))]
-        assert one_by_one == drawn[epoch]
-    assert drawn[0] != drawn[3]
-    other = make_examples(load(pd.DataFrame({"text": TEXTS, "label": CLASSES})), 6)[1]
-    assert [other.partner(i, 0) for i in range(7)] != [pairs.partner(i, 0) for i in range(7)]
+def positives(dataset, epoch, one_by_one=False):
+    dataset.begin_epoch(epoch)
+    rows = range(len(dataset))
+    examples = [dataset[i] for i in reversed(rows)][::-1] if one_by_one else dataset.__getitems__(rows)
+    return [example["positive"] for example in examples]
+
+
+def test_a_draw_depends_on_seed_epoch_and_row_alone(load):
+    classes = load(pd.DataFrame({"text": TEXTS, "label": CLASSES}))
+    renamed = load(list(zip(TEXTS, [7, 2, 7, 1, 2, 7, 7], strict=True)))
+    for first, second in ((classes, renamed), (load(SEVERAL), load(pd.DataFrame(SEVERAL)))):
+        one, other = (make_examples(data, 5)[1] for data in (first, second))
+        drawn = {epoch: positives(one, epoch) for epoch in (0, 3)}
+        assert drawn == {epoch: positives(other, epoch, one_by_one=True) for epoch in (0, 3)}
+        assert drawn[0] != drawn[3]
+        assert positives(make_examples(first, 6)[1], 0) != drawn[0]
 
 
 def test_classes_of_all_objects_are_those_of_a_file(load):
-    expected = load("text,class\n" + "".join(f"{t},{c}\n" for t, c in zip(TEXTS, CLASSES, strict=True)))
+    expected = load("a.csv", [("text", "class"), *zip(TEXTS, CLASSES, strict=True)])
     assert expected.classes == {"blue": 2, "green": 1, "red": 4}
     assert make_examples(expected, 1)[0] == ("anchor", "positive", CLASS)
     names = sorted(set(CLASSES))
@@ -88,41 +78,20 @@ def test_classes_of_all_objects_are_those_of_a_file(load):
         found = load(data)
         assert found.dataset.to_dict() == expected.dataset.to_dict()
         assert found.classes == expected.classes
-    numbered = load(list(zip(TEXTS, numbers, strict=True)))
-    assert numbered.classes == {"0": 2, "1": 1, "2": 4}
-
-
-def test_classes_may_be_whole_numbers_and_missing_ones_are_dropped(load):
+    assert load(list(zip(TEXTS, numbers, strict=True))).classes == {"0": 2, "1": 1, "2": 4}
     found = load(pd.DataFrame({"text": TEXTS[:4], "label": [1, None, 2, 1]}))  # floats in pandas
     assert (found.classes, found.dropped, found.dropped_lines) == ({"1": 2, "2": 1}, 1, (2,))
     with pytest.raises(UserError, match=r"row 2: found 2.5 as a class; give every class as"):
         load([("a", 1), ("b", 2.5)])
-
-
-def test_pairs_of_strings_without_names_stay_pairs(load):
     assert load([("a", "b"), ("c", "d")]).roles == ("anchor", "positive")
-
-
-def test_a_sentence_in_two_classes_is_counted(load):
-    repeats = load("text,class\na,x\nb,y\na,y\na,x\n").repeats
+    repeats = load("a.csv", "text,class\na,x\nb,y\na,y\na,x\n").repeats
     assert (repeats.duplicates.lines, repeats.relabelled.lines, repeats.pairs) == ((5,), (4,), 0)
-
-
-# Several positives
-
-POSITIVES = {f"positive {k}": [f"p{k} of {i}" for i in range(9)] for k in (1, 2, 3)}
-SEVERAL = {"query": [f"q {i}" for i in range(9)], **POSITIVES, "neg": [f"n {i}" for i in range(9)]}
-
-
-def drawn(dataset, epoch):
-    dataset.begin_epoch(epoch)
-    return [example["positive"] for example in dataset.__getitems__(range(9))]
 
 
 def test_one_of_the_positives_of_a_row_is_drawn_uniformly_in_each_epoch(load):
     columns, dataset = make_examples(load(SEVERAL), 5)
     assert columns == ("anchor", "positive", "negative")
-    epochs = [drawn(dataset, epoch) for epoch in range(600)]
+    epochs = [positives(dataset, epoch) for epoch in range(600)]
     for i, of_row in enumerate(zip(*epochs, strict=True)):
         counts = Counter(of_row)
         assert sorted(counts) == [f"p{k} of {i}" for k in (1, 2, 3)]
@@ -130,20 +99,8 @@ def test_one_of_the_positives_of_a_row_is_drawn_uniformly_in_each_epoch(load):
     for others in ([row[1] for row in epochs], [epochs[-1][0], *(row[0] for row in epochs[:-1])]):
         both = Counter(zip((row[0] for row in epochs), others, strict=True))  # neither row nor epoch before matter
         assert len(both) == 9 and chisquare(list(both.values())).pvalue > 1e-4
-    assert dataset[4] == {
-        "anchor": "q 4",
-        "positive": drawn(dataset, 599)[4],
-        "negative": "n 4",
-        "row": 4,
-        "epoch": 599,
-    }
-
-
-def test_a_drawn_positive_depends_on_seed_epoch_and_row_alone(load):
-    one, other = (make_examples(load(data), 5)[1] for data in (SEVERAL, pd.DataFrame(SEVERAL)))
-    assert drawn(one, 3) == [[other.begin_epoch(3), other[i]["positive"]][1] for i in reversed(range(9))][::-1]
-    assert drawn(one, 0) != drawn(one, 1)
-    assert drawn(make_examples(load(SEVERAL), 6)[1], 0) != drawn(one, 0)
+    drawn = {"positive": positives(dataset, 599)[4], "row": 4, "epoch": 599}
+    assert dataset[4] == {"anchor": "q 4", "negative": "n 4", **drawn}
 
 
 # Following lines
@@ -154,15 +111,13 @@ NUMBERS = [2, 6, 7, 12]
 
 
 @pytest.mark.parametrize("kind", ["txt", "csv", "jsonl", "list"])
-def test_the_positive_of_a_line_is_the_following_line_of_its_document(kind, tmp_path):
-    file = tmp_path / f"lines.{kind}"
+def test_the_positive_of_a_line_is_the_following_line_of_its_document(kind, write, cache):
     if kind == "list":
-        data = load_training_data([line or None for line in LINES], tmp_path / "cache")
+        data = load_training_data([line or None for line in LINES], cache)
     else:
         lines = {"csv": ["text", *LINES], "jsonl": [json.dumps({"s": line}) for line in LINES]}.get(kind, LINES)
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        data = load_training_file(file, tmp_path / "cache")
-        data = load_training_file(file, tmp_path / "cache")  # from the cache
+        file = write(f"lines.{kind}", "\n".join(lines) + "\n")
+        data = [load_training_file(file, cache) for _ in range(2)][1]  # from the cache
     columns, pairs = make_examples(data, 1, "next")
     assert columns == ("anchor", "positive")
     assert len(pairs) == len(FOLLOWING)
@@ -175,24 +130,20 @@ def test_the_positive_of_a_line_is_the_following_line_of_its_document(kind, tmp_
     assert len({key for keys in same.values() for key in keys}) == len({text for pair in FOLLOWING for text in pair})
 
 
-def test_a_file_without_blank_lines_is_one_document(load):
+def test_documents_end_at_the_blank_lines_of_the_file_as_it_was_read(load, write):
     pairs = make_examples(load(["a", "b", "c"]), 1, "next")[1]
     assert [tuple(pairs[i].values())[:2] for i in range(2)] == [("a", "b"), ("b", "c")]
     assert make_examples(load(["a", "", "b", "", "c"]), 1, "next")[1].anchors.tolist() == []
     assert NextLinePairs(load(["a", "b", "c"]).dataset, [1]).digest != pairs.digest
-
-
-def test_documents_are_those_of_the_file_as_it_was_read(tmp_path):
-    (file := tmp_path / "lines.txt").write_text("a\nb\n\n\nc\nd\n", encoding="utf-8")
-    data = load_training_file(file, tmp_path / "cache")
-    file.write_text("a\n\nb\nc\nd\n", encoding="utf-8")
+    data = load("lines.txt", "a\nb\n\n\nc\nd\n")
+    write("lines.txt", "a\n\nb\nc\nd\n")
     assert data.breaks() == [2]
     assert make_examples(data, 1, "next")[1].anchors.tolist() == [0, 2]
 
 
 @pytest.mark.usefixtures("on_command_line")
-@pytest.mark.parametrize("positive", ["crop", "next"])
-def test_only_single_sentences_get_other_positives(positive, load):
-    for rows in ([("a", "b")], [("a", 1), ("b", 1)], {"a": ["x"], "positive_1": ["y"], "positive_2": ["z"]}):
-        with pytest.raises(UserError, match=f"--positive {positive} makes pairs of single sentences, but train_data"):
-            make_examples(load(rows), 1, positive)
+def test_only_single_sentences_get_other_positives(load):
+    for positive in ("crop", "next"):
+        for rows in ([("a", "b")], [("a", 1), ("b", 1)], {"a": ["x"], "positive_1": ["y"], "positive_2": ["z"]}):
+            with pytest.raises(UserError, match=f"--positive {positive} makes pairs of single sentences, but tr"):
+                make_examples(load(rows), 1, positive)

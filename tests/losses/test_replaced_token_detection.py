@@ -1,12 +1,10 @@
 """Conditional replaced-token detection: corruption, condition, loss, and what is trained, against loops."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel
 
 import dcpcse
 from dcpcse.data.collator import ViewCollator
@@ -16,12 +14,9 @@ from dcpcse.encoders.backbones import Backbone, load_backbone, load_tokenizer
 from dcpcse.encoders.identity import EncoderSource
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
-from dcpcse.losses.generator import Corruption, load_generator
-from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.models import Encoder
 from dcpcse.training.step import TrainingStep
-from dcpcse.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("on_command_line")
 
@@ -56,73 +51,6 @@ def built(folder, sentences, columns=("anchor",), examples=None, **options):
     return step, batch
 
 
-# Corruption
-
-
-def corruption(folder, ratio=0.5, **options):
-    tokenizer = load_tokenizer(folder, LoadOptions())
-    generator = load_generator(folder, tokenizer, LoadOptions())
-    return tokenizer, Corruption(TokenMasking(tokenizer, ratio), generator, **options)
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_only_masked_tokens_are_replaced_and_pads_and_special_ones_stay(kind, tiny, sentences):
-    tokenizer, corrupt = corruption(tiny(kind))
-    batch = tokenizer(sentences, padding=True, return_tensors="pt")
-    ids, mask = batch["input_ids"], batch["attention_mask"]
-    torch.manual_seed(0)
-    _, chosen = corrupt.masking(ids)
-    torch.manual_seed(0)
-    corrupted = corrupt(ids, mask)
-    changed = corrupted != ids
-    assert changed.any()
-    assert not (changed & ~chosen).any()
-    assert not (changed & torch.isin(ids, torch.tensor(tokenizer.all_special_ids))).any()
-
-
-def test_argmax_everywhere_is_the_generators_own_choice_at_all_tokens_but_the_first(tiny, sentences):
-    tokenizer, corrupt = corruption(tiny("bert"), choice="argmax", place="all")
-    batch = tokenizer(sentences, padding=True, return_tensors="pt")
-    ids, mask = batch["input_ids"], batch["attention_mask"]
-    torch.manual_seed(1)
-    masked, _ = corrupt.masking(ids)
-    torch.manual_seed(1)
-    corrupted = corrupt(ids, mask)
-    generator = AutoModelForMaskedLM.from_pretrained(tiny("bert"), dtype=torch.float32).eval()
-    with torch.no_grad():
-        picks = generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
-    expected = torch.where(mask.bool(), picks, ids)
-    expected[:, 0] = ids[:, 0]
-    assert torch.equal(corrupted, expected)
-
-
-def test_samples_follow_the_generators_distribution(tiny):
-    _, corrupt = corruption(tiny("bert"))
-    logits = torch.tensor([0.0, math.log(3.0), -20.0]).expand(20_000, 3)
-    torch.manual_seed(0)
-    shares = torch.bincount(corrupt._pick(logits), minlength=3) / 20_000
-    torch.testing.assert_close(shares, torch.tensor([0.25, 0.75, 0.0]), atol=0.015, rtol=0)
-
-
-def test_a_generator_stays_in_eval_mode_unless_told_otherwise(tiny):
-    tokenizer = load_tokenizer(tiny("bert"), LoadOptions())
-    for train_mode in (False, True):
-        generator = load_generator(tiny("bert"), tokenizer, LoadOptions(), train_mode=train_mode)
-        assert generator.train().encoder.backbone.training == train_mode
-        assert not generator.eval().encoder.backbone.training
-        assert not any(parameter.requires_grad for parameter in generator.parameters())
-
-
-def test_a_generator_of_another_vocabulary_is_refused_by_name(tiny):
-    with pytest.raises(UserError, match="its vocabulary differs from the encoder's"):
-        load_generator(tiny("roberta"), load_tokenizer(tiny("bert"), LoadOptions()), LoadOptions())
-
-
-def test_a_generator_without_a_masked_lm_head_is_refused(tiny):
-    with pytest.raises(UserError, match=r"--generator_name .*: give a masked language model"):
-        load_generator(tiny("bert", masked_lm=False), load_tokenizer(tiny("bert"), LoadOptions()), LoadOptions())
-
-
 # The loss
 
 
@@ -149,24 +77,10 @@ def test_the_loss_is_the_loop_over_tokens(reduction):
     }[reduction]
     found = replaced_token_ce(logits, replaced, mask, reduction, 2)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("reduction", ["sum", "mean_tokens"])
-def test_pads_never_count_in_the_papers_form(reduction):
-    torch.manual_seed(0)
-    logits, mask = torch.randn(3, 8, 2), torch.tensor([[1] * 5 + [0] * 3] * 3)
-    replaced = torch.rand(3, 8) < 0.5
-    wild = logits.clone()
-    wild[:, 5:] = 100 * torch.randn(3, 3, 2)
-    first, second = (replaced_token_ce(x, replaced & mask.bool(), mask, reduction, 3) for x in (logits, wild))
-    assert first == second
-    short = replaced_token_ce(logits[:, :5], (replaced & mask.bool())[:, :5], mask[:, :5], reduction, 3)
-    torch.testing.assert_close(first, short)
-
-
-def test_an_unknown_reduction_is_an_error():
+    wild = torch.where(mask.bool()[..., None], logits, 100 * torch.randn(4, 6, 2))  # pads count in one form only
+    assert (replaced_token_ce(wild, replaced, mask, reduction, 2) == found) == (reduction != "mean_all")
     with pytest.raises(ValueError, match="'max' is unknown; choose from"):
-        replaced_token_ce(torch.zeros(1, 2, 2), torch.zeros(1, 2).bool(), torch.ones(1, 2), "max", 1)
+        replaced_token_ce(logits, replaced, mask, "max", 1)
 
 
 # The condition
@@ -202,6 +116,7 @@ def crtd_loss(step, batch):
     return step(**batch)["crtd"]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("views", ["all", "anchor"])
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
@@ -294,17 +209,6 @@ def test_the_weight_decays_only_if_asked_to(tiny, sentences):
         assert [step.terms["crtd"].weight_at(number) for number in (0, 30)] == pytest.approx(expected, rel=1e-12)
 
 
-def test_another_condition_gives_other_logits_and_without_one_none_matters(tiny, sentences):
-    for conditional in (True, False):
-        step, batch = built(tiny("bert", **NO_DROPOUT), sentences, crtd_condition=conditional)
-        with torch.no_grad():
-            step.losses["crtd"].head.weight.mul_(50)
-        before = crtd_loss(step, batch).item()
-        with torch.no_grad():
-            step.model.head.layers[3].weight.normal_()
-        assert (crtd_loss(step, batch).item() != pytest.approx(before, rel=1e-4)) == conditional
-
-
 @pytest.mark.parametrize("conditional", [True, False])
 def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tiny, sentences):
     """Central differences in float64: prompts are moved in the first pass only, so that only h can carry it."""
@@ -354,69 +258,19 @@ SCORED = Columns(["anchor", "positive", "score"], scores=(0.0, 5.0))
 
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
-@pytest.mark.parametrize("columns", [LABELLED, SCORED], ids=["labels", "scores"])
-def test_labelled_and_scored_pairs_have_the_loss_of_sbert_in_place_of_the_contrastive_one(
-    columns, method, tiny, sentences
-):
-    """By loops over the pairs, of vectors that are encoded a sentence at a time."""
-    target = columns[-1]
-    values = {"label": [CLASSES[i % 3] for i in (2, 0, 1, 1)], "score": [0.5, 5.0, 0.0, 3.0]}[target]
-    given = [{**row, target: value} for row, value in zip(rows(sentences, PAIR), values, strict=True)]
-    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, columns, given, method=method, batchnorm=False)
-    with torch.no_grad():
-        step.model.head.dense.weight.normal_()  # so that sentences differ
-    terms = step.double()(**batch)
-    assert list(terms) == [{"label": "classification", "score": "regression"}[target], "crtd"]
-    losses = []
-    for row in given:
-        cut = {"max_length": 16, "truncation": True, "return_tensors": "pt"}
-        encoded = [step.model.tokenizer(row[name], **cut) for name in PAIR]
-        with torch.no_grad():
-            u, v = (
-                step.model.head(step.model.encoder(one["input_ids"], one["attention_mask"])[0][:, 0])[0].numpy()
-                for one in encoded
-            )
-        if target == "label":
-            head = step.losses["classification"].head
-            features = np.concatenate([u, v, np.abs(u - v)])
-            logits = head.weight.detach().numpy() @ features + head.bias.detach().numpy()
-            losses.append(np.log(np.exp(logits).sum()) - logits[CLASSES.index(row["label"])])
-        else:
-            losses.append((u @ v / np.sqrt((u @ u) * (v @ v)) - row["score"] / 5.0) ** 2)
-    assert next(iter(terms.values())).item() == pytest.approx(np.mean(losses), rel=1e-6)
-
-
-@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
-def test_pairs_may_have_the_hinge_beside_the_contrastive_loss(method, tiny, sentences):
-    options = {"do_eh_loss": True, "eh_loss_margin": 1.5, "eh_loss_weight": 3.0}
-    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, COLUMNS["triplets"], method=method, **options)
-    terms = step.double()(**batch)
-    assert list(terms) == ["contrastive", "energy_hinge", "crtd"]
-    assert step.terms["energy_hinge"].weight == 3.0
-    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    with torch.no_grad():
-        vectors = step.model.head(step.model.encoder(ids, mask)[0][:, 0]).unflatten(0, (4, 3))
-    anchors, positives, negatives = F.normalize(vectors, dim=-1).unbind(1)
-    hinges = []
-    for i, anchor in enumerate(anchors):
-        others = [*(positives[j] @ anchor for j in range(4) if j != i), *(one @ anchor for one in negatives)]
-        hinges.append(max(0.0, (1.5 - positives[i] @ anchor + max(others)).item()))
-    assert terms["energy_hinge"].item() == pytest.approx(np.mean(hinges), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "message"),
-    [
-        (LABELLED, {"temp": 0.1}, "--temp has no effect: --method d2cse has no contrastive loss with a column label"),
-        (SCORED, {"guide": "x"}, "--guide has no effect: --method d2cse has no contrastive loss with a column score"),
-        (LABELLED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column label"),
-        (SCORED, {"do_eh_loss": True}, "--do_eh_loss needs pairs of an anchor and its positive, .* a column score"),
-        (LABELLED, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
-    ],
-)
-def test_options_that_do_not_fit_the_loss_of_the_data_are_refused(columns, options, message):
-    with pytest.raises(UserError, match=message):
-        fill_defaults(model_arguments(method="d2cse", **options), columns)
+def test_labelled_and_scored_pairs_have_the_loss_of_sbert_in_place_of_the_contrastive_one(method, tiny, sentences):
+    """Their loops are in tests/losses."""
+    for columns, values, name in (
+        (LABELLED, [CLASSES[i % 3] for i in (2, 0, 1, 1)], "classification"),
+        (SCORED, [0.5, 5.0, 0.0, 3.0], "regression"),
+    ):
+        given = [{**row, columns[-1]: value} for row, value in zip(rows(sentences, PAIR), values, strict=True)]
+        step, batch = built(tiny("bert", **NO_DROPOUT), sentences, columns, given, method=method, batchnorm=False)
+        terms = step(**batch)
+        assert list(terms) == [name, "crtd"]
+        encoded = step.encode(**batch)
+        assert terms[name].item() == pytest.approx(step.losses[name](encoded).item(), rel=1e-5)
+        assert list(encoded.embeddings) == PAIR
 
 
 # What is trained
@@ -430,6 +284,7 @@ TYPES = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("cls_prompt", [False, True])
 @pytest.mark.parametrize("name", TYPES)
 def test_the_types_of_table_6_train_what_they_say(name, cls_prompt, tiny, sentences):
@@ -461,22 +316,6 @@ def test_diffcse_trains_encoder_and_discriminator_apart(tiny, sentences):
     assert not shared
 
 
-@pytest.mark.parametrize("before_mlp", [False, True])
-def test_the_condition_may_be_taken_before_the_head(before_mlp, tiny, sentences):
-    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, before_mlp=before_mlp)
-    seen = []
-    encoder = step.model.encoder
-    forward = encoder.forward
-    encoder.forward = lambda *args, **kwargs: seen.append(kwargs.get("condition")) or forward(*args, **kwargs)
-    step(**batch)
-    encoder.forward = forward
-    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    with torch.no_grad():
-        pooled = encoder(ids, mask)[0][:, 0]
-        expected = pooled if before_mlp else step.model.head(pooled)
-    torch.testing.assert_close(seen[-1], expected, atol=1e-5, rtol=1e-4)
-
-
 # What is kept
 
 
@@ -502,16 +341,6 @@ def test_batchnorm_statistics_and_the_cls_prompt_survive_saving(method, tiny, se
     assert not any("generator" in n or "discriminator" in n for n, _ in found.named_parameters())
 
 
-def test_encode_takes_the_vector_before_the_pooler(tiny, sentences):
-    step, _ = built(tiny("bert"), sentences)
-    model = step.model.eval()
-    vectors = model.encode(sentences[:1])
-    ids = model.tokenizer(sentences[:1], return_tensors="pt")
-    with torch.no_grad():
-        expected = model.encoder(ids["input_ids"], ids["attention_mask"])[0][:, 0]
-    np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-5)
-
-
 def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
     method = build_method(load_backbone(tiny("bert")), model_arguments(method="dcpcse", cls_prompt=True), ["anchor"])
     encoder = method.model.encoder.eval()
@@ -530,50 +359,10 @@ def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
 # Options
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "dcpcse", "lambda_weight": 0.1}, "--lambda_weight is an option of --method"),
-        ({"method": "simcse", "cls_prompt": True}, "--cls_prompt has no effect without --tuning deep"),
-        ({"method": "simcse", "pooler_type": "avg", "batchnorm": True}, "has no effect without a head"),
-        ({"method": "d2cse", "corrupted_corpus": "x", "masking_ratio": 0.2}, "--masking_ratio has no effect with"),
-        ({"method": "d2cse", "tuning": "shallow"}, "--tuning shallow: --method d2cse takes no template"),
-        ({"method": "diffcse", "template": "{sentence} [MASK]"}, "--template: --method diffcse takes no template"),
-        ({"method": "d2cse", "crtd_condition": False, "before_mlp": True}, "--before_mlp has no effect"),
-        (
-            {"method": "d2cse", "lambda_decay_steps": 9.0},
-            "--lambda_decay_steps has no effect without --lamb",
-        ),
-        ({"method": "d2cse", "lambda_decay_steps": 9.0, "lambda_decay_rate": 1.0}, "--lambda_decay_steps has no eff"),
-        ({"method": "dcpcse", "crtd_views": "anchor"}, "--crtd_views is an option of --method d2cse and diffcse"),
-    ],
-)
-def test_options_without_effect_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        fill_defaults(model_arguments(**options), ["anchor"])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"masking_ratio": 1.0}, {"lambda_weight": -1.0}, {"crtd_reduction": "max"}, {"discriminator": "two"}),
-        *({"crtd_views": "positive"}, {"lambda_decay_rate": 0.0}, {"lambda_decay_rate": 1.5}),
-        {"lambda_decay_steps": 0.0},
-    ],
-    ids=str,
-)
-def test_values_that_cannot_be_are_refused(options):
-    with pytest.raises(UserError, match=f"--{next(iter(options))}"):
-        model_arguments(method="d2cse", **options)
-
-
-@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
-def test_another_pooling_goes_without_the_head(method):
-    settled = fill_defaults(model_arguments(method=method, pooler_type="avg"), ["anchor"])
-    assert (settled.batchnorm, settled.mlp_only_train) == (False, False)
-
-
-def test_the_cls_prompt_is_of_pairs_by_default_and_may_be_chosen():
+def test_defaults_follow_the_pooler_and_the_data():
+    for method in ("d2cse", "diffcse"):  # another pooling goes without the head
+        settled = fill_defaults(model_arguments(method=method, pooler_type="avg"), ["anchor"])
+        assert (settled.batchnorm, settled.mlp_only_train) == (False, False)
     assert not fill_defaults(model_arguments(method="d2cse"), ["anchor"]).cls_prompt
     assert fill_defaults(model_arguments(method="d2cse"), ["anchor", "positive"]).cls_prompt
     assert fill_defaults(model_arguments(method="d2cse", cls_prompt=True), ["anchor"]).cls_prompt
@@ -603,19 +392,3 @@ def test_activation_checkpointing_keeps_condition_and_prompts(tiny, sentences):
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-5, rtol=1e-4)
-
-
-def test_the_log_has_the_mean_cosines_of_pairs(tiny, sentences):
-    step, batch = built(tiny("bert", **NO_DROPOUT), sentences)
-    step(**batch)
-    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    with torch.no_grad():
-        vectors = step.model.head(step.model.encoder(ids, mask)[0][:, 0]).unflatten(0, (4, 2))
-    cosines = [[F.cosine_similarity(a, p, dim=0).item() for p in vectors[:, 1]] for a in vectors[:, 0]]
-    own = [cosines[i][i] for i in range(4)]
-    others = [cosines[i][j] for i in range(4) for j in range(4) if i != j]
-    counts = step.losses["contrastive"].metrics
-    for name, expected in {"cosine_positive": own, "cosine_negative": others}.items():
-        total, number = counts[name]
-        assert int(number) == len(expected)
-        assert (total / number).item() == pytest.approx(sum(expected) / len(expected), abs=1e-4)
