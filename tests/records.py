@@ -82,10 +82,8 @@ SCORES = {
 }
 STATE = {
     **{"global_step": 4, "max_steps": 4, "num_train_epochs": 2, "best_global_step": 2, "best_metric": 0.5},
-    **{
-        "log_history": [{"step": 1, "loss": 2.0, "eval_stsb_spearman": 0.5}],
-        "stateful_callbacks": {"a": {"args": {}}},
-    },
+    "log_history": [{"step": 1, "loss": 2.0, "eval_stsb_spearman": 0.5}],
+    "stateful_callbacks": {"a": {"args": {}}},
 }
 ADAPTER = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": "x/y", "revision": None, "num_virtual_tokens": 3}
 CONFIG = {"model_type": "bert", "hidden_size": 4, "architectures": ["BertModel"], "_name_or_path": "x"}
@@ -138,63 +136,34 @@ def make_records(root: Path) -> dict[str, Record]:
         **{"similarity": (), "family": "sts", "answer": ("a query", "an answer"), "name": "r", "assumed": None},
         **{"published": {}, "best": {}, "worst": {}, "reported": "mean"},
     )
-    unit = SimpleNamespace(
-        row=row,
-        seed=1,
-        steps={"evaluate": (), "similarity": (), "predict": ()},
-        commands={"train": ["--x", "1"]},
-        name="u",
-    )
+    steps = dict.fromkeys(("evaluate", "similarity", "predict"), ())
+    unit = SimpleNamespace(row=row, seed=1, steps=steps, commands={"train": ["--x", "1"]}, name="u")
 
     def of_unit(read: Callable[[Any], Any]) -> Callable[[Path], Any]:
         return lambda folder: read(SimpleNamespace(**{**vars(unit), "folder": folder}))
 
-    add(
-        "scores",
-        "scores.json",
-        SCORES,
-        all_of(
-            *[lambda folder, plot=plot: plot(folder / "scores.json") for plot in plots],
-            lambda folder: publish._read_scores(folder, {"trained": "x"}, []),
-            lambda folder: results.figures_of(row, schema.read(results.Scores, folder / "scores.json")),
-        ),
-    )
-    add(
-        "answer",
-        "answer.json",
-        ANSWER,
-        lambda folder: scores.read_prompt_lengths(folder / "answer.json", None, "avg"),
-    )
+    reads = [lambda folder, plot=plot: plot(folder / "scores.json") for plot in plots]
+    reads += [lambda folder: publish._read_scores(folder, {"trained": "x"}, [])]
+    reads += [lambda folder: results.figures_of(row, schema.read(results.Scores, folder / "scores.json"))]
+    add("scores", "scores.json", SCORES, all_of(*reads))
+    read_answer = lambda folder: scores.read_prompt_lengths(folder / "answer.json", None, "avg")  # noqa: E731
+    add("answer", "answer.json", ANSWER, read_answer)
     add("unit", "unit.json", {"made_of": {"command": {"train": ["--x", "1"]}}, "name": "u"}, of_unit(is_finished))
     similar = {"sentences": ["a", "b"], "score": 0.5}
     row.similarity = ("a", "b")
-    for name, file, lines in (("cosines", "cosines.jsonl", [similar]), ("tokens", "tokens.jsonl", [PREDICTED])):
-        folder = root / name
-        add(name, file, lines, of_unit(lambda unit: results.collect_result(unit.row, [unit], True)), folder)
-        (folder / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
-        if name == "cosines":
-            (folder / "tokens.jsonl").write_text(json.dumps(PREDICTED) + "\n", encoding="utf-8")
-        else:
-            (folder / "cosines.jsonl").write_text(json.dumps(similar) + "\n", encoding="utf-8")
-    add(
-        "verification",
-        "verification.json",
-        {"row": "r", "checkpoint": {"weights_sha256": {"a": SHA}}},
-        lambda folder: require_report_room(folder, SimpleNamespace(weights={"a": SHA}), row, False),
-    )
-    add(
-        "template scores",
-        "scores.json",
-        {"made_of": {"data": ["a"]}, "scores": {"t": 50.5}},
-        lambda folder: template_search._job(folder, {"data": ["a"]}).read(),
-    )
-    made_of = {"options": {"learning_rate": 0.1}}
-    add(
-        "search trial",
-        "try-1/trial.json",
-        {"made_of": made_of, "stage": "s", "number": 0, "score": 0.5},
-        lambda folder: read_search(folder).table(),
-    )
+    lines = {"cosines": similar, "tokens": PREDICTED}
+    for name, other in {"cosines": "tokens", "tokens": "cosines"}.items():
+        read = of_unit(lambda unit: results.collect_result(unit.row, [unit], True))
+        add(name, f"{name}.jsonl", [lines[name]], read)
+        (root / name / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
+        (root / name / f"{other}.jsonl").write_text(json.dumps(lines[other]) + "\n", encoding="utf-8")
+    verified = {"row": "r", "checkpoint": {"weights_sha256": {"a": SHA}}}
+    weights = SimpleNamespace(weights={"a": SHA})
+    add("verification", "verification.json", verified, lambda path: require_report_room(path, weights, row, False))
+    content = {"made_of": {"data": ["a"]}, "scores": {"t": 50.5}}
+    add("template scores", "scores.json", content, lambda path: template_search._job(path, {"data": ["a"]}).read())
+    trial = {"made_of": {"options": {"learning_rate": 0.1}}, "stage": "s", "number": 0, "score": 0.5}
+    add("search trial", "try-1/trial.json", trial, lambda folder: read_search(folder).table())
     made = root / "index"
     unit_rows = np.eye(4, 8, dtype=np.float32)
     facts = {"model": {"base": "x"}, "text": "y"}
@@ -207,55 +176,32 @@ def make_records(root: Path) -> dict[str, Record]:
     def start(folder: Path) -> None:
         Shards(folder / "v.npy", MADE_OF, 1, lambda number: (2, 4), "float32").start(False)
 
-    add(
-        "encoded file",
-        "v.npy.json",
-        {"made_of": MADE_OF, "truncated": 0, "bytes": 9},
-        lambda folder: Shards(folder / "v.npy", MADE_OF, 1, None, "float32").finished() or start(folder),
-        output.parent,
-    )
+    read = lambda path: Shards(path / "v.npy", MADE_OF, 1, None, "float32").finished() or start(path)  # noqa: E731
+    add("encoded file", "v.npy.json", {"made_of": MADE_OF, "truncated": 0, "bytes": 9}, read, output.parent)
     (output.parent / "v.npy.parts").mkdir()
-    add(
-        "encode job",
-        "v.npy.parts/job.json",
-        {"made_of": MADE_OF, "chunks": 1},
-        start,
-    )
+    add("encode job", "v.npy.parts/job.json", {"made_of": MADE_OF, "chunks": 1}, start)
     text = root / "text.txt"
     text.write_text("a\nb\n", encoding="utf-8")
     made_of = MADE_OF | {"text": {"lines": 2, "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}}
-    add(
-        "vectors",
-        "v.npy.json",
-        {"made_of": made_of, "truncated": 0, "bytes": 1},
-        lambda folder: SentenceIndex.build(None, text, vectors=folder / "v.npy"),
-    )
+    build = lambda folder: SentenceIndex.build(None, text, vectors=folder / "v.npy")  # noqa: E731
+    add("vectors", "v.npy.json", {"made_of": made_of, "truncated": 0, "bytes": 1}, build)
     np.save(root / "vectors/v.npy", np.eye(2, 4, dtype=np.float32))
     corpus = root / "corpus"
     corpus.mkdir()
     with Corpus.create(corpus, (4, 1, 6), 500) as add_rows:
         add_rows(np.zeros((4, 1, 6)))
     record = {"shape": [4, 1, 6], "data": "x", "vocabulary": "y", "views": ["anchor"], "max_seq_length": 32}
-    add(
-        "corpus", "corpus.json", record, lambda folder: Corpus.read(folder).require(data="x", views=["anchor"]), corpus
-    )
+    read_corpus = lambda folder: Corpus.read(folder).require(data="x", views=["anchor"])  # noqa: E731
+    add("corpus", "corpus.json", record, read_corpus, corpus)
     sealed = root / "seal"
     sealed.mkdir()
     (sealed / "file").write_text("x")
     atomic_save._seal(sealed, {"processes": 1, "training file": SHA})
     add("seal", atomic_save.SEAL, None, atomic_save.read_seal, sealed)
-    add(
-        "holder",
-        locks.LOCK,
-        {"process": 7, "host": "h", "since": "s"},
-        lambda folder: locks._holder(folder / locks.LOCK),
-    )
-    add(
-        "summary of the data cache",
-        "s.json",
-        SUMMARY,
-        lambda folder: DuplicateCounts.of(schema.read(CacheSummary, folder / "s.json")["repeats"]).share(8),
-    )
+    holder = {"process": 7, "host": "h", "since": "s"}
+    add("holder", locks.LOCK, holder, lambda folder: locks._holder(folder / locks.LOCK))
+    summary = lambda path: DuplicateCounts.of(schema.read(CacheSummary, path / "s.json")["repeats"]).share(8)  # noqa: E731
+    add("summary of the data cache", "s.json", SUMMARY, summary)
     settings = {"format": 1, "dimension": 4, "max_tokens": 8}
     settings["text"] = {"final_period": True, "strip": False, "prepend": ""}
     encoder = object.__new__(OnnxEncoder)
@@ -285,14 +231,8 @@ def make_records(root: Path) -> dict[str, Record]:
     facts = {"file": text.name, **made_of["text"]}
     other_facts = {**facts, "file": held_out.name, "sha256": file_sha256(held_out)}
     pretrained = {
-        **{
-            "format": FORMAT,
-            "finished": True,
-            "options": how.recorded(),
-            "text": facts,
-            "validation_text": other_facts,
-            "base": None,
-        },
+        **{"format": FORMAT, "finished": True, "options": how.recorded(), "text": facts, "base": None},
+        "validation_text": other_facts,
         **{"tokenizer": {"tokenizer.json": SHA}, "unigram": ACCURACY, "figures": ACCURACY, "steps": 4, "seconds": 1.5},
         **{"curve": [{"step": 4, "tokens_seen": 9, "loss": 2.5, **ACCURACY}], "training_log": [{"step": 1}]},
     }

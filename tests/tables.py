@@ -4,6 +4,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
 
 def check_rows(rows: Iterable[Any], check: Callable[[Any], None]) -> None:
     """Call `check` with every row, and fail with one message that has a line for each row that raises an error."""
@@ -11,7 +13,7 @@ def check_rows(rows: Iterable[Any], check: Callable[[Any], None]) -> None:
     for row in rows:
         try:
             check(row)
-        except Exception as error:
+        except (Exception, pytest.fail.Exception) as error:
             line = traceback.extract_tb(error.__traceback__)[-1].lineno
             failures.append(f"{row}, line {line}: {type(error).__name__}: {error}")
     assert not failures, "\n".join([f"{len(failures)} rows fail", *failures])

@@ -17,40 +17,38 @@ def audit():
     return module
 
 
-def clean(name: str) -> dict:
-    return {"name": name, "version": "1", "vulns": []}
+def looked_up(name: str, *vulnerabilities: dict) -> dict:
+    return {"name": name, "version": "1", "vulns": [*vulnerabilities]}
 
 
-def bad(name: str) -> dict:
-    return {"name": name, "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}
+BAD = {"id": "PYSEC-1", "fix_versions": ["2"]}
 
 
 SKIPPED = {"name": "torch", "skip_reason": "Dependency not found on PyPI and could not be audited"}
 
 
-@pytest.mark.parametrize(
-    ("reports", "known", "code", "said"),
-    [
-        ([[clean("torch"), clean("Scikit_Learn")]], set(), 0, "audited: 2 requirements"),
-        ([[SKIPPED, clean("scikit-learn")]], set(), 2, "NOT AUDITED: 1 of 2 requirements (torch)"),
+def test_only_what_was_looked_up_is_called_clean(audit):
+    torch, other, bad = looked_up("torch"), looked_up("Scikit_Learn"), looked_up("torch", BAD)
+    for reports, known, code, message in (
+        ([[torch, other]], set(), 0, "audited: 2 requirements"),
+        ([[SKIPPED, other]], set(), 2, "NOT AUDITED: 1 of 2 requirements (torch)"),
         ([], set(), 2, "NOT AUDITED: 2 of 2 requirements (the advisory database is out of reach)"),
-        ([[SKIPPED, clean("scikit-learn")], [clean("torch")]], set(), 0, "audited: 2"),
-        ([[bad("torch"), clean("scikit-learn")]], set(), 1, "VULNERABLE: torch 1: PYSEC-1 (mended in 2)"),
-        ([[bad("torch")]], {"PYSEC-1"}, 2, "NOT AUDITED: 1 of 2"),
-        ([[bad("torch"), clean("scikit-learn")]], {"PYSEC-1"}, 0, "1 accepted"),
-    ],
-)
-def test_only_what_was_looked_up_is_called_clean(reports, known, code, said, audit):
-    found = audit.verdict({"torch", "scikit-learn"}, [{"dependencies": one} for one in reports], known)
-    assert found[0] == code
-    assert said in "\n".join(found[1])
+        ([[SKIPPED, other], [torch]], set(), 0, "audited: 2"),
+        ([[bad, other]], set(), 1, "VULNERABLE: torch 1: PYSEC-1 (mended in 2)"),
+        ([[bad]], {"PYSEC-1"}, 2, "NOT AUDITED: 1 of 2"),
+        ([[bad, other]], {"PYSEC-1"}, 0, "1 accepted"),
+    ):
+        found, lines = audit.verdict({"torch", "scikit-learn"}, [{"dependencies": one} for one in reports], known)
+        assert found == code and message in "\n".join(lines)
 
 
-def test_every_requirement_is_pinned_and_known_to_the_audit(audit):
+def test_every_requirement_is_pinned_and_known_to_the_audit(audit, tmp_path):
     lines = [line for name in audit.REQUIREMENTS for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
     wanted = [line for line in lines if line and not line.startswith(("#", "-r requirements.txt"))]
-    assert len(audit.pinned("\n".join(wanted))) == len(wanted)
-    assert {"torch", "ray", "pyyaml"} <= audit.pinned("\n".join(wanted))
+    pinned = audit.pinned("\n".join(wanted))
+    assert len(pinned) == len(wanted) and {"torch", "ray", "pyyaml"} <= pinned
+    (tmp_path / "accepted.txt").write_text("# looked at\nPYSEC-1 not reached from here\n\n", encoding="utf-8")
+    assert audit.accepted(tmp_path / "accepted.txt") == {"PYSEC-1"} and audit.accepted(tmp_path / "none") == set()
 
 
 def test_the_pins_of_training_lie_in_the_ranges_of_the_package(audit):
@@ -63,9 +61,3 @@ def test_the_pins_of_training_lie_in_the_ranges_of_the_package(audit):
     for name, pin in pins.items():
         (exact,) = pin.specifier
         assert exact.operator == "==" and wanted[name].contains(exact.version), name
-
-
-def test_accepted_vulnerabilities_are_named_with_a_reason(audit, tmp_path):
-    (tmp_path / "accepted.txt").write_text("# looked at\nPYSEC-1 not reached from here\n\n", encoding="utf-8")
-    assert audit.accepted(tmp_path / "accepted.txt") == {"PYSEC-1"}
-    assert audit.accepted(tmp_path / "none") == set()

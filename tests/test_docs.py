@@ -4,13 +4,13 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import senteval
 import torch
@@ -108,18 +108,20 @@ def test_the_python_blocks_of_a_page_run_one_after_another(name, desk, trained, 
 
 
 def test_every_block_that_is_not_run_is_counted():
-    found = {name: sum(bool(block["reason"]) for block in BLOCK.finditer(page)) for name, page in PAGES.items()}
-    assert {name: count for name, count in found.items() if count} == NOT_RUN
-    assert sum(len([*BLOCK.finditer(page)]) for page in PAGES.values()) == sum(
-        page.count("```python\n") for page in PAGES.values()
-    )
+    blocks = {name: [*BLOCK.finditer(page)] for name, page in PAGES.items()}
+    not_run = {name: sum(bool(block["reason"]) for block in found) for name, found in blocks.items()}
+    assert {name: count for name, count in not_run.items() if count} == NOT_RUN
+    assert {name: len(found) for name, found in blocks.items()} == {
+        k: v.count("```python\n") for k, v in PAGES.items()
+    }
 
 
-def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
-    pytest.importorskip("sphinx", reason="needs Sphinx, myst-nb and furo (pip install -e '.[docs]')")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(ROOT / "docs"), "site"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.filterwarnings("ignore")  # of what the next Sphinx removes
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path, monkeypatch, capfd):
+    build = pytest.importorskip("sphinx.cmd.build", reason="needs Sphinx, myst-nb and furo (pip install -e '.[docs]')")
+    monkeypatch.chdir(tmp_path)
+    code = build.main(["-q", "-W", "--keep-going", "-b", "html", str(ROOT / "docs"), "site"])
+    assert code == 0, capfd.readouterr().err
     pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")}
     assert (set(PAGES) - {"README"}) | NOTEBOOKS <= set(pages)
     assert all(f"dcpcse.{name}" in pages["api"] for name in ("load", "train", "evaluate", "compare", "Trainer"))
@@ -127,62 +129,56 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         assert not re.findall(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["'](?:https?:)?//""", text), name
 
 
-def test_the_map_names_files_that_are_there():
-    named = set(re.findall(r"`((?:[A-Za-z_]+/)*[a-z_]+\.py|(?:[A-Za-z_]+/)+)`", PAGES["architecture"]))
+def test_the_map_names_files_that_are_there_and_every_module():
+    page = PAGES["architecture"]
+    named = set(re.findall(r"`((?:[A-Za-z_]+/)*[a-z_]+\.py|(?:[A-Za-z_]+/)+)`", page))
+    named = {name for name in named if not {"NAME", "PACKAGE"} & set(re.findall(r"[A-Z]+", name))}
     places = (ROOT, ROOT / "dcpcse", ROOT / "SentEval/senteval", *(ROOT / "dcpcse").glob("*/"))
     assert len(named) > 70
-    assert not {
-        name
-        for name in named
-        if not {"NAME", "PACKAGE"} & set(re.findall(r"[A-Z]+", name))
-        and not any((place / name).exists() for place in places)
-    }
-
-
-def test_the_map_names_every_module():
-    listed = PAGES["architecture"].split("## Every module")[1].split("```")[1].split()
+    assert not {name for name in named if not any((place / name).exists() for place in places)}
+    listed = page.split("## Every module")[1].split("```")[1].split()
     modules = [path for path in (ROOT / "dcpcse").rglob("*.py") if path.name != "__init__.py"]
-    assert sorted(name for name in listed if not name.endswith("/")) == sorted(
-        path.stem for path in modules if path.parent != ROOT / "dcpcse"
-    )
+    modules = sorted(path.stem for path in modules if path.parent != ROOT / "dcpcse")
+    assert sorted(name for name in listed if not name.endswith("/")) == modules
+
+
+def test_the_page_on_prompts_shows_the_stored_scores_and_intervals():
+    page = PAGES["when-prompts-help"]
+    rows = json.loads((ROOT / "docs" / "when-prompts-help/results.json").read_text(encoding="utf-8"))
+    assert len(rows) >= 10
+    for row in rows:
+        assert np.mean(row["scores"]) == row["score"]
+        spread = f" ± {np.std(row['scores'], ddof=1):.2f}" if row["seeds"] > 1 else ""
+        shown = f"{row['side']} | {row['score']:.2f}{spread}"
+        if "less untouched" in row:
+            value, low, high = row["less untouched"]
+            assert low <= value <= high
+            shown += f"{'' if spread else ' (one seed)'} | {value:+.2f} [{low:+.2f}, {high:+.2f}] |"
+        assert shown in page, shown
 
 
 def spans(page: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE))
 
 
-def test_the_python_names_of_the_migration_page_exist_and_take_its_arguments():
+def test_the_names_of_the_migration_page_exist_and_take_its_arguments():
     parsed = [ast.parse(span, mode="eval").body for span in spans(PAGES["migration"]) if span.startswith("dcpcse.")]
     for expression in parsed:
         function = expression.func if isinstance(expression, ast.Call) else expression
         exported = getattr(dcpcse, function.attr)
         if isinstance(expression, ast.Call):
             inspect.signature(exported).bind(*expression.args, **{one.arg: one.value for one in expression.keywords})
-    assert len(parsed) >= 15
-
-
-def test_the_training_options_of_the_migration_page_parse():
     commands = [span.split() for span in spans(PAGES["migration"]) if span.startswith("--") and " " in span]
-    assert len(commands) > 8
-    for words in commands:
-        if words[0] != "--prompt":
-            parse_training(["--model_name_or_path", "b", "--train_file", "t", "--output_dir", "o", *words])
-
-
-def test_the_names_of_sentence_transformers_on_the_migration_page_exist():
-    pytest.importorskip("sentence_transformers.sentence_transformer")
-    paths = (
-        "",
-        ".sentence_transformer.losses",
-        ".sentence_transformer.evaluation",
-        ".sentence_transformer.training_args",
-    )
-    modules = [importlib.import_module(f"sentence_transformers{path}") for path in (*paths, ".util")]
+    for words in (words for words in commands if words[0] != "--prompt"):
+        parse_training(["--model_name_or_path", "b", "--train_file", "t", "--output_dir", "o", *words])
+    paths = ("", ".sentence_transformer.losses", ".sentence_transformer.evaluation", ".util")
+    paths += (".sentence_transformer.training_args",)
+    modules = [importlib.import_module(f"sentence_transformers{path}") for path in paths]
     rows = PAGES["migration"].split("## SetFit")[0].splitlines()
     cells = [row.split("|")[1] for row in rows if row.startswith("| `")]
     pattern = r"\b(?:[A-Z]\w+(?:Loss|Evaluator|Transformer\w*|Samplers)|mine_\w+|semantic_search)\b"
     names = {name for cell in cells for name in re.findall(pattern, cell)}
-    assert len(names) > 15
+    assert (len(parsed) >= 15, len(commands) > 8, len(names) > 15) == (True, True, True)
     assert not {name for name in names if not any(hasattr(module, name) for module in modules)}
 
 

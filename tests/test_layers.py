@@ -5,14 +5,12 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 import dcpcse
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+
 MOST_ENTRIES = 22
 RIDDLES = {"together", "unlogged", "numbered", "settling", "plain", "asked", "arrival", "material", "answer"}
 """Names that modules had, and nobody could guess what was in them."""
@@ -20,6 +18,9 @@ RIDDLES = {"together", "unlogged", "numbered", "settling", "plain", "asked", "ar
 
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+MODULES = {path: tree_of(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported_modules(tree: ast.AST) -> set[str]:
@@ -35,31 +36,19 @@ def imported_modules(tree: ast.AST) -> set[str]:
 
 def public_names(tree: ast.Module) -> set[str]:
     """The content of `__all__`; nothing where there is none."""
-    lists = [
-        node.value for node in tree.body if isinstance(node, ast.Assign) and "__all__" in ast.unparse(node.targets)
-    ]
-    return {name for listed in lists for name in ast.literal_eval(listed)}
-
-
-def twice(definitions: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: places for name, places in definitions.items() if len(places) > 1}
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and "__all__" in ast.unparse(node.targets)]
+    return {name for node in assigned for name in ast.literal_eval(node.value)}
 
 
 def definitions(kind: type | tuple[type, ...]) -> dict[str, list[str]]:
-    """Name of a public class or function at the top of a module → the modules that define one."""
+    """Name of a public class or function that several modules define at their top → these modules."""
     found = defaultdict(list)
-    for path in MODULES:
-        for node in tree_of(path).body:
-            if not isinstance(node, kind) or node.name.startswith("_"):
-                continue
-            if not (is_worded(path, node) or is_overload(node)):
+    for path, tree in MODULES.items():
+        nodes = [node for node in tree.body if isinstance(node, kind) and not node.name.startswith("_")]
+        for node in nodes:
+            if not is_worded(path, node) and "overload" not in map(ast.unparse, node.decorator_list):
                 found[node.name].append(str(path.relative_to(PACKAGE)))
-    return found
-
-
-def is_overload(node: ast.stmt) -> bool:
-    """Whether this only declares the types of one form of call of the function that follows."""
-    return any(ast.unparse(one) == "overload" for one in node.decorator_list)
+    return {name: places for name, places in found.items() if len(places) > 1}
 
 
 def is_worded(path: Path, node: ast.stmt) -> bool:
@@ -68,23 +57,17 @@ def is_worded(path: Path, node: ast.stmt) -> bool:
     return path.parent.name == "api" and node.name in bases
 
 
-def test_the_package_has_few_entries():
+def test_the_package_has_few_entries_and_no_riddles():
     entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
     assert len(entries) <= MOST_ENTRIES, sorted(entries)
-
-
-def test_modules_are_not_called_by_riddles():
     assert not {path.stem for path in MODULES} & RIDDLES
 
 
-def test_a_public_class_is_defined_once():
-    assert not twice(definitions(ast.ClassDef))
-
-
-def test_a_function_that_is_offered_to_users_is_defined_once():
-    offered = set().union(*(public_names(tree_of(path)) for path in MODULES))
+def test_a_public_class_and_a_function_that_is_offered_to_users_are_defined_once():
+    assert not definitions(ast.ClassDef)
+    offered = set().union(*map(public_names, MODULES.values()))
     functions = definitions((ast.FunctionDef, ast.AsyncFunctionDef))
-    assert not {name: places for name, places in twice(functions).items() if name in offered}
+    assert not {name: places for name, places in functions.items() if name in offered}
 
 
 def test_importing_dcpcse_reads_nothing_but_its_errors():
@@ -112,7 +95,9 @@ def test_files_of_tests_have_different_names_and_import_none_that_does_not():
     assert not {name for name, found in imported.items() if any(one.split(".")[0] == "conftest" for one in found)}
 
 
-@pytest.mark.parametrize("path", sorted(SENTEVAL.rglob("*.py")), ids=lambda path: str(path.relative_to(SENTEVAL)))
-def test_senteval_imports_nothing_but_numbers_and_never_dcpcse(path):
-    outside = {name.split(".")[0] for name in imported_modules(tree_of(path)) if name} - sys.stdlib_module_names
-    assert outside <= {"numpy", "scipy", "sklearn", "torch", "senteval"}
+def test_senteval_imports_nothing_but_numbers_and_never_dcpcse():
+    allowed = {"numpy", "scipy", "sklearn", "torch", "senteval", *sys.stdlib_module_names}
+    imported = {
+        path: {name.split(".")[0] for name in imported_modules(tree_of(path))} for path in SENTEVAL.rglob("*.py")
+    }
+    assert {path: names - allowed for path, names in imported.items() if not names <= allowed} == {}

@@ -5,11 +5,12 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import fields
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import pytest
 import transformers
+from tables import check_rows
 
 from dcpcse.cli.commands.adapt import adapt_parser
 from dcpcse.cli.commands.compare import compare_parser
@@ -67,11 +68,6 @@ def commands(script: str) -> list[list[str]]:
     return [line[line.index(script) + 1 :] for line in words if script in line]
 
 
-def test_there_are_commands_to_check():
-    assert len(commands("train.py")) >= 4
-    assert len(commands("evaluation.py")) >= 4
-
-
 def test_the_readme_names_the_versions_that_the_doctor_accepts():
     lines = (ROOT / "dcpcse/doctor/supported.txt").read_text(encoding="utf-8").splitlines()
     ranges = dict(line.split(">=") for line in lines)
@@ -82,27 +78,32 @@ def test_the_readme_names_the_versions_that_the_doctor_accepts():
         assert f"{name} {lowest} to {major}.{int(minor) - 1}" in README
 
 
+def unnamed(parser: argparse.ArgumentParser, page: str) -> list[str]:
+    """Options that a page does not name; transformers' parser adds --no_x to every x that is on."""
+    options = [action.option_strings for action in parser._actions if action.option_strings]
+    options = [names for names in options if "--help" not in names and not names[0].startswith("--no_")]
+    return [names[0] for names in options if not re.search(rf"[` ]({'|'.join(names)})\b", page)]
+
+
 @pytest.mark.usefixtures("methods_of_this_test")
-@pytest.mark.parametrize("argv", commands("train.py"), ids=lambda argv: argv[0])
-def test_every_training_command_parses(argv, tmp_path, monkeypatch):
+def test_every_command_of_training_and_evaluation_parses(tmp_path, monkeypatch):
     for name, code in OWN_FILES.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    if argv[0].endswith(".yaml"):
-        options = tmp_path / "run.yaml"
-        options.write_text("model_name_or_path: bert-base-uncased\n", encoding="utf-8")
-        argv = [str(options), *argv[1:]]
-    (model, _, run), given = parse_training(argv)
-    columns = ["anchor"] if model.guide is None else ["anchor", "positive"]  # the guide is for pairs
-    assert fill_defaults(model, columns).model_name_or_path
-    assert run.output_dir
-    assert "output_dir" in given
+    (tmp_path / "run.yaml").write_text("model_name_or_path: bert-base-uncased\n", encoding="utf-8")
 
+    def check(argv):
+        argv = ["run.yaml", *argv[1:]] if argv[0].endswith(".yaml") else argv
+        (model, _, run), given = parse_training(argv)
+        columns = ["anchor"] if model.guide is None else ["anchor", "positive"]  # the guide is for pairs
+        assert fill_defaults(model, columns).model_name_or_path
+        assert run.output_dir and "output_dir" in given
 
-@pytest.mark.parametrize("argv", commands("evaluation.py"), ids=lambda argv: argv[1])
-def test_every_evaluation_command_parses(argv):
-    args, _ = parse_evaluation(argv)
-    assert args.model_name_or_path
+    assert len(commands("train.py")) >= 4
+    check_rows(commands("train.py"), check)
+    assert len(commands("evaluation.py")) >= 4
+    assert all(parse_evaluation(argv)[0].model_name_or_path for argv in commands("evaluation.py"))
+    assert not unnamed(evaluation_parser(), PAGES["evaluation"])
 
 
 def calls_of(command: str) -> list[list[str]]:
@@ -117,78 +118,49 @@ def test_pages_name_the_present_commands_only():
     assert not [(name, match[0]) for name, page in pages.items() for match in pattern.finditer(page)]
 
 
-SHOWN = {
-    "plot predictions": predict_parser,
-    "reproduce templates": search_templates_parser,
-    "pretrain corrupt": corrupt_parser,
-    "encode": encode_parser,
-    "reproduce search": hyperparameter_parser,
-}
-"""Command of `dcpcse` that is shown somewhere → its parser."""
-
-
-@pytest.mark.parametrize("command", SHOWN)
-def test_every_shown_command_parses(command):
-    calls = calls_of(command)
-    assert calls
-    for argv in calls:
-        split = argv.index("--") if "--" in argv else len(argv)
-        assert SHOWN[command]().parse_args(argv[:split])
-        if argv[split + 1 :]:
-            parse_training([*argv[split + 1 :], "--output_dir", "out"])
-
-
-def test_every_command_of_reproduction_parses_and_finds_rows():
-    calls = calls_of("reproduce")
-    assert len(calls) >= 4
-    for argv in calls:
-        args = reproduce_parser().parse_args(argv)
-        assert args.list or find_rows(args.rows)
-
-
-def test_the_table_names_every_option_of_reproduction():
-    known = [action.option_strings[0] for action in reproduce_parser()._actions if action.option_strings]
-    assert not [name for name in known if name != "-h" and f"`{name}" not in PAGES["reproduction"]]
-
-
-@pytest.mark.parametrize(("command", "parser"), [("plot runs", runs_parser), ("plot report", report_parser)])
-def test_every_command_about_runs_parses_and_every_option_is_named(command, parser):
-    calls = calls_of(command)
-    assert calls
-    assert all(parser().parse_args(argv) for argv in calls)
-    known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
-    assert not [name for name in known if name != "-h" and name not in PAGES["training"]]
-
-
-DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
+COMMANDS_OF_PAGES: dict[str, tuple[str | None, Callable[[], argparse.ArgumentParser]]] = {
     "adapt": ("adapt", adapt_parser),
     "compare": ("compare", compare_parser),
-    "serve demo": ("serve", demo_parser),
     "doctor": ("doctor", doctor_parser),
+    "encode": ("encoding", encode_parser),
     "export": ("formats", export_parser),
-    "import": ("formats", import_parser),
-    "info": ("formats", info_parser),
-    "mine": ("mine", mine_parser),
-    "search similarity": ("search", similarity_parser),
-    "search": ("search", lookup_parser),
-    "serve": ("serve", serve_parser),
     "hub card": ("formats", card_parser),
     "hub pull": ("formats", pull_parser),
     "hub push": ("formats", push_parser),
+    "import": ("formats", import_parser),
+    "info": ("formats", info_parser),
+    "mine": ("mine", mine_parser),
+    "plot predictions": (None, predict_parser),
+    "plot report": ("training", report_parser),
+    "plot runs": ("training", runs_parser),
+    "pretrain corrupt": (None, corrupt_parser),
     "quickstart": ("quickstart", quickstart_parser),
+    "reproduce": ("reproduction", reproduce_parser),
+    "reproduce search": (None, hyperparameter_parser),
+    "reproduce templates": (None, search_templates_parser),
     "reproduce verify": ("reproduction", verify_parser),
+    "search": ("search", lookup_parser),
+    "search similarity": ("search", similarity_parser),
+    "serve": ("serve", serve_parser),
+    "serve demo": ("serve", demo_parser),
 }
-"""Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
+"""Command of `dcpcse` that is shown somewhere → the page of docs/ that names all its options, and its parser."""
 
 
-@pytest.mark.parametrize("command", DESCRIBED)
-def test_every_described_command_parses_and_its_page_names_every_option(command):
-    page, parser = DESCRIBED[command]
-    calls = [[*takewhile("--".__ne__, argv)] for argv in calls_of(command)]
-    assert calls
-    assert all(parser().parse_args(argv) for argv in calls)
-    known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
-    assert not [name for name in known if name != "-h" and f"`{name}" not in PAGES[page]]
+def test_every_shown_command_parses_and_its_page_names_every_option():
+    def check(command):
+        page, parser = COMMANDS_OF_PAGES[command]
+        calls = calls_of(command)
+        assert calls
+        for argv in calls:
+            own, rest = [*takewhile("--".__ne__, argv)], [*dropwhile("--".__ne__, argv)]
+            args = parser().parse_args(own)
+            assert command != "reproduce" or args.list or find_rows(args.rows)
+            if rest[1:] and command not in ("doctor", "reproduce"):
+                parse_training([*rest[1:], "--output_dir", "out"])
+        assert not page or not unnamed(parser(), PAGES[page])
+
+    check_rows(COMMANDS_OF_PAGES, check)
 
 
 def test_every_picture_has_a_command_that_parses_and_is_shown():
@@ -216,68 +188,31 @@ def own_options() -> set[str]:
     return own | (run - {"include_for_metrics"})
 
 
-def test_the_pages_name_every_option_of_training():
+def test_the_pages_name_every_option_of_training_and_every_pooler():
     documented = set(re.findall(r"`--(\w+)[` ]", PAGES["training"] + PAGES["methods"]))  # those of a method are there
     assert not own_options() - documented
+    assert all(f"| `{name}` |" in PAGES["training"] for name in POOLERS)
 
 
-def test_the_tables_name_every_option_of_evaluation():
-    documented = set(re.findall(r"`--(\w+)`", PAGES["evaluation"]))
-    known = {action.dest for action in evaluation_parser()._actions} - {"help"}
-    assert not known - documented
-
-
-def test_the_tables_name_every_option_of_encoding():
-    # transformers' parser adds --no_x to every x that is on.
-    known = [names for a in encode_parser()._actions if (names := a.option_strings) and names[0][:5] != "--no_"]
-    page = PAGES["encoding"]
-    assert not [names for names in known if "--help" not in names and not any(f"`{n}`" in page for n in names)]
+OF_OTHER_PROGRAMS = """
+debug no whole nproc_per_node nnodes node_rank master_addr master_port
+no-deps dest only-binary python-version head port address
+requeue signal wrap nodes ntasks-per-node gpus-per-node cpus-per-task
+tokenizer text sides hidden heads times_only toy only jobs page keep_models layers encoder save strict kind
+adapter sentences rounds processor_time rows spread repeats report trec exclude list runs seconds findings most
+over_training projection count lines cell study task split matrix no_bins
+"""
+"""Of torchrun, pip, ray and sbatch, of benchmarks and the tests, and of the kinds of plots."""
 
 
 def test_no_option_is_named_that_does_not_exist():
-    words = [
-        f.name for kind in (ModelArguments, *option_parts(), DataArguments, TrainingArguments) for f in fields(kind)
-    ]
-    parsers = [
-        evaluation_parser(),
-        reproduce_parser(),
-        pretrain_parser(),
-        runs_parser(),
-        report_parser(),
-        *(parser() for parser in SHOWN.values()),
-        *(parser() for _, parser in DESCRIBED.values()),
-    ]
-    words += [name[2:] for parser in parsers for action in parser._actions for name in action.option_strings]
-    words += [
-        "debug",
-        *re.findall(r"^    (\w+): \w+ \| None = option", "\n".join(OWN_FILES.values()), re.MULTILINE),
-        *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),
-        *("no-deps", "dest", "only-binary", "python-version"),  # of pip
-        *("head", "port", "address"),  # of `ray start`
-        *("requeue", "signal", "wrap", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task"),  # of sbatch
-        *("tokenizer", "text", "sides", "hidden", "heads", "times_only"),  # of benchmarks/step_speed.py
-        "toy",  # of benchmarks/gpu.py
-        *("only", "jobs", "page", "keep_models"),  # of benchmarks/miniature
-        "layers",  # of tests/pretended_cuda/steps.py
-        *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy
-        "kind",  # of benchmarks/data_memory.py
-        *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
-        *("rows", "spread", "repeats"),  # of benchmarks/search.py
-        *("report", "trec", "exclude"),  # of benchmarks/domains.py, and of tar
-        *("list", "runs", "seconds", "findings", "most"),  # of tests/stress
-        *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
-        *("matrix", "no_bins"),  # of dcpcse plot
-        "no",
-        *TRAINING_NAMES.renamed,
-        *TRAINING_NAMES.meaning,
-    ]
-    documented = set(re.findall(r"--([a-z][\w-]*)", EVERYTHING))
-    unknown = sorted(documented - set(words))
-    assert not unknown
-
-
-def test_the_table_of_poolers_is_complete():
-    assert all(f"| `{name}` |" in PAGES["training"] for name in POOLERS)
+    kinds = (ModelArguments, *option_parts(), DataArguments, TrainingArguments)
+    parsers = [evaluation_parser(), pretrain_parser(), *(parser() for _, parser in COMMANDS_OF_PAGES.values())]
+    words = {name[2:] for parser in parsers for action in parser._actions for name in action.option_strings}
+    words |= {field.name for kind in kinds for field in fields(kind)}
+    words |= set(re.findall(r"^    (\w+): \w+ \| None = option", "\n".join(OWN_FILES.values()), re.MULTILINE))
+    words |= {*OF_OTHER_PROGRAMS.split(), *TRAINING_NAMES.renamed, *TRAINING_NAMES.meaning}
+    assert sorted(set(re.findall(r"--([a-z][\w-]*)", EVERYTHING)) - words) == []
 
 
 def anchors(page: str) -> set[str]:
@@ -287,23 +222,20 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("name", ["README", *PAGES])
-def test_every_link_leads_to_a_page_and_a_heading_that_are_there(name):
-    page, home = (README, ROOT) if name == "README" else (PAGES[name], ROOT / "docs")
-    for target in re.findall(r"\]\(([^)\s]+)\)", page):
-        if "://" in target:
-            continue
-        file, _, anchor = target.partition("#")
-        found = home / file if file else home / f"{name}.md"
-        assert found.is_file(), target
-        assert not anchor or anchor in anchors(found.read_text(encoding="utf-8")), target
+def test_every_link_leads_to_a_page_and_a_heading_that_are_there():
+    faults = []
+    for name, page in {"README": README, **PAGES}.items():
+        home = ROOT if name == "README" else ROOT / "docs"
+        for target in [target for target in re.findall(r"\]\(([^)\s]+)\)", page) if "://" not in target]:
+            file, _, anchor = target.partition("#")
+            found = home / (file or f"{name}.md")
+            if not found.is_file() or (anchor and anchor not in anchors(found.read_text(encoding="utf-8"))):
+                faults.append(f"{name}: {target}")
+    assert not faults, "\n".join(faults)
 
 
-def test_the_readme_is_short():
+def test_the_readme_is_short_and_leads_to_every_page():
     assert len(README.splitlines()) <= 150
-
-
-def test_the_readme_leads_to_every_page():
     linked = set(re.findall(r"\]\(docs/([\w-]+)\.md", README))
     assert not set(PAGES) - linked - {"index", "api"}  # the site's own front page and reference
 

@@ -3,10 +3,10 @@
 import gzip
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +20,7 @@ import pytest
 import senteval
 
 import dcpcse
+from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.data.training_data import load_training_file
 
@@ -27,66 +28,52 @@ ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "data/sample"
 
 
-def options_of(script: str) -> list[str]:
-    """The words behind train.py in an example script."""
-    text = (ROOT / script).read_text(encoding="utf-8").replace("\\\n", " ")
-    return shlex.split(re.search(r" train\.py +(--.*)", text)[1].replace('"$@"', ""))
-
-
 def bash(script: Path | str, *argv: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
     whole = {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **environment}
-    whole |= {"CUDA_VISIBLE_DEVICES": ""}
+    words = ["bash", str(script), *argv]
     return subprocess.run(
-        ["bash", str(script), *argv], cwd=cwd, env=whole, capture_output=True, text=True, timeout=400
+        words, cwd=cwd, env={**whole, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400
     )
 
 
-@pytest.mark.parametrize("script", ["run_unsup_example.sh", "run_sup_example.sh"])
-def test_the_command_of_an_example_script_parses(script):
-    (model, data, arguments), _ = parse_training(options_of(script))
-    assert model.model_name_or_path in ("bert-base-uncased", "roberta-large")
-    assert data.train_file.startswith("data/")
-    assert (arguments.per_device_train_batch_size, arguments.eval_steps) == (256, 125)
-    assert arguments.learning_rate == (3e-2 if "unsup" in script else 5e-3)
-
-
 @pytest.mark.parametrize(
-    "script", sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("**/*.sh") if ".venv" not in p.parts)
+    ("script", "launcher", "rate", "kind", "data"),
+    [
+        ("run_unsup_example.sh", "", 3e-2, "bert", "sentences.txt"),
+        (
+            *("run_sup_example.sh", "-m torch.distributed.run --standalone --nproc_per_node 3", 5e-3),
+            *("roberta", "triplets.csv"),
+        ),
+    ],
 )
-def test_a_script_has_no_syntax_error(script):
-    assert subprocess.run(["bash", "-n", script], cwd=ROOT, capture_output=True, check=False).returncode == 0
-
-
-def example(script: str, encoder: str, data: Path, tmp_path: Path, **environment: str) -> Path:
-    """Run an example script on a tiny encoder and the sample; gives the folder that it leaves."""
+def test_an_example_script_trains_with_the_public_setting(script, launcher, rate, kind, data, sample, tiny, tmp_path):
+    """A program in place of Python prints the words that it is called with, which are run here, in one process."""
+    python = tmp_path / "python"
+    python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
     folder = tmp_path / "out"
-    argv = ["--model_name_or_path", encoder, "--train_file", str(data), "--output_dir", str(folder), "--use_cpu"]
-    argv += [
-        "--max_steps",
-        "4",
-        "--eval_steps",
-        "2",
-        "--per_device_train_batch_size",
-        "8",
-        "--cache_dir",
-        str(tmp_path),
-    ]
-    argv += ["--eval_data_dir", str(SAMPLE), "--custom_eval_data", "--eval_tasks", "STSBenchmark"]
-    done = bash(script, *argv, **environment)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_the_unsupervised_script_runs_on_the_sample(tiny, tmp_path):
-    folder = example("run_unsup_example.sh", tiny("bert"), SAMPLE / "sentences.txt", tmp_path)
-    assert dcpcse.load(str(folder)).encode(["A dog."]).shape == (1, 32)
-
-
-def test_the_supervised_script_runs_with_two_processes_on_the_sample(tiny, tmp_path):
-    folder = example("run_sup_example.sh", tiny("roberta"), SAMPLE / "triplets.csv", tmp_path, NUM_GPU="2")
+    argv = ["--model_name_or_path", tiny(kind), "--train_file", f"{sample}/{data}", "--output_dir", str(folder)]
+    argv += ["--use_cpu", "--max_steps", "4", "--eval_steps", "2", "--per_device_train_batch_size", "8"]
+    argv += ["--cache_dir", str(tmp_path), "--eval_data_dir", sample, "--custom_eval_data"]
+    argv += ["--eval_tasks", "STSBenchmark"]
+    called = bash(script, *argv, PYTHON=str(python), NUM_GPU="3").stdout.splitlines()
+    assert called[: called.index("train.py")] == launcher.split() and called[-len(argv) :] == argv
+    words = called[called.index("train.py") + 1 :]
+    (model, given, arguments), _ = parse_training(words[: -len(argv)])
+    assert model.model_name_or_path in ("bert-base-uncased", "roberta-large") and given.train_file.startswith("data/")
+    assert (arguments.per_device_train_batch_size, arguments.eval_steps, arguments.learning_rate) == (256, 125, rate)
+    train_command(words)
     assert dcpcse.load(str(folder)).encode(["A dog."]).shape == (1, 32)
     assert "eval_stsb_spearman" in (folder / "eval_results.txt").read_text(encoding="utf-8")
+
+
+def test_no_script_has_a_syntax_error():
+    scripts = [path for path in ROOT.glob("**/*.sh") if ".venv" not in path.parts]
+    check = ["bash", "-n"]
+    assert [
+        path for path in scripts if subprocess.run([*check, path], capture_output=True, check=False).returncode
+    ] == []
 
 
 # The sample
@@ -143,26 +130,17 @@ def test_a_download_that_was_cut_off_goes_on(downloads, tmp_path):
     assert "already" in downloads("data/download_wiki.sh").stdout
 
 
-@pytest.mark.parametrize(
-    ("script", "file", "content", "count"),
-    [
+def test_a_download_that_is_not_whole_or_out_of_reach_does_not_take_the_name(downloads, tmp_path):
+    done = downloads("data/download_nli.sh")
+    assert done.returncode == 1 and "error: could not download" in done.stderr
+    for script, file, content, count in (
         ("data/download_wiki.sh", "wiki1m_for_simcse.txt", "one\ntwo\n", "2 lines, but 1000000"),
         ("data/download_nli.sh", "nli_for_simcse.csv", 'sent0,sent1,hard_neg\n"a\nb",c,d\n', "1 rows, but 275601"),
-    ],
-)
-def test_a_download_that_is_not_whole_does_not_take_the_name(script, file, content, count, downloads, tmp_path):
-    (tmp_path / "mirror" / file).write_text(content)
-    done = downloads(script)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-    assert count in done.stderr
-    assert not (tmp_path / "data" / file).exists()
-
-
-def test_a_download_that_cannot_be_reached_says_so(downloads):
-    done = downloads("data/download_nli.sh")
-    assert done.returncode == 1
-    assert "error: could not download" in done.stderr
+    ):
+        (tmp_path / "mirror" / file).write_text(content)
+        done = downloads(script)
+        assert done.returncode == 1 and not (tmp_path / "data" / file).exists()
+        assert done.stderr.splitlines()[-1].startswith("error: ") and count in done.stderr
 
 
 @pytest.mark.parametrize("spoil", [None, "SICK/SICK_trial.txt"])
@@ -208,15 +186,18 @@ def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_w
     )
 
 
-# Labelled pairs from published files
+# Training files from published files
 
 
-def labelled(source: Path, target: Path) -> subprocess.CompletedProcess:
-    words = [sys.executable, str(ROOT / "data/labelled.py"), str(source), str(target)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=100)
+def program(name: str, source: Path, target: Path) -> tuple[int, str]:
+    """Exit code of a program in data/, and its output or its one line of error."""
+    words = [sys.executable, str(ROOT / "data" / name), str(source), str(target)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert not done.stderr or (done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1)
+    return done.returncode, done.stdout
 
 
-def test_labels_of_nli_become_a_training_file(tmp_path):
+def test_labels_of_nli_and_scores_of_stsb_become_training_files(tmp_path):
     rows = [
         "split\tdataset\tfilename\tsentence1\tsentence2\tlabel",
         'train\tSNLI\tx\tA "man", asleep.\tA man rests.\tentailment',
@@ -225,43 +206,25 @@ def test_labels_of_nli_become_a_training_file(tmp_path):
     ]
     with gzip.open(tmp_path / "AllNLI.tsv.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(rows) + "\n")
-    done = labelled(tmp_path / "AllNLI.tsv.gz", tmp_path / "allnli.csv")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "2 pairs" in done.stdout
-    data = load_training_file(tmp_path / "allnli.csv", tmp_path / "cache")
-    assert data.dataset.to_list() == [
+    code, out = program("labelled.py", tmp_path / "AllNLI.tsv.gz", tmp_path / "allnli.csv")
+    assert code == 0 and "2 pairs" in out
+    assert load_training_file(tmp_path / "allnli.csv", tmp_path / "cache").dataset.to_list() == [
         {"anchor": 'A "man", asleep.', "positive": "A man rests.", "label": "entailment"},
         {"anchor": "One.", "positive": "Two.", "label": "neutral"},
     ]
-
-
-def test_scores_of_stsb_become_a_training_file(tmp_path):
-    lines = ['a\tb\tc\t1\t5.000\tA "plane", up.\tAn air plane.', "a\tb\tc\t2\t0.25\tOne.\tTwo.\tfrom\there"]
-    (tmp_path / "sts-train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert labelled(tmp_path / "sts-train.csv", tmp_path / "stsb.csv").returncode == 0
+    scores = tmp_path / "sts-train.csv"
+    scores.write_text('a\tb\tc\t1\t5.000\tA "plane", up.\tAn air plane.\na\tb\tc\t2\t0.25\tOne.\tTwo.\tfrom\there\n')
+    assert program("labelled.py", scores, tmp_path / "stsb.csv")[0] == 0
     data = load_training_file(tmp_path / "stsb.csv", tmp_path / "cache")
     assert data.dataset.to_list() == [
         {"anchor": 'A "plane", up.', "positive": "An air plane.", "score": 5.0},
         {"anchor": "One.", "positive": "Two.", "score": 0.25},
     ]
     assert data.roles.scores == (0.25, 5.0)
-
-
-@pytest.mark.parametrize("content", ["", "a\tb\n", "a\tb\tc\t1\t5.0\tone\t\n"])
-def test_another_source_leaves_no_training_file_behind(content, tmp_path):
-    (tmp_path / "sts-train.csv").write_text(content, encoding="utf-8")
-    done = labelled(tmp_path / "sts-train.csv", tmp_path / "stsb.csv")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["sts-train.csv"]
-
-
-# Unlabelled texts of the STS sets
-
-
-def sts_texts(data: Path, target: Path) -> subprocess.CompletedProcess:
-    words = [sys.executable, str(ROOT / "data/sts_texts.py"), str(data), str(target)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=100)
+    for content in ("", "a\tb\n", "a\tb\tc\t1\t5.0\tone\t\n"):
+        scores.write_text(content, encoding="utf-8")
+        assert program("labelled.py", scores, tmp_path / "other.csv")[0] == 2
+        assert not (tmp_path / "other.csv").exists()
 
 
 @pytest.fixture
@@ -277,33 +240,24 @@ def sts_folder(tmp_path, sts_data):
 
 
 def test_the_texts_of_the_sts_sets_are_all_their_sentences(sts_folder, tmp_path):
-    done = sts_texts(sts_folder, tmp_path / "texts.txt")
-    assert (done.returncode, done.stderr) == (0, "")
+    code, out = program("sts_texts.py", sts_folder, tmp_path / "texts.txt")
     texts = (tmp_path / "texts.txt").read_text(encoding="utf-8").splitlines()
     years = [text for year in range(12, 17) for text in (f'A "{year}".', "Two.", "Three.", f'A "{year}".')]
     pairs = (sts_folder / "downstream/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8").splitlines()
-    split = [text for pair in pairs for text in pair.split("\t")[5:7]]
-    assert texts == [*years, *split * 6]
-    assert f"{len(texts)} sentences" in done.stdout
+    assert texts == [*years, *[text for pair in pairs for text in pair.split("\t")[5:7]] * 6]
+    assert code == 0 and f"{len(texts)} sentences" in out
     assert load_training_file(tmp_path / "texts.txt", tmp_path / "cache").dataset["anchor"] == texts
-
-
-def test_a_folder_without_all_sets_gives_no_texts(sts_folder, tmp_path):
-    for broken in (
-        lambda: (sts_folder / "downstream/STS/STS13-en-test/STS.input.news.txt").write_text("One.\t\n"),
-        lambda: shutil.rmtree(sts_folder / "downstream/STS/STS14-en-test"),
-        lambda: shutil.rmtree(sts_folder),
-    ):
-        broken()
-        done = sts_texts(sts_folder, tmp_path / "texts.txt")
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-        assert not list(tmp_path.glob("texts*"))
+    (tmp_path / "texts.txt").unlink()
+    (sts_folder / "downstream/STS/STS13-en-test/STS.input.news.txt").write_text("One.\t\n")
+    assert program("sts_texts.py", sts_folder, tmp_path / "texts.txt")[0] == 2
+    shutil.rmtree(sts_folder / "downstream/STS/STS14-en-test")
+    assert program("sts_texts.py", sts_folder, tmp_path / "texts.txt")[0] == 2
+    assert not list(tmp_path.glob("texts*"))
 
 
 def test_the_real_sets_give_the_published_number_of_texts(real_data, tmp_path):
     """89,192, as ConSERT's README says."""
-    assert "89,192 sentences" in sts_texts(real_data, tmp_path / "texts.txt").stdout
+    assert "89,192 sentences" in program("sts_texts.py", real_data, tmp_path / "texts.txt")[1]
 
 
 # Measurements on a GPU
@@ -318,43 +272,36 @@ def gpu():
     return module
 
 
-def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(tmp_path):
-    options = ("--device", "cpu", "--toy", "--minutes", "40", "--only", "tests", "steps", "products", "methods")
+def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(gpu, tiny, tmp_path):
+    options = ("--device", "cpu", "--toy", "--minutes", "40", "--only", "steps", "products")
     done = bash("benchmarks/gpu.sh", str(tmp_path), *options)
     assert done.returncode == 0, done.stdout + done.stderr
     parts = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["parts"]
-    assert re.match(r"[1-9]\d* passed", parts["tests"]["test_cuda.py"]["result"])
-    assert {"4 pairs, bfloat16: packed", "4 pairs, bfloat16: past_key_values, SDPA"} < parts["steps"].keys()
-    assert all(row["ms"] > 0 for part in ("steps", "methods") for row in parts[part].values())
+    steps, products = parts["steps"], parts["products"]
+    assert {"4 pairs, bfloat16: packed", "4 pairs, bfloat16: past_key_values, SDPA"} < steps.keys()
+    assert all(row["ms"] > 0 for row in steps.values())
     table = (tmp_path / "gpu.md").read_text(encoding="utf-8")
-    assert f"| dcpcse, 4 rows, bfloat16 | {parts['methods']['dcpcse, 4 rows, bfloat16']['ms']} |" in table
-    assert done.stdout.count("# device CPU") == 4  # the tables are printed after every part
-    assert done.stdout.endswith(table + "\n")
+    assert f"| 4 pairs, bfloat16: packed | {steps['4 pairs, bfloat16: packed']['ms']} |" in table
+    assert done.stdout.count("# device CPU") == 2 and done.stdout.endswith(table + "\n")
 
-
-def test_what_matters_most_on_a_gpu_is_measured_first_and_all_in_seven_minutes(gpu):
-    assert list(gpu.PARTS)[:2] == ["tests", "steps"]
-    assert gpu.MINUTES == 7
-    assert sum(seconds for _, seconds in gpu.PARTS.values()) <= 60 * gpu.MINUTES - 15
+    *_, trainings = gpu.trainings_here(["dcpcse", "no method"], 4, "cpu", encoder=tiny("bert"), steps=4)
+    assert len(products) == 3 and all(row["TFLOP/s"] >= 0 for row in products.values())
+    assert [*map(set, trainings.values())] == [{"ms"}, {"failed"}]
 
 
 def test_every_set_of_parts_has_tables_whatever_became_of_them(gpu):
     measured = {"packed": {"ms": 1234.5, "peak MB": 12345}, "SimCSE": {"ms": 2}}
-    failed = {"SimCSE": {"failed": "Error: a | b", "output": "long"}}
-    late = {"a row": {"not run": "no time left"}}
+    failed, late = {"SimCSE": {"failed": "Error: a | b", "output": "long"}}, {"a row": {"not run": "no time left"}}
     states = [{}, measured, failed, late, measured | failed, {**measured, **late}]
-    for number in range(2 ** len(gpu.PARTS)):
-        chosen = [part for i, part in enumerate(gpu.PARTS) if number >> i & 1]
-        for shift in range(len(states)):
-            parts = {part: states[(i + shift) % len(states)] for i, part in enumerate(chosen)}
-            text = gpu.tables({"environment": {"device": "CPU"}, "parts": parts})
-            sections = text.split("\n## ")[1:]
-            assert [section.split("\n")[0] for section in sections] == [part.capitalize() for part in chosen]
-            for section, rows in zip(sections, parts.values(), strict=True):
-                table = [line for line in section.split("\n") if line.startswith("|")]
-                assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(rows)
-                assert len({line.count("|") for line in table}) == 1
-                assert ("packed" in section) == ("1,234.5 | 12,345" in section)
+    for shift, count in itertools.product(range(len(states)), range(len(gpu.PARTS) + 1)):
+        parts = {part: states[(i + shift) % len(states)] for i, part in enumerate([*gpu.PARTS][:count])}
+        sections = gpu.tables({"environment": {"device": "CPU"}, "parts": parts}).split("\n## ")[1:]
+        assert [section.split("\n")[0] for section in sections] == [part.capitalize() for part in parts]
+        for section, rows in zip(sections, parts.values(), strict=True):
+            table = [line for line in section.split("\n") if line.startswith("|")]
+            assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(rows)
+            assert len({line.count("|") for line in table}) == 1
+            assert ("packed" in section) == ("1,234.5 | 12,345" in section)
 
 
 def test_a_measurement_that_fails_or_takes_too_long_is_a_row_and_ends_with_all_its_processes(gpu):

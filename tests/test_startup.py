@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-OF_SCORES = {"scipy.stats", "sklearn"}
-OF_THE_WORK = {*OF_SCORES, "datasets", "pyarrow", "pandas", "transformers.trainer"}
+OF_THE_WORK = {"scipy.stats", "sklearn", "datasets", "pyarrow", "pandas", "transformers.trainer"}
 OF_TRAINING_ARGUMENTS = {"torch", "transformers.modeling_utils"}
 """What `from transformers import TrainingArguments` takes in any case."""
 
@@ -45,27 +44,18 @@ def call(*calls: Sequence[str]) -> list[Said]:
     return [Said(*said, set(modules)) for *said, modules in json.loads(done.stdout)]
 
 
-def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_training_arguments(tmp_path):
+def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_training_arguments():
     words = ["train.py", "--model_name_or_path", "x", "--temp", "-1"]
-    script = tmp_path / "work.py"
-    script.write_text("import dcpcse.training.run", encoding="utf-8")
-    shown, wrong, worked = call(["train.py", "--help"], words, [str(script)])
-    assert shown.code == 0
-    assert "--pre_seq_len" in shown.out
-    assert wrong.code == 2
-    assert "error: --temp -1: must be above 0" in wrong.err
-    assert "dcpcse.training.arguments" in wrong.imported
-    assert not wrong.imported & OF_THE_WORK
-    assert not wrong.imported & {"dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
-    # This test sees what the work imports.
-    assert worked.imported >= (OF_THE_WORK - OF_SCORES) | OF_TRAINING_ARGUMENTS
-    assert not worked.imported & OF_SCORES, "these are for whoever scores: a training should not wait for them"
+    shown, wrong = call(["train.py", "--help"], words)
+    assert shown.code == 0 and "--pre_seq_len" in shown.out
+    assert wrong.code == 2 and "error: --temp -1: must be above 0" in wrong.err
+    assert wrong.imported >= {"dcpcse.training.arguments", *OF_TRAINING_ARGUMENTS}
+    assert not wrong.imported & {*OF_THE_WORK, "dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
 
 
 REFUSED = {
     "did you mean --pooler?": ["--poler", "cls"],
     "--mode exam: unknown; choose from: test": ["--mode", "exam"],
-    "did you mean STSBenchmark?": ["--task_set", "na", "--tasks", "STSB"],
     "--shots has no effect without a fewshot task": ["--shots", "8"],
     "has 0 slots": ["--template", "no slot"],
 }
@@ -74,54 +64,44 @@ REFUSED = {
 def test_evaluation_reads_its_options_without_torch():
     calls = [["evaluation.py", "--model_name_or_path", "x", *words] for words in REFUSED.values()]
     shown, *refused = call(["evaluation.py", "--help"], *calls)
-    assert shown.code == 0
-    assert "STSBenchmark-geometry" in shown.out
-    for message, wrong in zip(REFUSED, refused, strict=True):
-        assert wrong.code == 2
-        assert message in wrong.err
+    assert shown.code == 0 and "STSBenchmark-geometry" in shown.out
+    assert all(wrong.code == 2 and message in wrong.err for message, wrong in zip(REFUSED, refused, strict=True))
     assert "dcpcse.evaluation.arguments" in refused[-1].imported
     assert not refused[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
-def test_the_list_of_commands_imports_none_of_them():
-    (shown,) = call(["dcpcse/__main__.py", "--help"])
-    assert shown.code == 0 and "quickstart" in shown.out
-    assert "dcpcse.cli.main" in shown.imported
-    assert not shown.imported & {"torch", "numpy", "transformers", "huggingface_hub", "dcpcse.utils.command_parser"}
+COMMANDS = """
+import sys
+from dcpcse.cli.main import main
+if sys.argv[1:]:
+    sys.exit(main(sys.argv[1:]))
+from dcpcse.cli.commands import hub, plot, predict, search, search_hyperparameters, search_templates, similarity
+from dcpcse.cli.commands import adapt, demo, export, pretrain, serve
+for parser in (plot.plot_parser, pretrain.pretrain_parser, adapt.adapt_parser, serve.serve_parser, demo.demo_parser):
+    parser()
+export.export_parser()
+"""
 
 
-def test_the_other_commands_import_nothing_of_their_work(tmp_path):
+def test_other_commands_import_nothing_of_their_work_and_few_words_not_even_torch(tiny, tmp_path):
+    """The list of commands, the list and the comparison of runs, a description of a folder, and a wrong import."""
     script = tmp_path / "commands.py"
-    names = ("predict", "search_templates", "search_hyperparameters", "hub", "search", "similarity", "plot")
-    names += ("pretrain", "adapt", "serve")
-    lines = (
-        f"from dcpcse.cli.commands import {', '.join(names)}\nplot.plot_parser()\npretrain.pretrain_parser()\n"
-        "adapt.adapt_parser()\nserve.serve_parser()\n"
-        "from dcpcse.cli.commands.demo import demo_parser\ndemo_parser()\n"
-        "from dcpcse.cli.commands.export import export_parser\nexport_parser()"
-    )
-    script.write_text(lines, encoding="utf-8")
-    (done,) = call([str(script)])
-    assert done.code == 0
-    modules = {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosines"}
-    assert modules <= done.imported
-    assert not done.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio", "starlette", "uvicorn"})
-
-
-def test_runs_are_listed_and_compared_without_torch(tmp_path):
-    script = tmp_path / "list.py"
-    script.write_text(
-        'import sys\nfrom dcpcse.cli.main import main\nsys.exit(main(["plot", "runs", *sys.argv[1:]]))',
-        encoding="utf-8",
-    )
+    script.write_text(COMMANDS, encoding="utf-8")
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.yaml").write_text("seed: 1\n", encoding="utf-8")
-    words = ([str(tmp_path)], ["--compare", str(tmp_path / "a"), str(tmp_path / "b")])
-    done = call(*([str(script), *one] for one in words))
-    assert not [one for one in done if one.code], done
+    runs = ([str(tmp_path)], ["--compare", str(tmp_path / "a"), str(tmp_path / "b")])
+    lines = [["--help"], *(["plot", "runs", *words] for words in runs), ["info", tiny("bert")], ["import", "x"]]
+    shown, *done, last = call(*([str(script), *words] for words in lines), [str(script)])
+    assert shown.code == 0 and "quickstart" in shown.out and "dcpcse.cli.main" in shown.imported
+    light = {"torch", "numpy", "transformers", "huggingface_hub", "dcpcse.utils.command_parser"}
+    assert not shown.imported & light
+    assert [one.code for one in done] == [0, 0, 0, 2], done
     assert "dcpcse.training.run_history" in done[-1].imported
     assert not done[-1].imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
+    assert last.code == 0 and {"dcpcse.cli.commands.adapt", "dcpcse.analysis.plots.cosines"} <= last.imported
+    heavy = {"matplotlib", "gradio", "starlette", "uvicorn"}
+    assert not last.imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | heavy)
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback():

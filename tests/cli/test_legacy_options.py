@@ -56,36 +56,31 @@ def test_an_option_without_any_use_is_left_out_with_its_values_and_its_reason():
 
 
 def test_options_of_transformers_that_do_harm_are_rejected_with_the_reason(parser, tmp_path):
-    harmful = {"group_by_length", "auto_find_batch_size", "deepspeed", "fsdp", "hub_token", "label_smoothing_factor"}
-    assert harmful <= set(UNSUPPORTED)
+    assert {"deepspeed", "fsdp", "hub_token", "label_smoothing_factor", "group_by_length"} <= set(UNSUPPORTED)
     assert set(UNSUPPORTED) <= {field.name for field in fields(TrainingArguments)} | {"group_by_length"}
+    shown = parser.format_help()
     for name, reason in UNSUPPORTED.items():
+        assert f"--{name} " not in shown
         for option in (f"--{name}", f"--{name.replace('_', '-')}=1"):
             with pytest.raises(UserError) as error:
                 parser.parse_known_args(["--seed", "1", option])
             assert str(error.value) == f"--{name} is not supported: {reason}; leave it out"
-        assert f"--{name} " not in parser.format_help()
-    file = tmp_path / "run.yaml"
-    file.write_text("deepspeed: ds.json\n", encoding="utf-8")
+    (tmp_path / "run.yaml").write_text("deepspeed: ds.json\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"run\.yaml: --deepspeed is not supported"):
-        parse_training([str(file), "--output_dir", "out"])
+        parse_training([str(tmp_path / "run.yaml"), "--output_dir", "out"])
 
 
 def test_the_first_argument_of_an_evaluation_is_the_encoder_or_a_file_of_options(tmp_path, monkeypatch):
     file = tmp_path / "options.yaml"
-    file.write_text("model_name_or_path: some-encoder\nmode: dev\n", encoding="utf-8")
-    for words, mode in (
-        (["some-encoder"], "test"),
-        ([str(file)], "dev"),
-        (["--model_name_or_path", "some-encoder"], "test"),
-    ):
-        args, _ = parse_evaluation(words)
-        assert (args.model_name_or_path, args.mode) == ("some-encoder", mode)
+    file.write_text("model_name_or_path: x\nmode: dev\nmask_embedding_sentence_org_mlp: true\nembedding_only: true\n")
+    assert parse_evaluation(["x"])[0].mode == "test"
+    args, _ = parse_evaluation([str(file)])  # with names of the public PromptBERT code
+    assert (args.model_name_or_path, args.mode, args.pooler_type) == ("x", "dev", "static")
     with pytest.raises(UserError, match=r"unknown argument --model; did you mean --model_name_or_path\?"):
-        parse_evaluation(["--model", "some-encoder"])
-    for program, command in (("train.py", "train.py"), ("dcpcse", "dcpcse train"), ("__main__.py", "dcpcse train")):
-        monkeypatch.setattr("sys.argv", [f"/bin/{program}"])
-        assert training_parser().format_usage().startswith(f"usage: {command} ")
+        parse_evaluation(["--model", "x"])
+    for command, usage in (("train.py", "train.py"), ("dcpcse", "dcpcse train"), ("__main__.py", "dcpcse train")):
+        monkeypatch.setattr("sys.argv", [f"/bin/{command}"])
+        assert training_parser().format_usage().startswith(f"usage: {usage} ")
 
 
 def test_everything_else_is_kept():
@@ -99,23 +94,16 @@ def test_everything_else_is_kept():
 
 def test_the_published_unsupervised_command_line_is_parsed(parser):
     """run_unsup_example.sh of the DCPCSE repository (SPEC 1.10)."""
-    words, said = translated(
-        *("--model_name_or_path", "bert-base-uncased", "--train_file", "data/wiki1m_for_simcse.txt"),
-        *("--output_dir", "result/my-unsup-dcpcse-bert-base-uncased", "--num_train_epochs", "1"),
-        *("--per_device_train_batch_size", "256", "--learning_rate", "3e-2", "--max_seq_length", "32"),
-        *("--evaluation_strategy", "steps", "--metric_for_best_model", "stsb_spearman", "--load_best_model_at_end"),
-        *("--eval_steps", "125", "--pooler_type", "cls", "--mlp_only_train", "--pre_seq_len", "16"),
-        *("--overwrite_output_dir", "--temp", "0.05", "--do_train", "--do_eval", "--fp16"),
+    line = (
+        "--model_name_or_path bert-base-uncased --train_file data/wiki1m_for_simcse.txt --output_dir result/my-unsup "
+        "--num_train_epochs 1 --per_device_train_batch_size 256 --learning_rate 3e-2 --max_seq_length 32 "
+        "--evaluation_strategy steps --metric_for_best_model stsb_spearman --load_best_model_at_end --eval_steps 125 "
+        "--pooler_type cls --mlp_only_train --pre_seq_len 16 --overwrite_output_dir --temp 0.05 --do_train --do_eval "
+        "--fp16"
     )
+    words, said = translated(*line.split())
     assert said == ["--evaluation_strategy is now --eval_strategy"]
     assert parser.parse_args(words).pre_seq_len == 16
-
-
-def test_a_file_of_options_of_evaluation_may_have_the_names_of_the_public_promptbert_code(tmp_path):
-    assert "mask_embedding_sentence_org_mlp" in EVALUATION_NAMES.gone
-    file = tmp_path / "options.yaml"
-    file.write_text("model_name_or_path: x\nmask_embedding_sentence_org_mlp: true\nembedding_only: true\n")
-    assert parse_evaluation([str(file)])[0].pooler_type == "static"
 
 
 PUBLIC_TEMPLATE = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
@@ -125,18 +113,15 @@ PUBLIC_TEMPLATE = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
 def test_the_public_promptbert_evaluation_measures_the_mask_whatever_pooler_it_names(pooler, tmp_path):
     """The evaluation line of run.sh in the public PromptBERT code; its own code ignores the pooler there."""
     switch = ["--mask_embedding_sentence", "--mask_embedding_sentence_template", PUBLIC_TEMPLATE]
-    words = ["--model_name_or_path", "x", "--mode", "test"]
+    words, said = ["--model_name_or_path", "x", "--mode", "test"], []
     for line in ([*words, *pooler.split(), *switch], [*words, *switch, *pooler.split()]):
         args = parse_evaluation(line)[0]
         assert (args.pooler_type, args.template, args.final_period) == (None, PUBLIC_TEMPLATE, True)
-    said = []
-    translate([*words, *switch, *pooler.split()], said.append, EVALUATION_NAMES)
+    translate(line, said.append, EVALUATION_NAMES)
     name = pooler.replace("=", " ").split()[0]
     assert f"{name} is left out: with --mask_embedding_sentence, [MASK] is the representation" in said
     file = tmp_path / "options.yaml"
-    file.write_text(
-        "model_name_or_path: x\npooler: avg\nmask_embedding_sentence: true\ntemplate: '{sentence} [MASK]'\n"
-    )
+    file.write_text("model_name_or_path: x\npooler: avg\nmask_embedding_sentence: true\ntemplate: '{sentence} [MASK]'")
     assert parse_evaluation([str(file)])[0].pooler_type is None
     assert parse_evaluation([*words, *pooler.split(), "--template", PUBLIC_TEMPLATE])[0].pooler_type == "avg"
 
@@ -145,40 +130,33 @@ def parsed(*words):
     return parse_training([*words, "--output_dir", "out"])[0][0]
 
 
-@pytest.mark.parametrize("name", ["d2cse", "conpvp"])
-def test_an_option_of_a_public_code_does_not_change_a_given_method(name, tmp_path):
-    """The method may be given in a file, in a preset, or next to the option."""
-    option = {"d2cse": ["--lambda_weight", "0.01"], "conpvp": ["--prompt_len", "2"]}[name]
-    file = tmp_path / "run.yaml"
-    file.write_text(f"method: {name}\n", encoding="utf-8")
-    preset = parsed("--preset", f"{name}/unsup-bert-base", *option)
-    for args in (parsed(str(file), *option), preset, parsed("--method", name, *option)):
-        assert args.method == name
-    if name == "d2cse":  # what the option of DiffCSE would set
-        assert parsed(str(file), *option).generation is None
-        assert preset.crtd_reduction == "sum"
-
-
-def test_an_option_of_a_public_code_in_a_file_gives_way_to_a_method_on_the_command_line(tmp_path):
-    file = tmp_path / "best.yaml"
-    file.write_text("lambda_weight: 0.01\n", encoding="utf-8")
-    assert parsed(str(file), "--method", "d2cse").generation is None
-    public = parsed(str(file))
+def test_an_option_of_a_public_code_does_not_change_a_given_method(tmp_path):
+    """The method may be given in a file, in a preset, or next to the option, which may be in a file too."""
+    file, best = tmp_path / "run.yaml", tmp_path / "best.yaml"
+    for name, option in {"conpvp": ["--prompt_len", "2"], "d2cse": ["--lambda_weight", "0.01"]}.items():
+        file.write_text(f"method: {name}\n", encoding="utf-8")
+        preset = parsed("--preset", f"{name}/unsup-bert-base", *option)
+        assert {args.method for args in (parsed(str(file), *option), preset, parsed("--method", name, *option))} == {
+            name
+        }
+    assert parsed(str(file), *option).generation is None  # what the option of DiffCSE would set
+    assert preset.crtd_reduction == "sum"
+    best.write_text("lambda_weight: 0.01\n", encoding="utf-8")
+    assert parsed(str(best), "--method", "d2cse").generation is None
+    public = parsed(str(best))
     assert (public.method, public.generation, public.lambda_weight) == ("diffcse", "argmax", 0.01)
 
 
 def test_the_public_conpvp_command_line_has_the_full_stop_of_its_code():
     """Its anchor ends in "[MASK] ."; the method's own default is the paper's, without the full stop."""
-    public = parsed("--prompt_len", "4", "--pooler_type", "mask")
-    assert public.method == "conpvp"
-    assert public.template == "{sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."
-    assert parsed("--prompt_len", "2").template == "{sentence} [PROMPT] [PROMPT] [MASK] ."
-    assert (
-        parsed("--prompt_len", "1", "--template", "[PROMPT] {sentence} [MASK]").template
-        == "[PROMPT] {sentence} [MASK]"
-    )
-    assert parsed("--prompt_len", "4", "--method", "conpvp").template is None
-    assert parsed("--preset", "conpvp/unsup-bert-base", "--prompt_len", "4").template is None
+    assert parsed("--prompt_len", "4", "--pooler_type", "mask").method == "conpvp"
+    for words, template in {
+        "--prompt_len 2 --pooler_type mask": "{sentence} [PROMPT] [PROMPT] [MASK] .",
+        "--prompt_len 1 --template [PROMPT]{sentence}[MASK]": "[PROMPT]{sentence}[MASK]",
+        "--prompt_len 4 --method conpvp": None,
+        "--preset conpvp/unsup-bert-base --prompt_len 4": None,
+    }.items():
+        assert parsed(*words.split()).template == template, words
     for length in ("0", "-1"):
         with pytest.raises(UserError, match=f"^prompt_len={length}: must be at least 1"):
             parsed("--prompt_len", length)

@@ -29,6 +29,15 @@ def short(monkeypatch):
 
 
 @pytest.fixture
+def few(sample, tmp_path) -> str:
+    """The sample with 12 pairs a split."""
+    folder = Path(shutil.copytree(sample, tmp_path / "few"))
+    for path in (folder / "downstream/STS/STSBenchmark").iterdir():
+        path.write_text("".join(path.read_text(encoding="utf-8").splitlines(True)[:12]), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture
 def no_network(monkeypatch):
     """Every attempt to connect fails the test, also where a library would not need the connection."""
 
@@ -46,8 +55,10 @@ def table(shown: str) -> dict[str, list[str]]:
     return {cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in rows}
 
 
-def test_without_options_it_trains_the_embedded_encoder_offline(embedded, sample, short, no_network, tmp_path, capsys):
-    assert main(["quickstart", "--data", sample, "--output_dir", str(tmp_path / "out")]) == 0
+def test_without_options_it_trains_the_embedded_encoder_offline(embedded, few, short, no_network, tmp_path, capsys):
+    """The trainings give their learning rate and batch, so that no default of a method is filled in."""
+    assert {"learning_rate", "per_device_train_batch_size"} <= set(quickstart.COMMON)
+    assert main(["quickstart", "--data", few, "--output_dir", str(tmp_path / "out")]) == 0
     rows = table(capsys.readouterr().out)
     best = next(name for name in rows if name.startswith("untouched best of 15: "))
     names = ["[CLS]", "mean", "first and last layer", "static without biased tokens"]
@@ -91,25 +102,18 @@ def test_it_trains_twice_measures_and_says_what_happened(tiny, sample, short, tm
     assert f"{float(rows[best][1]):.2f}" in capsys.readouterr().out
 
 
-def test_the_trainings_give_their_learning_rate_and_batch():
-    """So that no default of a method is filled in."""
-    assert {"learning_rate", "per_device_train_batch_size"} <= set(quickstart.COMMON)
-
-
-def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, sample, short, tmp_path, monkeypatch, capfd):
-    step = Trainer.training_step
-
+def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, few, short, tmp_path, monkeypatch, capfd):
     def interrupted(*args, **kwargs):
         signal.raise_signal(signal.SIGINT)
         return step(*args, **kwargs)
 
-    words = ["quickstart", "--base", tiny("bert"), "--data", sample, "--output_dir", str(tmp_path / "out")]
+    step = Trainer.training_step
+    words = ["quickstart", "--base", tiny("bert"), "--data", few, "--output_dir", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", interrupted)
         assert main(words) == 130
     said = capfd.readouterr().err
-    assert said.splitlines()[-1] == "SIGINT: stopped; the same command starts again"
-    assert "--resume" not in said
+    assert said.splitlines()[-1] == "SIGINT: stopped; the same command starts again" and "--resume" not in said
     assert main(words) == 0
 
 
@@ -125,80 +129,48 @@ def test_poolers_that_an_encoder_lacks_are_left_out(tiny, caplog):
 
 def report(noise: dict[str, float]) -> SampleReport:
     """A report on 400 pairs: row → the weight of noise in its cosines, which is shared by all rows."""
-    random = np.random.default_rng(0)
-    gold, common = random.normal(size=(2, 400))
+    gold, common = np.random.default_rng(0).normal(size=(2, 400))
     cosines = {name: gold + weight * common for name, weight in noise.items()}
+    splits = ("dev", "test")
     scores = {
-        name: SampleScores(
-            dict.fromkeys(("dev", "test"), one), dict.fromkeys(("dev", "test"), spearmanr(one, gold)[0])
-        )
+        name: SampleScores(dict.fromkeys(splits, one), dict.fromkeys(splits, spearmanr(one, gold)[0]))
         for name, one in cosines.items()
     }
     return SampleReport(scores, dict.fromkeys(("without", "with"), (1, 0.1)), gold)
 
 
-@pytest.mark.parametrize(
-    ("noise", "best", "said"),
-    [
+def test_the_conclusion_follows_the_intervals():
+    for noise, best, said in (
         ([3, 2, 2, 1], "'with'", "ahead of every untouched row and 'without'"),
         ([3, 2, 1, 2], "'without'", "ahead of every untouched row and 'with'"),
         ([3, 1, 2, 2.5], "'without'", "ahead of '[CLS]' and 'with', but behind 'mean'"),
         ([3, 2, 2, 2], "'without'", "ahead of '[CLS]', but not distinguishable from 'mean' and 'with'"),
         ([1, 2, 3, 4], "'without'", "behind '[CLS]' and 'mean', but ahead of 'with'"),
-    ],
-)
-def test_the_conclusion_follows_the_intervals(noise, best, said):
-    conclusion = report(dict(zip(("[CLS]", "mean", "without", "with"), noise, strict=True))).conclusion()
-    assert conclusion == f"By the 95 % intervals of the differences, {best}, the best trained row on dev, is {said}."
+    ):
+        found = report(dict(zip(("[CLS]", "mean", "without", "with"), noise, strict=True))).conclusion()
+        line = f"By the 95 % intervals of the differences, {best}, the best trained row on dev, is {said}."
+        assert found == line
 
 
 # Wrong input
 
 
-def test_a_wrong_option_is_one_line(capsys):
-    assert main(["quickstart", "--seeds", "1"]) == 2
-    assert capsys.readouterr().err == (
-        "error: unknown argument --seeds; did you mean --seed? (--help lists the options)\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("there", "given", "asked"),
-    [
-        ([], [], "give an encoder as --base, and a folder with sentences.txt, triplets.csv and downstream/STS/"),
-        ([], ["--base", "bert"], "part of a clone only; give a folder with sentences.txt, triplets.csv and "),
-        (["sample"], [], "encoder does not exist, since it is part of a clone only; give an encoder as --base"),
-    ],
-)
-def test_an_installed_package_says_what_to_give(there, given, asked, sample, tmp_path, monkeypatch, capsys):
-    for name in there:
-        shutil.copytree(sample, tmp_path / name)
+def test_what_is_missing_or_damaged_is_one_line_and_nothing_is_written(sample, tiny, tmp_path, monkeypatch, capsys):
+    encoder, words = tmp_path / "encoder", ["quickstart", "--output_dir", str(tmp_path / "out")]
     monkeypatch.setattr(quickstart, "SAMPLE", tmp_path / "sample")
-    monkeypatch.setattr("dcpcse.utils.packages.EMBEDDED_ENCODER", tmp_path / "encoder")
-    monkeypatch.chdir(tmp_path)
-    assert main(["quickstart", *given]) == 2
-    assert re.fullmatch(rf"error: .*{re.escape(asked)}.*\n", capsys.readouterr().err)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
+    monkeypatch.setattr("dcpcse.utils.packages.EMBEDDED_ENCODER", encoder)
+    data = ["--data", sample]
 
+    def refused(given: list[str], said: str) -> None:
+        assert main([*words, *given]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert said in line and not (tmp_path / "out").exists()
 
-def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(sample, tiny, tmp_path, monkeypatch, capsys):
-    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
-    weights = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(weights[:-50])
-    monkeypatch.setattr("dcpcse.utils.packages.EMBEDDED_ENCODER", folder)
-    assert main(["quickstart", "--data", sample, "--output_dir", str(tmp_path / "out")]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1
-    assert str(folder) in said[0]
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [("./nowhere", "does not exist; check the path, or give a hub id"), (__file__, "is a file; give the folder that")],
-)
-def test_a_base_that_is_no_folder_is_named_by_its_option(given, said, sample, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["quickstart", "--base", given, "--data", sample]) == 2
-    assert capsys.readouterr().err.startswith(f"error: --base {given} {said}")
-    assert not list(tmp_path.iterdir())
+    refused([], "give an encoder as --base, and a folder with sentences.txt, triplets.csv and downstream/STS/")
+    refused(["--base", "bert"], "part of a clone only; give a folder with sentences.txt, triplets.csv and ")
+    refused(data, "encoder does not exist, since it is part of a clone only; give an encoder as --base")
+    refused([*data, "--base", "./nowhere"], "--base ./nowhere does not exist; check the path, or give a hub id")
+    refused([*data, "--base", __file__], f"--base {__file__} is a file; give the folder that")
+    shutil.copytree(tiny("bert"), encoder)
+    (encoder / "model.safetensors").write_bytes((encoder / "model.safetensors").read_bytes()[:-50])
+    refused(data, str(encoder))

@@ -1,6 +1,7 @@
 """`dcpcse plot runs`: the list of training runs says what their files say, whatever state these are in."""
 
 import csv
+import itertools
 import json
 import logging
 import os
@@ -31,7 +32,7 @@ def listed(tmp_path, capsys, caplog):
     return call
 
 
-def test_the_list_says_what_the_files_say(listed, tmp_path):
+def test_the_list_says_what_the_files_say(listed, tmp_path, monkeypatch):
     folder = make_run(tmp_path / "result/a")
     os.utime(folder / "run.yaml", (0, 0))
     for name in ("metrics.jsonl", "environment.json", "trainer_state.json"):
@@ -41,24 +42,21 @@ def test_the_list_says_what_the_files_say(listed, tmp_path):
     written = row.pop("written")
     assert datetime.fromisoformat(written).timestamp() == 1_700_000_000
     assert row == {
-        "run": str(folder),
-        "method": "dcpcse",
-        "encoder": "bert-base-uncased",
-        "steps_done": 4,
-        "steps_planned": 4,
-        "finished": True,
-        "dev_metric": "stsb_spearman",
-        "dev_last": 0.7,
-        "dev_best": 0.75,
-        "seed": 7,
-        "learning_rate": 0.03,
-        "commit": "c" * 40,
+        **{
+            "run": str(folder),
+            "method": "dcpcse",
+            "encoder": "bert-base-uncased",
+            "steps_done": 4,
+            "steps_planned": 4,
+        },
+        **{"finished": True, "dev_metric": "stsb_spearman", "dev_last": 0.7, "dev_best": 0.75, "seed": 7},
+        **{"learning_rate": 0.03, "commit": "c" * 40},
     }
     cells = [cell.strip() for cell in table.splitlines()[3].strip("|").split("|")]
-    assert cells == [
-        *(str(folder), "dcpcse", "bert-base-uncased", "4/4", "finished", "stsb_spearman", "0.7000", "0.7500", "7"),
-        *("0.03", written[:16].replace("T", " "), "c" * 10),
-    ]
+    expected = [str(folder), "dcpcse", "bert-base-uncased", "4/4", "finished", "stsb_spearman", "0.7000", "0.7500"]
+    assert cells == [*expected, "7", "0.03", written[:16].replace("T", " "), "c" * 10]
+    monkeypatch.chdir(tmp_path)  # without a folder it is result/
+    assert [row["run"] for row in listed()[1]] == ["result/a"]
 
 
 def test_checkpoints_are_no_runs_but_runs_inside_of_runs_are(tmp_path):
@@ -72,101 +70,73 @@ def test_checkpoints_are_no_runs_but_runs_inside_of_runs_are(tmp_path):
     assert find_runs([outer / "checkpoint-4"], pytest.fail) == []
 
 
+def progress(folder, *given, **files) -> tuple[int, int | None, bool]:
+    made = read_run(make_run(folder, *given, **files))
+    return made.steps_done, made.steps_planned, made.finished
+
+
 def test_an_unfinished_run_is_as_far_as_its_log_or_its_newest_checkpoint(tmp_path):
-    begun = make_run(tmp_path / "begun", {"max_steps": 40}, METRICS[:2], state=None)
-    assert (read_run(begun).steps_done, read_run(begun).steps_planned, read_run(begun).finished) == (2, 40, False)
+    """A run that was prolonged after its end is unfinished: the record of its first end still lies there."""
+    assert progress(tmp_path / "begun", {"max_steps": 40}, METRICS[:2], state=None) == (2, 40, False)
     for step in (5, 10):
-        make_run(begun / f"checkpoint-{step}", state={**STATE, "global_step": step, "max_steps": 40})
-    assert (read_run(begun).steps_done, read_run(begun).finished) == (10, False)
-    unknown = read_run(make_run(tmp_path / "unknown", {"max_steps": -1}, None, None, None))
-    assert (unknown.steps_done, unknown.steps_planned, unknown.finished) == (0, None, False)
+        make_run(tmp_path / f"begun/checkpoint-{step}", state={**STATE, "global_step": step, "max_steps": 40})
+    begun = read_run(tmp_path / "begun")
+    assert (begun.steps_done, begun.finished) == (10, False)
+    assert progress(tmp_path / "unknown", {"max_steps": -1}, None, None, None) == (0, None, False)
+    assert progress(tmp_path / "steps", {"max_steps": 6}) == (4, 6, False)
+    assert progress(tmp_path / "epochs", {"max_steps": -1, "num_train_epochs": 2.0}) == (4, 4, True)
+    assert progress(tmp_path / "more", {"max_steps": -1, "num_train_epochs": 3.0})[1:] == (None, False)
 
 
-def test_a_run_that_was_prolonged_after_its_end_is_unfinished(tmp_path):
-    """The record of its first end still lies there."""
-    by_steps = read_run(make_run(tmp_path / "steps", {"max_steps": 6}))
-    assert (by_steps.steps_done, by_steps.steps_planned, by_steps.finished) == (4, 6, False)
-    ended = read_run(make_run(tmp_path / "epochs", {"max_steps": -1, "num_train_epochs": 2.0}))
-    assert (ended.steps_planned, ended.finished) == (4, True)
-    by_epochs = read_run(make_run(tmp_path / "more", {"max_steps": -1, "num_train_epochs": 3.0}))
-    assert (by_epochs.steps_planned, by_epochs.finished) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("options", "metric", "last", "best", "step"),
-    [
-        ({}, "stsb_spearman", 0.7, 0.75, 2),
-        ({"metric_for_best_model": "eval_sickr_spearman"}, "sickr_spearman", 0.625, 0.625, 3),
-        ({"metric_for_best_model": "stsb_spearman", "greater_is_better": False}, "stsb_spearman", 0.7, 0.7, 3),
-    ],
-    ids=["first", "chosen", "lower"],
-)
-def test_the_dev_score_is_the_one_that_the_run_selects_by(options, metric, last, best, step, tmp_path):
-    score = read_run(make_run(tmp_path / "run", options)).dev_score
-    assert (score.metric, score.last, score.best, score.best_step) == (metric, last, best, step)
-
-
-def test_a_run_without_a_curve_of_its_own_is_read_from_the_history_of_transformers(tmp_path):
+def test_the_dev_score_is_the_one_that_the_run_selects_by(tmp_path):
+    """Without a curve of its own, it is read from the history of transformers."""
+    chosen = {"metric_for_best_model": "eval_sickr_spearman"}
+    lower = {"metric_for_best_model": "stsb_spearman", "greater_is_better": False}
+    for number, (options, *expected) in enumerate(
+        (
+            ({}, "stsb_spearman", 0.7, 0.75, 2),
+            (chosen, "sickr_spearman", 0.625, 0.625, 3),
+            (lower, "stsb_spearman", 0.7, 0.7, 3),
+        )
+    ):
+        score = read_run(make_run(tmp_path / str(number), options)).dev_score
+        assert [score.metric, score.last, score.best, score.best_step] == expected
     state = {**STATE, "log_history": [{"step": 4, "eval_stsb_spearman": 0.5}]}
     assert read_run(make_run(tmp_path / "run", metrics=None, state=state)).dev_score.last == 0.5
 
 
 DAMAGE = {
-    "run.yaml": ("a: [", "- 1\n"),
-    "metrics.jsonl": ('{"step": 1}\nnonsense\n', "[1]\n", '{"loss": 1}\n'),
-    "environment.json": ("{", "{}", "[1]"),
-    "trainer_state.json": ("", "[]", '{"global_step": "many"}'),
-    "checkpoint-2/trainer_state.json": ("{",),
+    "run.yaml": "a: [",
+    "metrics.jsonl": '{"step": 1}\nnonsense\n',
+    "environment.json": b"\xff\xfe[",
+    "trainer_state.json": '{"global_step": "many"}',
+    "checkpoint-2/trainer_state.json": "{",
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [(name, content) for name, contents in DAMAGE.items() for content in contents]
-)
-def test_a_damaged_file_is_named_in_a_line_and_the_list_goes_on(name, content, listed, tmp_path):
-    broken, whole = make_run(tmp_path / "result/broken"), make_run(tmp_path / "result/whole")
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_named_in_a_line_and_the_list_goes_on(name, listed, tmp_path):
+    broken, whole, content = make_run(tmp_path / "result/broken"), make_run(tmp_path / "result/whole"), DAMAGE[name]
     (broken / "checkpoint-2").mkdir()
-    (broken / name).write_text(content, encoding="utf-8")
-    code, rows, table, said, err = listed(tmp_path / "result")
-    assert code == 2
-    assert [line for line in said if str(broken / name) in line and "is damaged" in line] == said != []
-    assert len(said) == 1 == len(said[0].splitlines())
-    assert "1 damaged file" in err
+    (broken / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, rows, table, (said,), err = listed(tmp_path / "result")
+    assert code == 2 and "1 damaged file" in err
+    assert str(broken / name) in said and "is damaged" in said and len(said.splitlines()) == 1
     assert {row["run"] for row in rows} == {str(broken), str(whole)}
     assert all(row["dev_best"] == 0.75 for row in rows if row["run"] == str(whole))
     assert str(broken) in table and str(whole) in table
 
 
-def test_bytes_that_are_no_text_are_a_damaged_file(listed, tmp_path):
-    folder = make_run(tmp_path / "result/a")
-    (folder / "environment.json").write_bytes(b"\xff\xfe[")
-    code, _, _, said, _ = listed(tmp_path / "result")
-    assert code == 2 and said == [f"{folder / 'environment.json'} is damaged: not UTF-8"]
-
-
-@pytest.mark.parametrize("key", RUN_FACTS)
-def test_sorting_puts_values_in_order_and_runs_without_one_last(key, listed, tmp_path):
+def test_sorting_puts_values_in_order_and_runs_without_one_last(listed, tmp_path):
     for number, seed in enumerate((3, 1, 2)):
         metrics = [{"step": seed, "eval_stsb_spearman": seed / 10}]
         options = {"seed": seed, "learning_rate": seed / 100, "method": f"m{seed}", "max_steps": 5 + seed}
         make_run(tmp_path / f"result/{number}", options, metrics, [{**CALL, "commit": str(seed)}], state=None)
     make_run(tmp_path / "result/without", {"seed": None, "method": None, "max_steps": -1}, None, None, None)
-    for words in ([], ["--reverse"]):
-        _, rows, _, _, _ = listed(tmp_path / "result", "--sort", key, *words)
-        values = [row[key] for row in rows]
+    for key, words in itertools.product(RUN_FACTS, ([], ["--reverse"])):
+        values = [row[key] for row in listed(tmp_path / "result", "--sort", key, *words)[1]]
         having = [value for value in values if value is not None]
-        assert len(values) == 4 and values[: len(having)] == having
-        assert having == sorted(having, reverse=bool(words))
-
-
-def test_a_csv_file_holds_the_same_rows(listed, tmp_path):
-    make_run(tmp_path / "result/a")
-    make_run(tmp_path / "result/b, with comma", metrics=None, calls=None)
-    _, rows, _, _, _ = listed(tmp_path / "result", "--csv", tmp_path / "new/rows.csv")
-    with (tmp_path / "new/rows.csv").open(encoding="utf-8", newline="") as file:
-        read = list(csv.DictReader(file))
-    assert read == [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
-    assert not list(tmp_path.rglob("*.part"))
+        assert len(values) == 4 and values[: len(having)] == having == sorted(having, reverse=bool(words)), key
 
 
 @pytest.fixture
@@ -184,65 +154,52 @@ def two(tmp_path):
 
 
 def test_a_comparison_shows_what_differs(two, listed, tmp_path):
-    code, rows, printed, said, _ = listed("--compare", *two, "--csv", tmp_path / "rows.csv")
+    code, rows, printed, said, _ = listed("--compare", *two, "--csv", tmp_path / "new/rows.csv")
     assert code == 0 and said == []
     sections = {}
     for row in rows:
         assert list(row["values"]) == ["first", "second"]
         sections.setdefault(row["section"], {})[row["name"]] = tuple(row["values"].values())
+    sick = dict.fromkeys(("sickr_spearman, best", "sickr_spearman, last"), (0.625, None))
     assert sections == {
         "settings that differ": {"seed": (7, 8), "temp": (None, 0.1)},
         "last logged values": {"epoch": (1.5, None), "loss": (2.0, 0.5), "step": (4, 9)},
-        "dev scores": {
-            "sickr_spearman, best": (0.625, None),
-            "sickr_spearman, last": (0.625, None),
-            "stsb_spearman, best": (0.75, 0.875),
-            "stsb_spearman, last": (0.7, 0.875),
-        },
+        "dev scores": {**sick, "stsb_spearman, best": (0.75, 0.875), "stsb_spearman, last": (0.7, 0.875)},
         "scores x 100": {"STS12, test": (70.5, 71.25)},
         "environments that differ": {"torch": ("2.13.0", "2.13.0 → 2.14.0")},
     }
     assert "learning_rate" not in printed and "71.25" in printed
-    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "new/rows.csv").open(encoding="utf-8", newline="") as file:
         header, *lines = csv.reader(file)
     assert header == ["section", "name", "first", "second"]
     values = [[row["section"], row["name"], *row["values"].values()] for row in rows]
     assert lines == [["" if value is None else str(value) for value in line] for line in values]
-
-
-def test_a_damaged_file_of_scores_is_named_and_the_comparison_goes_on(two, listed):
+    assert not list(tmp_path.rglob("*.part"))
     (two[0] / "scores.json").write_text("{", encoding="utf-8")
-    code, rows, _, said, _ = listed("--compare", *two)
-    assert code == 2 and len(said) == 1 and "scores.json is damaged" in said[0]
+    code, rows, _, (said,), _ = listed("--compare", *two)
+    assert code == 2 and "scores.json is damaged" in said
     assert [row["values"] for row in rows if row["name"] == "STS12, test"] == [{"first": None, "second": 71.25}]
 
 
 REFUSED = {
-    "no folder": (["{}/none"], "is not a folder"),
-    "no runs": (["{}/empty"], "no run of train.py (a folder with run.yaml) in"),
-    "one": (["--compare", "{}/result/first"], "give at least two"),
-    "twice": (["--compare", "{}/result/first", "{}/result/../result/first"], "given twice"),
-    "no run": (["--compare", "{}/result/first", "{}/empty"], "contains no run.yaml"),
-    "no such run": (["--compare", "{}/result/first", "{}/none"], "is not a folder"),
-    "sort": (["--compare", "{}/result/first", "{}/result/second", "--sort", "seed"], "--sort and --reverse"),
-    "both": (["{}/result", "--compare", "{}/result/first", "{}/result/second"], "--compare takes its own runs; omit"),
-    "key": (["{}/result", "--sort", "weight"], "--sort weight: unknown; choose from: "),
-    "place": (["{}/result", "--csv", "{}/empty"], "is a folder; give a file"),
+    "{0}/none": "is not a folder",
+    "{0}/empty": "no run of train.py (a folder with run.yaml) in",
+    "--compare {0}/result/first": "give at least two",
+    "--compare {0}/result/first {0}/result/../result/first": "given twice",
+    "--compare {0}/result/first {0}/empty": "contains no run.yaml",
+    "--compare {0}/result/first {0}/result/second --sort seed": "--sort and --reverse",
+    "{0}/result --compare {0}/result/first {0}/result/second": "--compare takes its own runs; omit",
+    "{0}/result --sort weight": "--sort weight: unknown; choose from: ",
+    "{0}/result --csv {0}/empty": "is a folder; give a file",
 }
 
 
-@pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
-def test_mistakes_are_told_in_one_line(words, message, two, tmp_path, capsys):
+def test_mistakes_are_one_line(two, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert run(runs_command, [word.format(tmp_path) for word in words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and message in line
-
-
-def test_without_a_folder_the_usual_one_is_looked_into(listed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    make_run(tmp_path / "result/a")
-    assert [row["run"] for row in listed()[1]] == ["result/a"]
+    for words, message in REFUSED.items():
+        assert run(runs_command, words.format(tmp_path).split()) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and message in line
 
 
 def test_runs_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path):
@@ -259,11 +216,8 @@ def test_a_closed_folder_is_named(listed, tmp_path, without_rights):
     assert code == 2 and len(rows) == 1 and str(closed) in said[0]
 
 
-def test_other_json_beside_a_run_is_no_scores(two):
-    assert [path.name for path in find_scores(two[0], pytest.fail)] == ["scores.json"]
-
-
 def test_a_run_is_required_to_be_whole_where_it_is_read_alone(two, tmp_path):
     assert require_run(two[0]).options["seed"] == 7
+    assert [path.name for path in find_scores(two[0], pytest.fail)] == ["scores.json"]
     with pytest.raises(UserError, match=r"contains no run\.yaml"):
         require_run(tmp_path / "result")

@@ -35,6 +35,7 @@ MODELS = {
     "two templates": ("bert", {"method": "conpvp"}),
 }
 """Name → kind of encoder, options."""
+SAMPLE = ("prompts in bfloat16", "denoised by attention")
 
 ADAPTERS = {
     "three": DEEP,
@@ -46,9 +47,13 @@ ADAPTERS = {
 """Name → options."""
 
 
-def encodings(folder: Path) -> Iterator[dict[str, Any]]:
-    """Report the waits, the batches, and the largest difference to the vectors of the CPU of every encoder."""
-    for name, (kind, options) in MODELS.items():
+def encodings(folder: Path, sample: bool) -> Iterator[dict[str, Any]]:
+    """Report the waits, the batches, and the largest difference to the vectors of the CPU of every encoder.
+
+    sample: of two encoders and of the adapters only.
+    """
+    for name in SAMPLE if sample else MODELS:
+        kind, options = MODELS[name]
         model = built(folder, kind, options)
         model.bf16 = name.endswith("bfloat16")
         vectors = model.encode(TEXTS)

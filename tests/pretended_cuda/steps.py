@@ -1,10 +1,10 @@
 """Training steps of every method on the pretended device: what the host waits for in each of them.
 
-Usage: python steps.py FOLDER [PART_OF_A_NAME ...] [--bf16] [--layers 3], with the compiled device.cpp in LD_PRELOAD,
-and with the folder of the project, SentEval and tests in PYTHONPATH
+Usage: python steps.py FOLDER [PART_OF_A_NAME ...] [--bf16] [--layers 3] [--sample], with the compiled device.cpp in
+LD_PRELOAD, and with the folder of the project, SentEval and tests in PYTHONPATH
 
 Tiny encoders are written to FOLDER; they have one layer, or as many as `--layers` says. REPORTS in it gets one line of
-JSON for every case and mode.
+JSON for every case and mode; with `--sample`, for one case of every method, two runs and three encoders.
 """
 
 import argparse
@@ -249,9 +249,14 @@ if __name__ == "__main__":
     parser.add_argument("wanted", nargs="*")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--sample", action="store_true")
     args = parser.parse_args()
+    if args.sample:
+        sample = {options["method"]: name for name, (_, _, options) in reversed(CASES.items())}
+        CASES = {name: CASES[name] for name in (*sample.values(), "diffcse, public code", "simcse, triples")}
+        RUNS = {name: RUNS[name] for name in ("dcpcse, gradient cache", "simcse, bf16")}
     encoders, wanted = Encoders(args.folder, args.layers), args.wanted
     with open(encoders.folder / REPORTS, "w", encoding="utf-8") as file:
-        parts = () if wanted else (checks(), planted(encoders), encodings(args.folder))
+        parts = () if wanted else (checks(), planted(encoders), encodings(args.folder, args.sample))
         for found in chain(*parts, steps(encoders, wanted, args.bf16), runs(encoders, wanted)):
             file.write(json.dumps(found) + "\n")

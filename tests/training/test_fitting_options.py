@@ -33,16 +33,12 @@ def filled(model, sentences, folder: Path, method="dcpcse", given=None, **option
     return used
 
 
-def test_every_tuning_has_a_recipe():
-    assert set(RECIPES) == set(TUNINGS)
-
-
 def test_the_table_of_the_documentation_is_that_of_the_code():
+    assert set(RECIPES) == set(TUNINGS)
     text = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
     own = {(tuning, name): one for name, entry in METHODS.items() for tuning, one in entry.recipes.items()}
     for tuning in TUNINGS:
-        other = "every other one" if any(tuning == of for of, _ in own) else "every one"
-        own[tuning, other] = RECIPES[tuning]
+        own[tuning, "every other one" if any(tuning == of for of, _ in own) else "every one"] = RECIPES[tuning]
     rows = re.findall(r"^\| `(\w+)` \| `?([\w ]+?)`? \| (\S+) \| (\S+) \| (\d+) \|$", text, re.MULTILINE)
     shown = {(tuning, name): tuple(map(float, rest)) for tuning, name, *rest in rows}
     rates = {place: [one.rate(sentence_encoder=kind) for kind in (False, True)] for place, one in own.items()}
@@ -53,58 +49,54 @@ FOR_LONG_TRAININGS = ("consert/", "promptbert/unsup-optiprompt")
 """Presets whose learning rates, 5e-7 and 3e-5 for input vectors, would change nothing in a short training."""
 
 
-@pytest.mark.parametrize("name", [one for one in presets.names() if "/unsup" in one or "/nli" in one])
-def test_a_recipe_is_near_the_published_setting(name):
+def test_a_recipe_is_near_the_published_setting():
     """Within a factor of three: the learning rates of the papers differ that much between encoders."""
-    options = presets.load_preset(name).options
-    given = with_encoder({"method": options["method"], "tuning": options.get("tuning")}, "other")
-    model = fill_defaults(model_arguments(**given), None)
-    recipe = recipe_of(METHODS[model.method], model.tuning)
-    assert recipe.batch_size <= options["per_device_train_batch_size"]
-    if not name.startswith(FOR_LONG_TRAININGS):
-        assert 1 / 3.01 <= recipe.learning_rate / options["learning_rate"] <= 3.01
+    for name in [name for name in presets.names() if "/unsup" in name or "/nli" in name]:
+        options = presets.load_preset(name).options
+        given = with_encoder({"method": options["method"], "tuning": options.get("tuning")}, "other")
+        model = fill_defaults(model_arguments(**given), None)
+        recipe = recipe_of(METHODS[model.method], model.tuning)
+        assert recipe.batch_size <= options["per_device_train_batch_size"], name
+        if not name.startswith(FOR_LONG_TRAININGS):
+            assert 1 / 3.01 <= recipe.learning_rate / options["learning_rate"] <= 3.01, name
 
 
-FILLED = {
-    "deep prompts": ({}, (3e-2, 64)),
-    "shallow prompts": ({"method": "scpcse"}, (1e-3, 64)),
-    "an encoder": ({"method": "simcse"}, (3e-5, 64)),
-    "deep prompts of another method": ({"method": "simcse", "tuning": "deep"}, (3e-2, 64)),
-    "a method with a rate of its own": ({"method": "promptbert"}, (1e-5, 64)),
-    "the same with prompts": ({"method": "promptbert", "tuning": "shallow"}, (1e-3, 64)),
-    "only the batch": ({"given": {"learning_rate": 0.5}}, (0.5, 64)),
-    "only the rate": ({"given": {"per_device_train_batch_size": 4}}, (3e-2, 4)),
-    "transformers' defaults, if they are given": (
-        {"given": {"learning_rate": 5e-5, "per_device_train_batch_size": 8}},
-        (5e-5, 8),
-    ),
-}
+FILLED = (
+    ({}, (3e-2, 64)),
+    ({"method": "scpcse"}, (1e-3, 64)),
+    ({"method": "simcse"}, (3e-5, 64)),
+    ({"method": "simcse", "tuning": "deep"}, (3e-2, 64)),
+    ({"method": "promptbert"}, (1e-5, 64)),  # a rate of its own
+    ({"method": "promptbert", "tuning": "shallow"}, (1e-3, 64)),
+    ({"given": {"learning_rate": 0.5}}, (0.5, 64)),
+    ({"given": {"per_device_train_batch_size": 4}}, (3e-2, 4)),
+    ({"given": {"learning_rate": 5e-5, "per_device_train_batch_size": 8}}, (5e-5, 8)),  # transformers' defaults
+)
 
 
-@pytest.mark.parametrize("name", FILLED)
-def test_what_is_not_given_follows_method_and_tuning(name, tiny, sentences, tmp_path, caplog):
-    options, expected = FILLED[name]
-    with caplog.at_level("INFO", logger="dcpcse"):
+def test_what_is_not_given_follows_method_and_tuning(tiny, sentences, tmp_path, caplog):
+    caplog.set_level("INFO", logger="dcpcse")
+    for options, expected in FILLED:
+        caplog.clear()
         assert filled(tiny("bert"), sentences, tmp_path, **options) == expected
-    said = [record.message for record in caplog.records if "filled in" in record.message]
-    given = options.get("given", {})
-    assert len(said) == (len(given) < 2)
-    assert all(name not in line for line in said for name in given)
-    assert not caplog.messages or not any("sentence encoder" in line for line in caplog.messages)
+        lines, given = [line for line in caplog.messages if "filled in" in line], options.get("given", {})
+        assert len(lines) == (len(given) < 2) and not any(name in line for line in lines for name in given)
+        assert not any("sentence encoder" in line for line in caplog.messages)
 
 
 def test_a_sentence_encoder_has_a_rate_of_its_own(tiny, sentences, tmp_path, caplog):
     folder = write_sentence_folder(tmp_path / "encoder", tiny("bert"))
-    with caplog.at_level("INFO", logger="dcpcse"):
-        assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
+    expected = (RECIPES["deep"].on_sentence_encoder, 64)
+    caplog.set_level("INFO", logger="dcpcse")
+    assert filled(folder, sentences, tmp_path) == expected
     (rates,) = [line for line in caplog.messages if "filled in" in line]
-    assert rates == (
-        'learning_rate 0.01 and per_device_train_batch_size 64: filled in, as the default of method="dcpcse" with '
-        'tuning="deep" on an encoder that was trained for sentences'
+    assert rates.startswith(
+        "learning_rate 0.01 and per_device_train_batch_size 64: filled in, as the default of method="
     )
+    assert rates.endswith("on an encoder that was trained for sentences")
     (Path(folder) / "modules.json").unlink()
     (Path(folder) / "config_sentence_transformers.json").write_text("{}", encoding="utf-8")
-    assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
+    assert filled(folder, sentences, tmp_path) == expected
     assert filled(folder, sentences, tmp_path, "simcse") == (3e-5, 64)
 
 
@@ -212,46 +204,31 @@ def test_a_device_with_units_trains_in_bfloat16_and_one_line_says_so(units, tiny
     assert {p.dtype for p in trainer.sentence_encoder.parameters()} == {torch.float32}
 
 
-NAMED = {
-    "no units": ({}, {}, False),
-    "bf16 off": ({"bf16": False}, {}, True),
-    "another type of frozen weights": ({}, {"encoder_dtype": "bfloat16"}, True),
+PRECISIONS = {
+    "no units": ({}, {}, False, False),
+    "bf16 off": ({"bf16": False}, {}, True, False),
+    "another type of frozen weights": ({}, {"encoder_dtype": "bfloat16"}, True, False),
+    "bf16 on": ({"bf16": True}, {}, False, True),
+    "accelerate launch": ({}, {}, False, True),
+    "another process without units": ({}, {}, True, False),
 }
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_float32_where_a_precision_is_named_or_the_device_has_no_units(name, units, tiny, sentences, tmp_path, caplog):
-    given, options, answer = NAMED[name]
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_the_precision_that_is_given_or_that_all_devices_have_is_used(
+    name, units, tiny, sentences, tmp_path, monkeypatch, caplog
+):
+    given, options, answer, is_half = PRECISIONS[name]
     units(answer)
+    if name == "accelerate launch":
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    elif name == "another process without units":
+        monkeypatch.setattr(resolve_arguments, "all_reduce_max", lambda without: 1)
     with caplog.at_level("INFO", logger="dcpcse"):
         trainer = trainer_of(tiny("bert"), sentences, tmp_path, options, **given)
-    assert precision_of(trainer) == (False, "no")
+    assert precision_of(trainer) == ((True, "bf16") if is_half else (False, "no"))
     assert not any("filled in" in line for line in caplog.messages)
-
-
-def test_a_given_bf16_is_nothing_that_was_filled_in(tiny, sentences, tmp_path, caplog):
-    with caplog.at_level("INFO", logger="dcpcse"):
-        assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path, bf16=True)) == (True, "bf16")
-    assert not any("filled in" in line for line in caplog.messages)
-
-
-def test_the_precision_of_accelerate_launch_is_one_that_is_given(
-    units, tiny, sentences, tmp_path, monkeypatch, caplog
-):
-    units(False)
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    with caplog.at_level("INFO", logger="dcpcse"):
-        assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path)) == (True, "bf16")
-    assert not any("filled in" in line for line in caplog.messages)
-
-
-def test_all_processes_train_in_float32_if_one_has_no_units(units, tiny, sentences, tmp_path, monkeypatch):
-    monkeypatch.setattr(resolve_arguments, "all_reduce_max", lambda without: 1)
-    assert precision_of(trainer_of(tiny("bert"), sentences, tmp_path)) == (False, "no")
-
-
-def test_fp16_of_the_public_scripts_is_kept(units, tmp_path):
-    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, fp16=True)
+    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, fp16=True)  # as the public scripts
     resolve_arguments.fill_precision(run, model_arguments())
     assert (run.fp16, run.bf16, run.mixed_precision) == (True, False, "fp16")
 
@@ -259,20 +236,16 @@ def test_fp16_of_the_public_scripts_is_kept(units, tmp_path):
 # Workers. No GPU is used: the device of the arguments is substituted.
 
 
-@pytest.mark.parametrize(
-    ("given", "trains", "expected"), [({}, True, 2), ({"dataloader_num_workers": 0}, True, 0), ({}, False, 0)]
-)
-def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(
-    given, trains, expected, tmp_path, monkeypatch, caplog
-):
-    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
-    resolve_arguments.fill_workers(run)
-    assert run.dataloader_num_workers == 0
-    monkeypatch.setattr(dcpcse.TrainingArguments, "device", torch.device("cuda"))
-    run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
-    run.trains = trains
-    with caplog.at_level("INFO", logger="dcpcse"):
+def test_other_processes_collate_on_a_gpu_unless_their_number_is_given(tmp_path, monkeypatch, caplog):
+    def workers(trains: bool = True, **given) -> tuple[int, list[str]]:
+        caplog.clear()
+        run = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **given)
+        run.trains = trains
         resolve_arguments.fill_workers(run)
-    assert run.dataloader_num_workers == expected
-    line = "dataloader_num_workers=2: filled in, as the default on a GPU"
-    assert [text for text in caplog.messages if "filled in" in text] == [line] * (expected > 0)
+        return run.dataloader_num_workers, [text for text in caplog.messages if "filled in" in text]
+
+    caplog.set_level("INFO", logger="dcpcse")
+    assert workers() == (0, [])
+    monkeypatch.setattr(dcpcse.TrainingArguments, "device", torch.device("cuda"))
+    assert workers() == (2, ["dataloader_num_workers=2: filled in, as the default on a GPU"])
+    assert workers(dataloader_num_workers=0) == workers(trains=False) == (0, [])

@@ -2,9 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import transformers
@@ -13,6 +10,7 @@ import dcpcse
 from dcpcse.cli.parse import parse_training
 from dcpcse.training import resolve_arguments
 from dcpcse.training.arguments import UNSUPPORTED
+from dcpcse.training.resolve_arguments import NEEDS
 from dcpcse.training.run import run_training
 from dcpcse.utils.errors import command_line
 
@@ -58,13 +56,6 @@ def train(request, tiny, train_txt, tmp_path, caplog, monkeypatch):
     return call
 
 
-@pytest.fixture
-def pairs_file(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS), encoding="utf-8")
-    return str(path)
-
-
 # option → a value to give, which is mostly a default of transformers; what is used without it; whether that is said
 OPTIONS = {
     "learning_rate": (5e-5, 3e-2, True),
@@ -100,10 +91,11 @@ def test_options_that_are_given_are_used_and_others_are_filled_in_and_named(trai
     assert trainer.run_options["learning_rate"] == 3e-2
 
 
-def test_the_same_of_options_that_own_evaluation_data_imply(train, pairs_file):
+def test_the_same_of_options_that_own_evaluation_data_imply(train, tmp_path):
     if train.way == "dcpcse.Trainer":
         pytest.skip("as in transformers, a Trainer evaluates and saves as it is told")
-    base = {"eval_pairs": pairs_file, "load_best_model_at_end": True, "overwrite_output_dir": True}
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS), encoding="utf-8")
+    base = {"eval_pairs": str(tmp_path / "pairs.tsv"), "load_best_model_at_end": True, "overwrite_output_dir": True}
     for is_given in (True, False):
         given = {name: value for name, (value, _, _) in OF_EVALUATION.items() if is_given}
         trainer, said = train(**base, **given)
@@ -112,14 +104,6 @@ def test_the_same_of_options_that_own_evaluation_data_imply(train, pairs_file):
     assert re.search('metric_for_best_model( |=")pairs_spearman"?: filled in; it selects the best checkpoint', said)
     assert "evaluated before training and after every epoch" in said
     assert "a checkpoint is saved at every evaluation; the best and the last one are kept" in said
-
-
-def test_a_trainer_says_which_score_selects_the_best_checkpoint(tiny, sentences, tmp_path, caplog):
-    options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
-    args = transformers.TrainingArguments(str(tmp_path), **QUIET, **options, load_best_model_at_end=True)
-    dcpcse.Trainer(tiny("bert"), args=args, train_dataset=sentences, eval_dataset=PAIRS, method="simcse").train()
-    line = 'metric_for_best_model="pairs_spearman": filled in; it selects the best checkpoint'
-    assert caplog.messages.count(line) == 1
 
 
 def test_a_method_that_an_option_implies_is_named_and_a_given_one_is_used(caplog):
@@ -183,38 +167,6 @@ def test_every_field_of_transformers_is_taken(tiny, sentences, tmp_path):
     assert values_of(args) == before
 
 
-def test_six_lines_as_one_writes_them_with_transformers(tiny, sentences, tmp_path, caplog):
-    given = {"per_device_train_batch_size": 8, "learning_rate": 5e-5, "max_steps": 2, "save_steps": 1}
-    given |= {"report_to": "none", "push_to_hub": False, "use_cpu": True}
-    args = transformers.TrainingArguments(str(tmp_path), **given)
-    before, rates = values_of(args), []
-
-    class Rates(transformers.TrainerCallback):
-        def on_step_begin(self, args, state, control, optimizer, **kwargs):
-            rates.append(optimizer.param_groups[0]["lr"])
-
-    def trainer() -> dcpcse.Trainer:
-        made = dcpcse.Trainer(
-            tiny("bert"), args=args, train_dataset=sentences, callbacks=[Rates()], method="simcse", temp=0.1
-        )
-        filled = {"data_seed": 42, "ddp_find_unused_parameters": False}
-        assert values_of(made.args) == {**before, **filled, **CHANGED}
-        return made
-
-    first = trainer()
-    first.train()
-    assert rates == [5e-5, 2.5e-5]
-    assert len(first.get_train_dataloader()) == -(-len(sentences) // 8)
-    first.save_model(str(tmp_path / "model"))
-    second = trainer()
-    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert rates[2:] == [2.5e-5]
-    for made in (first, second):
-        assert values_of(made.args) == {**before, "data_seed": 42, "ddp_find_unused_parameters": False, **CHANGED}
-    assert values_of(args) == before
-    assert not caplog.messages or not any("filled in" in line for line in caplog.messages)
-
-
 def test_arguments_of_ours_know_what_was_passed(tmp_path):
     args = dcpcse.TrainingArguments(str(tmp_path), use_cpu=True, max_steps=-1, learning_rate=None)
     assert args.given == {"output_dir", "use_cpu", "max_steps"}
@@ -231,12 +183,11 @@ def test_arguments_of_ours_know_what_was_passed(tmp_path):
 
 
 def test_values_that_cannot_have_an_effect_are_named(tiny, sentences, tmp_path, caplog):
-    given = {"fp16": True, "remove_unused_columns": True, "dataloader_pin_memory": True, "report_to": "none"}
-    trainer = dcpcse.Trainer(
-        tiny("bert"), "simcse", dcpcse.TrainingArguments(str(tmp_path), **given), sentences, denoise_in_dev=None
-    )
-    assert [trainer.args.fp16, *(getattr(trainer.args, name) for name in CHANGED)] == [False, False, False]
-    for name in given.keys() - {"report_to"}:
+    given = {"fp16": True, "remove_unused_columns": True, "dataloader_pin_memory": True}
+    args = dcpcse.TrainingArguments(str(tmp_path), **given, report_to="none")
+    trainer = dcpcse.Trainer(tiny("bert"), "simcse", args, sentences, denoise_in_dev=None)
+    assert [getattr(trainer.args, name) for name in given] == [False] * 3
+    for name in given:
         assert sum(f"{name}=True has no effect" in line for line in caplog.messages) == 1, name
     caplog.clear()
     args = dcpcse.TrainingArguments(str(tmp_path), remove_unused_columns=False, load_best_model_at_end=False)
@@ -246,97 +197,113 @@ def test_values_that_cannot_have_an_effect_are_named(tiny, sentences, tmp_path, 
 
 # The default method is not what the options of another one train.
 
-FAR = {
-    "under a tenth": ({"learning_rate": 2.9e-3, "pre_seq_len": 2}, "learning_rate 0.0029 is under a tenth of 0.03"),
-    "a tenth": ({"learning_rate": 3e-3}, ""),
-    "ten times": ({"learning_rate": 3e-4, "method": "simcse"}, ""),
-    "more": ({"learning_rate": 3e-2, "method": "simcse"}, "learning_rate 0.03 is more than ten times 3e-05"),
-    "filled in": ({"method": "simcse"}, ""),
-}
+FAR = (
+    ({"learning_rate": 2.9e-3, "pre_seq_len": 2}, "learning_rate 0.0029 is under a tenth of 0.03"),
+    ({"learning_rate": 3e-3}, ""),
+    ({"learning_rate": 3e-4, "method": "simcse"}, ""),
+    ({"learning_rate": 3e-2, "method": "simcse"}, "learning_rate 0.03 is more than ten times 3e-05"),
+    ({"method": "simcse"}, ""),
+)
 
 
-@pytest.mark.parametrize("name", FAR)
-def test_a_rate_far_from_the_default_is_one_warning(name, train):
-    options, expected = FAR[name]
-    _, said = train(**options, max_steps=1, save_strategy="no", bf16=False)
-    lines = [line for line in said.splitlines() if "ten times" in line or "tenth" in line]
-    assert len(lines) == bool(expected) and expected in said and "simcse if" not in said
+def test_a_rate_far_from_the_default_is_one_warning(tiny, sentences, tmp_path, caplog):
+    for options, expected in FAR:
+        caplog.clear()
+        names = {"learning_rate"} & options.keys()
+        args = dcpcse.TrainingArguments(str(tmp_path), **QUIET, **{name: options[name] for name in names})
+        dcpcse.Trainer(
+            tiny("bert"), args=args, train_dataset=sentences, **{k: options[k] for k in options.keys() - names}
+        )
+        lines = [line for line in caplog.messages if "ten times" in line or "tenth" in line]
+        assert len(lines) == bool(expected) and expected in "".join(lines) and "simcse if" not in "".join(lines)
 
 
 PUBLIC_SIMCSE = {"num_train_epochs": 1, "per_device_train_batch_size": 64, "learning_rate": 3e-5, "temp": 0.05}
 PUBLIC_SIMCSE |= {"max_seq_length": 32, "pooler_type": "cls", "mlp_only_train": True, "save_strategy": "no"}
+TENTH = "is under a tenth of 0.03"
 ANOTHER = {
-    "the public command": ("my-unsup-simcse-bert-base-uncased", {}, "simcse", "is under a tenth of 0.03"),
-    "in a folder without a name": ("out", {}, "simcse", "is under a tenth of 0.03"),
-    "only the folder": ("my-sup-SimCSE", {"learning_rate": 0.03}, "simcse", "names another method than"),
-    "another folder": ("d2cse", {}, "d2cse", "is under a tenth of 0.03"),
-    "options of prompts": ("my-simcse", {"pre_seq_len": 2}, None, "is under a tenth of 0.03"),
-    "the default is named": ("my-simcse", {"method": "dcpcse"}, None, "is under a tenth of 0.03"),
-    "a folder of both": ("dcpcse-and-simcse", {"learning_rate": 0.03}, None, ""),
-    "the method is named": ("my-simcse", {"method": "simcse"}, None, ""),
+    "my-unsup-simcse-bert-base-uncased": ({}, "simcse", TENTH),
+    "out": ({}, "simcse", TENTH),
+    "my-sup-SimCSE": ({"learning_rate": 0.03}, "simcse", "names another method than"),
+    "d2cse": ({}, "d2cse", TENTH),
+    "my-simcse": ({"pre_seq_len": 2}, None, TENTH),
+    "dcpcse-and-simcse": ({"learning_rate": 0.03}, None, ""),
+    "simcse": ({"method": "simcse"}, None, ""),
 }
+"""Folder of the output → further options, the method that the warning names, and what it says."""
 
 
-@pytest.mark.parametrize("name", ANOTHER)
-def test_the_command_of_another_code_is_one_warning_that_names_its_method(name, tiny, train_txt, tmp_path, caplog):
-    folder, options, method, problem = ANOTHER[name]
-    options = {**QUIET, **PUBLIC_SIMCSE, **options}
-    for way in (by_command, by_function):
+@pytest.mark.parametrize("way", [by_command, by_function])
+def test_the_command_of_another_code_is_one_warning_that_names_its_method(way, tiny, train_txt, tmp_path, caplog):
+    for folder, (options, method, problem) in [*ANOTHER.items()][:: 1 if way is by_command else 3]:
         caplog.clear()
-        way(tiny("bert"), train_txt, str(tmp_path / way.__name__ / folder), options)
+        options = {**QUIET, **PUBLIC_SIMCSE, **options, "max_steps": 1}
+        way(tiny("bert"), train_txt, str(tmp_path / folder), options)
         lines = [line for line in caplog.messages if re.search("tenth|another method|no (--)?method", line)]
         words = f"--method {method}" if way is by_command else f'method="{method}"'
-        assert len(lines) == bool(method or problem)
+        assert len(lines) == bool(method or problem), folder
         assert all(problem in line and (f"add {words} if" in line) == bool(method) for line in lines)
-
-
-def test_the_name_of_a_temporary_folder_chooses_no_method(tiny, sentences, caplog):
-    dcpcse.train(tiny("bert"), sentences, **QUIET, **PUBLIC_SIMCSE)
+    caplog.clear()
+    dcpcse.train(tiny("bert"), train_txt, **QUIET, **PUBLIC_SIMCSE)  # the name of a temporary folder says nothing
     assert any("tenth of 0.03" in line and 'add method="simcse" if' in line for line in caplog.messages)
-
-
-# What is printed by a Python without a set-up of logging.
-
-SCRIPT = """
-import sys, logging, dcpcse
-{setup}
-args = dcpcse.TrainingArguments(sys.argv[3], use_cpu=True, report_to="none", max_steps=1, save_strategy="no",
-                                learning_rate=2e-5, eval_steps=3)
-dcpcse.Trainer(sys.argv[1], args=args, train_dataset=sys.argv[2]).train()
-"""
-SETUPS = {
-    "none": ("", 1),
-    "basicConfig": ("logging.basicConfig()", 1),
-    "quiet": ("logging.getLogger('dcpcse').setLevel(logging.ERROR)", 0),
-}
-
-
-@pytest.mark.parametrize("name", SETUPS)
-def test_what_changes_a_result_is_printed_once_by_python(name, tiny, train_txt, tmp_path):
-    setup, times = SETUPS[name]
-    words = [sys.executable, "-c", SCRIPT.format(setup=setup), tiny("bert"), train_txt, str(tmp_path / "run")]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stderr
-    for line in ("per_device_train_batch_size 64: filled in", "2e-05 is under a tenth", "eval_steps has no effect"):
-        assert said.count(line) == times, said
 
 
 # After the training.
 
 
 def test_a_run_of_a_trainer_can_be_described_and_says_what_to_load(tiny, sentences, tmp_path):
-    args = dcpcse.TrainingArguments(str(tmp_path / "p2"), **QUIET, save_strategy="steps", save_steps=2)
+    folder = tmp_path / "p2"
+    args = dcpcse.TrainingArguments(str(folder), **QUIET, save_strategy="steps", save_steps=2)
     trainer = dcpcse.Trainer(tiny("bert"), args=args, train_dataset=sentences, pre_seq_len=2)
     trainer.train()
     with pytest.raises(dcpcse.UserError, match=r"p2 contains checkpoints of a training.*p2/checkpoint-2"):
-        dcpcse.load(str(tmp_path / "p2"))
-    dcpcse.load(str(tmp_path / "p2/checkpoint-2"))
+        dcpcse.load(folder)
+    dcpcse.load(folder / "checkpoint-2")
     with pytest.raises(dcpcse.UserError, match=r"trainer\.sentence_encoder\.encode\(sentences\)"):
         trainer.model.encode(sentences, batch_size=4)
     trainer.create_model_card()
-    card = (tmp_path / "p2/README.md").read_text(encoding="utf-8")
+    card = (folder / "README.md").read_text(encoding="utf-8")
     assert "# p2" in card and "learning_rate: 0.03" in card
-    assert sorted(path.name for path in (tmp_path / "p2").iterdir()) == ["README.md", "checkpoint-2", "metrics.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "checkpoint-2", "metrics.jsonl"]
     trainer.save_model()
     trainer.create_model_card(model_name="mine")
-    assert "# mine" in (tmp_path / "p2/README.md").read_text(encoding="utf-8")
-    dcpcse.load(str(tmp_path / "p2"))
+    assert "# mine" in (folder / "README.md").read_text(encoding="utf-8")
+    dcpcse.load(folder)
+
+
+# Options that have no effect without others.
+
+WITHOUT = {
+    **{"eval_data_dir": "x", "custom_eval_data": "True", "eval_tasks": "STSBenchmark", "logging_dir": "x"},
+    **dict.fromkeys(("eval_pairs", "eval_labels", "eval_retrieval"), "x --eval_strategy no"),
+    **{"per_device_eval_batch_size": "4", "metric_for_best_model": "stsb_spearman", "greater_is_better": "True"},
+    **{"load_best_model_at_end": "True --save_strategy no", "denoise_in_dev": "True --method promptbert"},
+    **{"eval_steps": "4 --do_eval", "eval_delay": "2 --do_eval", "save_steps": "4 --save_strategy epoch"},
+    **{"save_total_limit": "2 --save_strategy no", "logging_steps": "4 --logging_strategy epoch"},
+    **{"adam_bias_correction": "True --optim sgd", "adam_beta1": "0.8 --optim sgd", "adam_beta2": "0.8 --optim sgd"},
+    **{"adam_epsilon": "1e-6 --optim adafactor", "warmup_steps": "10 --lr_scheduler_type constant"},
+    "gradient_checkpointing_kwargs": "{}",
+}
+WITH = (
+    "--do_eval --eval_strategy steps --eval_steps 4 --eval_delay 2 --eval_tasks STSBenchmark --eval_data_dir x "
+    "--eval_pairs x --eval_labels x --eval_retrieval x "
+    "--save_steps 4 --save_total_limit 2 --logging_steps 4 --adam_bias_correction False --adam_beta1 0.8 "
+    "--warmup_steps 10 --load_best_model_at_end --metric_for_best_model stsb_spearman"
+)
+
+
+def reported(line, caplog, tmp_path):
+    caplog.set_level("INFO", "dcpcse")
+    usual = f"--model_name_or_path x --train_file x --output_dir {tmp_path} --use_cpu --report_to none"
+    (_, data, run), given = parse_training(f"{usual} {line}".split())
+    caplog.clear()
+    resolve_arguments.resolve_arguments(run, data, given)
+    return [message for message in caplog.messages if "has no effect" in message]
+
+
+@pytest.mark.usefixtures("on_command_line")
+def test_an_option_of_a_run_without_effect_is_reported(caplog, tmp_path):
+    assert set(WITHOUT) == set(NEEDS)
+    for name, words in WITHOUT.items():
+        assert f"--{name} has no effect without {NEEDS[name]}" in reported(f"--{name} {words}", caplog, tmp_path)
+    assert reported(WITH, caplog, tmp_path) == reported("", caplog, tmp_path) == []

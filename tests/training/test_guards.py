@@ -1,7 +1,6 @@
 """The parts of what training watches, each by itself."""
 
 import json
-import logging
 import math
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -24,26 +23,22 @@ pytestmark = pytest.mark.usefixtures("on_command_line")
 # The effective rank
 
 
-@pytest.mark.parametrize("shape", [(20, 50), (50, 20), (3, 3)])
-def test_the_effective_rank_is_that_of_the_definition(shape):
-    vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
-    rows = vectors.numpy() / np.linalg.norm(vectors.numpy(), axis=1, keepdims=True)
-    singular = np.linalg.svd(rows, compute_uv=False)
-    shares = singular / singular.sum()
-    assert effective_rank(vectors) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+def test_the_effective_rank_is_that_of_the_definition():
+    for shape in ((20, 50), (50, 20), (3, 3)):
+        vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+        rows = vectors.numpy() / np.linalg.norm(vectors.numpy(), axis=1, keepdims=True)
+        singular = np.linalg.svd(rows, compute_uv=False)
+        shares = singular / singular.sum()
+        assert effective_rank(vectors) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
 
 
-def test_the_effective_rank_counts_directions_however_long_and_often():
-    directions = torch.eye(6)[:4]
+def test_the_effective_rank_counts_directions_however_long_and_often(monkeypatch):
+    directions, vectors = torch.eye(6)[:4], torch.randn(9, 8)
     assert effective_rank(directions) == pytest.approx(4)
     assert effective_rank(directions.repeat(5, 1) * torch.rand(20, 1).add(0.1)) == pytest.approx(4, rel=1e-6)
     assert effective_rank(torch.ones(7, 5)) == pytest.approx(1, abs=1e-6)
     assert effective_rank(torch.tensor([[1.0, 0.0], [math.nan, 0.0]])) != effective_rank(directions)
-
-
-def test_the_effective_rank_of_many_is_that_of_the_first(monkeypatch):
     monkeypatch.setattr(collapse, "MOST_ROWS", 5)
-    vectors = torch.randn(9, 8)
     assert effective_rank(vectors) == effective_rank(vectors[:5])
 
 
@@ -77,18 +72,15 @@ COLLAPSED = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
-def test_runs_that_learn_are_left_alone(name):
-    assert not warnings(series(*HEALTHY[name]))
+def test_runs_that_learn_are_left_alone_and_a_collapse_is_one_warning():
+    for name, course in HEALTHY.items():
+        assert not warnings(series(*course)), name
+    for name, course in COLLAPSED.items():
+        (said,) = warnings(series(*course))
+        assert "--learning_rate" in said and "effective rank" in said, name
 
 
-@pytest.mark.parametrize("name", COLLAPSED)
-def test_a_collapse_is_said_once(name):
-    (said,) = warnings(series(*COLLAPSED[name]))
-    assert "--learning_rate" in said and "effective rank" in said
-
-
-def test_a_collapse_is_said_again_only_where_it_is_four_times_as_bad():
+def test_a_collapse_is_named_again_only_if_it_is_four_times_as_bad():
     course = [(0.8, 0.5, 30.0), *[(0.96, 0.96, 9.0)] * 30, *[(0.98, 0.98, 5.0)] * 30, *[(0.995, 0.995, 1.5)] * 30]
     first, second = warnings(series(*course))
     assert "0.960" in first and "0.995" in second
@@ -102,23 +94,17 @@ def test_it_has_to_last_for_steps_and_for_two_logs():
     assert warnings(series(first, bad, bad, every=500))
 
 
-def test_a_resumed_run_remembers_what_it_has_said(tmp_path, caplog):
+def test_a_resumed_run_repeats_no_warning(tmp_path, caplog):
     args, control = TrainingArguments(str(tmp_path), report_to=[]), TrainerControl()
     logs = series(*COLLAPSED["at once"])
-
-    def goes_on(history, later):
-        alarm = CollapseMonitor()
-        state = TrainerState(log_history=history)
-        with caplog.at_level(logging.WARNING):
-            caplog.clear()
-            alarm.on_train_begin(args, state, control)
-            for log in later:
-                state.global_step = log["step"]
-                alarm.on_log(args, state, control, logs=log)
-        return [record.getMessage() for record in caplog.records]
-
-    assert len(goes_on(logs[:5], logs[5:])) == 1
-    assert goes_on(logs[:30], logs[30:]) == []
+    for first, count in ((5, 1), (30, 0)):
+        alarm, state = CollapseMonitor(), TrainerState(log_history=logs[:first])
+        caplog.clear()
+        alarm.on_train_begin(args, state, control)
+        for log in logs[first:]:
+            state.global_step = log["step"]
+            alarm.on_log(args, state, control, logs=log)
+        assert len(caplog.records) == count
 
 
 # Gradients
@@ -151,21 +137,17 @@ def test_gradients_that_overflow_tell_nothing_and_the_next_ones_are_looked_at():
 
 def test_a_flat_loss_is_waited_for_and_at_last_an_error():
     step = Step()
-    arrival = GradientFlowCheck(step)
+    check = GradientFlowCheck(step)
     step.back(0.0)
     for _ in range(PATIENCE - 1):
-        arrival.require()
+        check.require()
     with pytest.raises(UserError, match="the gradient of the head is zero"):
-        arrival.require()
-
-
-def test_it_is_asked_once():
-    step = Step()
-    arrival = GradientFlowCheck(step)
+        check.require()
+    check = GradientFlowCheck(step)  # which looks once
     step.back()
-    arrival.require()
+    check.require()
     step.zero_grad()
-    arrival.require()
+    check.require()
 
 
 # Nothing to learn
@@ -187,35 +169,36 @@ def steps_seen(losses, gradient: float = 1.0, candidates: int | None = 64, first
 
 
 CHANCE = math.log(64)
-LEARNING = {
-    "a loss that falls": [1.0, 1e-1, 1e-2, 5e-3, 1e-3, *[1e-4] * 20],
-    "a low loss": [2 * SOLVED * CHANCE] * 20,
-    "a low loss now and then": [1e-5, 1e-5, 0.1, 0.1, 0.1],
-    "a second term": [{"contrastive": 1e-5, "mlm": 7.0}] * 20,
-    "a loss of one's own": [{"compute_loss": 1e-6}] * 20,
-    "a negative loss": [-1.0] * 20,
-    "fewer steps": [1e-5] * (STEPS - 1),
-    "a second pass": [[1e-5, 0.1]] * 20,
-}
-SETTLED = {
-    "a loss near zero": [1e-4] * 20,
-    "a loss of zero": [0.0] * 20,
-    "near zero but for a false negative": [1e-4, 1e-4, 0.3, 1e-4, 1e-4, *[0.3] * 20],
-    "just below the limit": [0.9 * SOLVED * CHANCE] * 20,
-    "in two passes": [[1e-4, 2e-4]] * 20,
-}
+LEARNING = (
+    [1.0, 1e-1, 1e-2, 5e-3, 1e-3, *[1e-4] * 20],
+    [2 * SOLVED * CHANCE] * 20,
+    [1e-5, 1e-5, 0.1, 0.1, 0.1],
+    [{"contrastive": 1e-5, "mlm": 7.0}] * 20,
+    [{"compute_loss": 1e-6}] * 20,  # of the user's own
+    [-1.0] * 20,
+    [1e-5] * (STEPS - 1),
+    [[1e-5, 0.1]] * 20,  # in two passes
+)
+SETTLED = (
+    [1e-4] * 20,
+    [0.0] * 20,
+    [1e-4, 1e-4, 0.3, 1e-4, 1e-4, *[0.3] * 20],  # but for a false negative
+    [0.9 * SOLVED * CHANCE] * 20,
+    [[1e-4, 2e-4]] * 20,
+)
 
 
-@pytest.mark.parametrize("name", LEARNING)
-def test_a_loss_that_leaves_something_to_learn_is_left_alone(name):
-    assert not steps_seen(LEARNING[name])
+def test_a_loss_that_leaves_something_to_learn_is_left_alone():
+    assert [losses for losses in LEARNING if steps_seen(losses)] == []
+    assert not steps_seen([1e-6] * 20, candidates=None)  # without negatives it may be near zero
+    assert not steps_seen([1e-5] * 20, first=2)  # of a resumed run
 
 
-@pytest.mark.parametrize("name", SETTLED)
-def test_nothing_to_learn_is_said_once_with_what_to_do(name):
-    (said,) = steps_seen(SETTLED[name])
-    assert said.startswith(f"there is nothing to learn: the loss of the first {STEPS} steps is ")
-    assert all(word in said for word in (f"{CHANCE:.2f}", "--temp", "hard negatives", "--learning_rate"))
+def test_nothing_to_learn_is_one_warning_with_what_to_do():
+    for losses in SETTLED:
+        (said,) = steps_seen(losses)
+        assert said.startswith(f"there is nothing to learn: the loss of the first {STEPS} steps is ")
+        assert all(word in said for word in (f"{CHANCE:.2f}", "--temp", "hard negatives", "--learning_rate"))
 
 
 def test_a_gradient_of_rounding_is_said_for_every_loss():
@@ -224,14 +207,6 @@ def test_a_gradient_of_rounding_is_said_for_every_loss():
     assert f"norm {5e-8:.1e} over 100 weights" in said and "--temp" not in said
     assert not steps_seen([0.2] * 20, 0.5 * NOISE, candidates=None, has_gradient=False)  # scaled, or used already
     assert steps_seen([1e-5] * 20, has_gradient=False)
-
-
-def test_a_loss_without_negatives_may_be_near_zero():
-    assert not steps_seen([1e-6] * 20, candidates=None)
-
-
-def test_a_resumed_run_is_not_checked():
-    assert not steps_seen([1e-5] * 20, first=2)
 
 
 # Steps that are not finite
@@ -257,7 +232,7 @@ def test_a_gradient_that_overflows_is_the_scalers_business(tmp_path):
         watch.require(2, {}, scaled=True)
 
 
-def test_weights_that_have_begun_it_are_named(tmp_path):
+def test_weights_that_have_begun_it_are_named_and_an_unsaved_batch_does_not_hide_it(tmp_path):
     watch, weight = steps(tmp_path)
     with torch.no_grad():
         weight[1] = math.inf
@@ -266,6 +241,12 @@ def test_weights_that_have_begun_it_are_named(tmp_path):
         watch.require(4, {})
     found = json.loads((tmp_path / "non-finite/step-4/step.json").read_text())["not_finite"]
     assert found == {"losses": ["contrastive"], "gradients": [], "weights": ["weight"]}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/non-finite").write_text("in the way")
+    watch, _ = steps(tmp_path / "other")
+    watch.observe(one(math.nan))
+    with pytest.raises(UserError, match="not finite at step 7; its batch could not be saved"):
+        watch.require(7, {})
 
 
 def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_path, monkeypatch):
@@ -292,34 +273,22 @@ def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_pat
         assert len((tmp_path / asked / "non-finite/step-2/batch.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_batch_that_cannot_be_kept_does_not_hide_the_error(tmp_path):
-    (tmp_path / "non-finite").write_text("in the way")
-    watch, _ = steps(tmp_path)
-    watch.observe(one(math.nan))
-    with pytest.raises(UserError, match="not finite at step 7; its batch could not be saved"):
-        watch.require(7, {})
-
-
 # Rows in their file
 
 
 def test_rows_are_located_in_the_file_that_was_read(tmp_path):
-    text = 'a,b\n"one\ntwo",three\n\n,blank\nfour,five\nsix,seven\n'
-    for name, content in {
-        "t.csv": text,
-        "t.json": '[{"a": "x", "b": "y"}, {"a": "", "b": ""}, {"a": "p", "b": "q"}]',
-    }.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
-    data = load_training_file(tmp_path / "t.csv", tmp_path / "cache")
-    assert data.locate([2, 0]) == [
+    table, listed = tmp_path / "t.csv", tmp_path / "t.json"
+    table.write_text('a,b\n"one\ntwo",three\n\n,blank\nfour,five\nsix,seven\n', encoding="utf-8")
+    listed.write_text('[{"a": "x", "b": "y"}, {"a": "", "b": ""}, {"a": "p", "b": "q"}]', encoding="utf-8")
+    assert load_training_file(table, tmp_path / "cache").locate([2, 0]) == [
         {"row": 2, "line": 7, "anchor": "six", "positive": "seven"},
         {"row": 0, "line": 2, "anchor": "one two", "positive": "three"},
     ]
-    data = load_training_file(tmp_path / "t.json", tmp_path / "cache")
-    assert data.locate([1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
-    changed = (tmp_path / "t.json").read_text(encoding="utf-8").replace('"p"', '"r"')
-    (tmp_path / "t.json").write_text(changed, encoding="utf-8")  # its rows are not those that were loaded
-    assert data.locate([1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
+    data = load_training_file(listed, tmp_path / "cache")
+    expected = {"row": 1, "item": 3, "anchor": "p", "positive": "q"}
+    assert data.locate([1]) == [expected]
+    listed.write_text(listed.read_text().replace('"p"', '"r"'))  # its rows are not those that were loaded
+    assert data.locate([1]) == [expected]
 
 
 # Frozen weights

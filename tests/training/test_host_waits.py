@@ -1,6 +1,7 @@
 """No training step waits for its GPU: counted on a pretended one (tests/pretended_cuda), in a process of its own.
 
-`encode` waits once per batch there, and its vectors are those of the CPU.
+`encode` waits once per batch there, and its vectors are those of the CPU. Without --whole, there is a sample: one case
+of every method, two runs and three encoders.
 """
 
 import json
@@ -25,7 +26,7 @@ EXCHANGING = {"diffcse, public code"}
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory) -> list[dict]:
+def reports(tmp_path_factory, request) -> list[dict]:
     """What steps.py reports."""
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     if compiler is None:
@@ -37,6 +38,7 @@ def reports(tmp_path_factory) -> list[dict]:
     python_path = os.pathsep.join(map(str, (ROOT, ROOT / "SentEval", ROOT / "tests")))
     environment = {"LD_PRELOAD": str(library), "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, PRETENDED / "steps.py", folder]
+    words += [] if request.config.getoption("whole") else ["--sample"]
     done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in (folder / "reports.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -50,21 +52,24 @@ def test_no_step_of_any_method_waits_whatever_the_number_of_chunks_and_processes
     waits = {
         case: one["lines"] for part in ("one pass", "chunks", "two") for case, one in of_modes(reports, part).items()
     }
-    assert len({case for case, _ in waits}) == 38
+    assert len({case for case, _ in waits}) > len(METHODS)
     assert {mode for _, mode in waits} == {"one pass", "three chunks", "two processes", "two processes, three chunks"}
     assert {case: lines for case, lines in waits.items() if lines} == {}
 
 
 def test_processes_exchange_no_numbers_of_rows(reports):
     exchanges = {case: one["exchanges"] for (case, _), one in of_modes(reports, "two processes").items()}
-    assert len(exchanges) == 38
+    assert len(exchanges) > len(METHODS)
     assert {case for case, number in exchanges.items() if number} == EXCHANGING
 
 
 def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
-    """From the second step on; the first one is also checked for missing gradients."""
+    """From the second step on; the first one is also checked for missing gradients. Weights with decay are updated in
+    one kernel, and the others in another.
+    """
     runs = of_modes(reports, "run")
-    assert {name for name, _ in runs} > set(METHODS)
+    assert {one["fused"] for one in runs.values()} == {2}
+    assert {name for name, _ in runs} >= {"dcpcse, gradient cache", "simcse, bf16"}
     for (name, _), one in runs.items():
         assert len(one["lines"]) > STEPS + 1
         for number, lines in enumerate(one["lines"][1:], start=2):
@@ -75,13 +80,9 @@ def test_a_run_waits_once_a_step_for_the_check_of_the_step_before(reports):
             assert all("guards/gradients.py" in line for line in others), (name, others)
 
 
-def test_a_run_updates_the_weights_with_decay_in_one_kernel_and_the_others_in_another(reports):
-    assert {one["fused"] for one in of_modes(reports, "run").values()} == {2}
-
-
 def test_encode_waits_once_a_batch_for_the_vectors_of_the_batch_before(reports):
     found = of_modes(reports, "encode")
-    assert len(found) == 9
+    assert len(found) >= 3
     for (name, _), one in found.items():
         assert one["batches"] > 10
         assert one["lines"] == {"an event: dcpcse/utils/devices.py": one["batches"]}, name

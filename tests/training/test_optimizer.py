@@ -22,13 +22,17 @@ def gradients(size: int) -> torch.Tensor:
     return torch.randn(STEPS, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("given", "optim"),
-    [({}, "adamw_torch"), ({"optim": "adamw_torch_fused"}, "adamw_torch_fused"), ({"optim": "sgd"}, "sgd")],
-)
-def test_the_optimiser_of_a_cpu_is_not_fused_unless_it_is_named(given, optim, tmp_path):
-    args = TrainingArguments(str(tmp_path), use_cpu=True, **given)
-    assert args.optim == optim and args.given == given.keys() | {"output_dir", "use_cpu"}
+def test_the_optimiser_of_a_cpu_is_not_fused_unless_it_is_named(tiny, tmp_path):
+    for given, optim in (
+        ({}, "adamw_torch"),
+        ({"optim": "adamw_torch_fused"}, "adamw_torch_fused"),
+        ({"optim": "sgd"}, "sgd"),
+    ):
+        args = TrainingArguments(str(tmp_path), use_cpu=True, **given)
+        assert args.optim == optim and args.given == given.keys() | {"output_dir", "use_cpu"}
+    assert type(trainer(tiny, tmp_path).create_optimizer()) is torch.optim.AdamW
+    with pytest.raises(UserError, match="--adam_bias_correction False is not available with --optim sgd"):
+        TrainingArguments(output_dir=str(tmp_path), optim="sgd", adam_bias_correction=False)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
@@ -100,15 +104,6 @@ def test_the_trainer_uses_it_and_decays_what_the_public_code_decays(kind, tiny, 
     assert {names[id(weight)] for weight in decayed["params"]} == set(names.values()) - left_out
 
 
-def test_the_default_is_torch_s(tiny, tmp_path):
-    assert type(trainer(tiny, tmp_path).create_optimizer()) is torch.optim.AdamW
-
-
-def test_other_optimisers_are_refused(tmp_path):
-    with pytest.raises(UserError, match="--adam_bias_correction False is not available with --optim sgd"):
-        TrainingArguments(output_dir=str(tmp_path), optim="sgd", adam_bias_correction=False)
-
-
 # Groups of their own
 
 
@@ -135,8 +130,11 @@ def test_the_discriminator_and_its_head_have_their_rate_and_the_run_s_decay(tiny
     assert "losses.crtd.head.weight" in of[2] and "losses.crtd.head.bias" in of[3]
 
 
-@pytest.mark.parametrize("kind", ["linear", "constant", "cosine", "constant_with_warmup", "inverse_sqrt"])
-@pytest.mark.parametrize(("given", "steps"), [(4, 4), (0.25, 5), (0, 0)])
+WARM_UPS = [("linear", 4, 4), ("constant", 0.25, 5), ("cosine", 0, 0), ("constant_with_warmup", 4, 4)]
+WARM_UPS += [("inverse_sqrt", 0.25, 5), ("linear", 0, 0)]
+
+
+@pytest.mark.parametrize(("kind", "given", "steps"), WARM_UPS)
 def test_the_warm_up_is_linear_and_the_schedule_of_the_run_follows(kind, given, steps, tiny, tmp_path):
     run = {"lr_scheduler_type": kind, "warmup_steps": 2}
     made = with_discriminator(tiny, tmp_path, run, discriminator_learning_rate=0.02, discriminator_warmup_steps=given)
@@ -166,18 +164,10 @@ def test_a_warm_up_alone_leaves_the_rate_and_none_leaves_the_groups(tiny, tmp_pa
     usual = with_discriminator(tiny, tmp_path)
     usual.create_optimizer_and_scheduler(10)
     assert len(usual.optimizer.param_groups) == 2 and not usual.method.groups
-
-
-def test_a_schedule_without_warm_up_is_refused(tiny, tmp_path):
-    made = with_discriminator(tiny, tmp_path, discriminator_warmup_steps=5)
     run = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")
     with pytest.raises(UserError, match="--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but one of 5 steps"):
         require_warmups(made.method, run)
-
-
-@pytest.mark.usefixtures("on_command_line")
-@pytest.mark.parametrize("options", [{"discriminator_learning_rate": 0.1}, {"discriminator_warmup_steps": 5}], ids=str)
-def test_a_discriminator_that_is_not_trained_has_no_rate(options, tiny):
-    args = model_arguments(method="d2cse", generator_name=tiny("bert"), **options)
-    with pytest.raises(UserError, match=f"--{next(iter(options))} has no effect without --discriminator trained"):
-        build_method(load_backbone(tiny("bert")), args, ["anchor"])
+    for name in ("discriminator_learning_rate", "discriminator_warmup_steps"):
+        args = model_arguments(method="d2cse", generator_name=tiny("bert"), **{name: 1})
+        with pytest.raises(UserError, match=f"--{name} has no effect without --discriminator trained"):
+            build_method(load_backbone(tiny("bert")), args, ["anchor"])

@@ -1,11 +1,12 @@
 """Pushing and pulling folders: which files are pushed and pulled, and what is never overwritten."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from method_models import RECIPES, model_of
+from method_models import model_of
 from past_runs import make_run
 
 import dcpcse
@@ -47,36 +48,32 @@ def test_the_small_folder_goes_up_and_nothing_else(folder, server):
     assert server.repositories[ID][last["commit"]] is held(server)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["dcpcse, projection", "promptbert", "simcse", "conpvp, lora"])
 def test_a_pushed_folder_gives_the_same_vectors_by_its_id_and_pulled(recipe, server, tiny, tmp_path, sentences):
     model = model_of(recipe, tiny)
     model.save(tmp_path / "saved")
     push_to_hub(tmp_path / "saved", PushTarget(ID))
     place = pull_from_hub(ID, tmp_path / "deep/down/pulled", LoadOptions())
-    for found in (dcpcse.load(ID, device="cpu"), dcpcse.load(str(place), device="cpu")):
-        assert np.array_equal(found.encode(sentences), model.encode(sentences))
-    assert {name: (place / name).read_bytes() for name in own_files(place)} == {
-        name: content for name, content in held(server).items() if name != ".gitattributes"
-    }
+    for name in (ID, place):
+        np.testing.assert_array_equal(dcpcse.load(name, device="cpu").encode(sentences), model.encode(sentences))
+    pulled = {name: (place / name).read_bytes() for name in own_files(place)}
+    assert pulled == {name: content for name, content in held(server).items() if name != ".gitattributes"}
     assert [path.name for path in place.parent.iterdir()] == ["pulled"]
 
 
-def test_a_card_not_written_by_dcpcse_is_pushed_unchanged(folder, server):
-    (folder / "README.md").write_text("My own words.", encoding="utf-8")
-    push_to_hub(folder, PushTarget(ID))
-    assert held(server)["README.md"] == b"My own words."
-    server.card_error = "license is not allowed"
-    with pytest.raises(UserError, match=r"Invalid metadata in README\.md\. - license is not allowed"):
-        push_to_hub(folder, PushTarget(ID))
-
-
-def test_a_card_of_other_weights_is_refused(folder, server, tiny):
+def test_a_card_of_the_user_is_pushed_unchanged_and_one_of_other_weights_is_refused(folder, server, tiny):
     push_to_hub(folder, PushTarget(ID))
     before = held(server)
     model_of("dcpcse", tiny, seed=2).save(folder)
     with pytest.raises(UserError, match="written for other weights"):
         push_to_hub(folder, PushTarget(ID))
     assert held(server) is before
+    (folder / "README.md").write_text("My own words.", encoding="utf-8")
+    push_to_hub(folder, PushTarget(ID))
+    assert held(server)["README.md"] == b"My own words."
+    server.card_error = "license is not allowed"
+    with pytest.raises(UserError, match=r"Invalid metadata in README\.md\. - license is not allowed"):
+        push_to_hub(folder, PushTarget(ID))
 
 
 def test_a_later_version_replaces_the_earlier_one_without_leftovers(folder, server, tiny, sentences):
@@ -107,15 +104,16 @@ def test_a_pulled_folder_may_be_pushed_and_afterwards_the_first_folder_may_not(f
     assert held(server)["README.md"] == b"Better words."
 
 
-@pytest.mark.parametrize("there", [{"model.safetensors": b"x"}, {"README.md": b"x"}, {"dcpcse.json": b"{}"}])
-def test_anything_but_an_earlier_version_is_overwritten_only_on_request(there, folder, server):
-    server.hold(ID, {".gitattributes": b"", **there})
-    before = held(server)
-    with pytest.raises(UserError, match="--overwrite"):
-        push_to_hub(folder, PushTarget(ID))
-    assert held(server) is before
-    push_to_hub(folder, PushTarget(ID), overwrite=True)
-    assert set(held(server)) == {*own_files(folder), ".gitattributes"}
+def test_anything_but_an_earlier_version_is_overwritten_only_on_request(folder, server):
+    for number, name in enumerate(("model.safetensors", "README.md", "dcpcse.json")):
+        there, target = f"someone/model-{number}", PushTarget(f"someone/model-{number}")
+        server.hold(there, {".gitattributes": b"", name: b"{}"})
+        before = server.repositories[there]["main"]
+        with pytest.raises(UserError, match="--overwrite"):
+            push_to_hub(folder, target)
+        assert server.repositories[there]["main"] is before
+    push_to_hub(folder, target, overwrite=True)
+    assert set(server.repositories[there]["main"]) == {*own_files(folder), ".gitattributes"}
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -128,23 +126,22 @@ def test_a_push_that_comes_between_check_and_commit_is_not_overwritten(again, fo
     assert held(server) == {"theirs": b"x"}
 
 
-def test_a_new_repository_may_be_private_and_a_public_one_stays_public(folder, server):
-    push_to_hub(folder, PushTarget(ID, private=True))
-    assert server.private == {ID}
-    server.hold("someone/public", {".gitattributes": b""})
-    with pytest.raises(UserError, match="--private"):
-        push_to_hub(folder, PushTarget("someone/public", private=True))
-
-
 def test_without_login_or_network_there_is_one_line_and_nothing_is_written(folder, server, monkeypatch):
     server.failing = True
     with pytest.raises(UserError, match="the Hub fails"):
         push_to_hub(folder, PushTarget(ID))
     server.failing = False
+    token = os.environ["HF_TOKEN"]
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match="hf auth login"):
         push_to_hub(folder, PushTarget(ID))
     assert server.repositories == {} and not (folder / "README.md").exists() and not (folder / "hub.json").exists()
+    monkeypatch.setenv("HF_TOKEN", token)
+    push_to_hub(folder, PushTarget(ID, private=True))  # a new repository may be private
+    assert server.private == {ID}
+    server.hold("someone/public", {".gitattributes": b""})
+    with pytest.raises(UserError, match="--private"):  # and a public one stays public
+        push_to_hub(folder, PushTarget("someone/public", private=True))
 
 
 def test_a_damaged_folder_is_not_pushed(folder, server):

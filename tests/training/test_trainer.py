@@ -1,6 +1,7 @@
 """`dcpcse.Trainer` without a command line: what it takes, what it trains, and what it refuses."""
 
 import linecache
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import transformers
 from scipy.stats import pearsonr, spearmanr
 from senteval.settings import settings_of_mode
 from senteval.suite import load_suite
-from transformers import TrainerCallback
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
@@ -53,8 +53,7 @@ def trained(trainer: dcpcse.Trainer) -> dict[str, torch.Tensor]:
 
 
 def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 class Uniform(dcpcse.Trainer):
@@ -82,26 +81,21 @@ class Seen(transformers.TrainerCallback):
 
 
 def test_a_subclass_with_its_own_loss_and_callback_resumes_bit_for_bit(tiny, sentences, arguments, tmp_path):
-    def make(folder: str, **options) -> Uniform:
+    def make(folder: str, kind=Uniform, **options) -> dcpcse.Trainer:
         args = arguments(folder, save_strategy="steps", save_steps=2, **options)
-        return Uniform(tiny("bert"), "dcpcse", args, sentences, callbacks=[Seen()], pre_seq_len=3)
+        return kind(tiny("bert"), "dcpcse", args, sentences, callbacks=[Seen()], pre_seq_len=3)
 
-    whole = make("whole")
+    whole, again = make("whole"), make("again")
     whole.train()
-    again = make("again")
-    again.train()  # as far as step 4; its checkpoint of step 2 is what an interruption would leave
-    for path in (tmp_path / "again").glob("checkpoint-4"):
-        path.rename(tmp_path / "away")
-    again = make("again")
+    shutil.copytree(tmp_path / "whole/checkpoint-2", tmp_path / "again/checkpoint-2")  # what an interruption leaves
     again.train(resume_from_checkpoint=True)
     (seen,) = (one for one in again.callback_handler.callbacks if isinstance(one, Seen))
     assert seen.steps == [3, 4]
     assert_equal(trained(whole), trained(again))
     again.save_model(str(tmp_path / "model"))
-    np.testing.assert_array_equal(
-        dcpcse.load(str(tmp_path / "model")).encode(sentences), whole.sentence_encoder.encode(sentences)
-    )
-    plain = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments("plain"), sentences, pre_seq_len=3)
+    vectors = dcpcse.load(str(tmp_path / "model")).encode(sentences)
+    np.testing.assert_array_equal(vectors, whole.sentence_encoder.encode(sentences))
+    plain = make("plain", dcpcse.Trainer)
     plain.train()
     assert not torch.equal(*(one.method.model.encoder.prompt.table.weight for one in (plain, whole)))
     with pytest.raises(dcpcse.UserError, match="gradient_cache_chunk does not call a compute_loss of your own"):
@@ -185,10 +179,9 @@ def test_a_cell_that_registers_a_method_may_be_run_again():
 
 def test_all_kinds_of_model_and_method_train_the_same_weights(tiny, sentences, arguments, monkeypatch):
     """Loading an encoder draws random numbers, so the seed is set after it."""
-    load = setup.load_backbone
 
     def then_seed(*args, **kwargs):
-        backbone = load(*args, **kwargs)
+        backbone = load_backbone(*args, **kwargs)
         torch.manual_seed(42)
         return backbone
 
@@ -234,9 +227,12 @@ def test_own_metrics_get_cosines_and_gold_scores_and_select_the_best_step(tiny, 
         taken.append(prediction)
         return {"pearson": pearsonr(prediction.predictions, prediction.label_ids).statistic}
 
-    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    options |= {"load_best_model_at_end": True, "metric_for_best_model": "pearson"}
-    trainer = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**options), sentences, pairs, compute_metrics=metrics)
+    def make(folder: str, **how) -> dcpcse.Trainer:
+        options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **how}
+        of_metrics = {"compute_metrics": metrics} if "metric_for_best_model" in how else {}
+        return dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(folder, **options), sentences, pairs, **of_metrics)
+
+    trainer = make("own", load_best_model_at_end=True, metric_for_best_model="pearson")
     trainer.train()
     found, (cosines, gold) = trainer.evaluate(), measured(trainer, pairs)
     np.testing.assert_allclose(taken[-1].predictions, cosines, atol=1e-6)
@@ -245,9 +241,12 @@ def test_own_metrics_get_cosines_and_gold_scores_and_select_the_best_step(tiny, 
     assert found["eval_pairs_spearman"] == pytest.approx(spearmanr(*taken[-1]).statistic)
     seen = [entry["eval_pearson"] for entry in trainer.state.log_history if "eval_pearson" in entry]
     assert len(seen) == 5 and found["eval_pearson"] == max(seen) == trainer.state.best_metric
-    unknown = arguments("unknown", eval_strategy="steps", eval_steps=1, metric_for_best_model="pearsn")
     with pytest.raises(dcpcse.UserError, match=r"metric_for_best_model=.*pearsn\W: unknown; did you mean 'pearson'"):
-        dcpcse.Trainer(tiny("bert"), "dcpcse", unknown, sentences, pairs, compute_metrics=metrics).train()
+        make("unknown", metric_for_best_model="pearsn").train()
+    trainer = make("first", load_best_model_at_end=True)  # the first score selects the best step by default
+    trainer.train()
+    seen = [entry["eval_pairs_spearman"] for entry in trainer.state.log_history if "eval_pairs_spearman" in entry]
+    assert trainer.state.best_metric == max(seen)
 
 
 def test_all_kinds_of_evaluation_data(tiny, pairs, sentences, sts_data, arguments):
@@ -274,32 +273,15 @@ def test_all_kinds_of_evaluation_data(tiny, pairs, sentences, sts_data, argument
         trainer.train()
 
 
-def test_the_first_score_selects_the_best_step_by_default(tiny, sentences, pairs, arguments):
-    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    trainer = dcpcse.Trainer(
-        tiny("bert"), "dcpcse", arguments(**options, load_best_model_at_end=True), sentences, pairs
-    )
-    trainer.train()
-    scores = [entry.get("eval_pairs_spearman") for entry in trainer.state.log_history]
-    assert trainer.state.best_metric == max(score for score in scores if score is not None)
-
-
 def test_callbacks_reporters_and_optimizers_are_those_of_transformers(tiny, sentences, arguments, monkeypatch):
-    reporter = type("Reporter", (Seen,), {})
+    reporter, seen = type("Reporter", (Seen,), {}), Seen()
     table = transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK
     monkeypatch.setitem(table, "reporter", reporter)
     method = build_method(load_backbone(tiny("bert")), model_arguments(), ["anchor"])
     optimizer = torch.optim.SGD([p for p in method.model.parameters() if p.requires_grad], lr=0.5)
-    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
-    seen = Seen()
-    trainer = dcpcse.Trainer(
-        None,
-        method,
-        arguments(report_to="reporter"),
-        sentences,
-        callbacks=[seen],
-        optimizers=(optimizer, schedule),
-    )
+    optimizers = (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0))
+    args = arguments(report_to="reporter")
+    trainer = dcpcse.Trainer(None, method, args, sentences, callbacks=[seen], optimizers=optimizers)
     before = trained(trainer)
     trainer.train()
     reports = next(one for one in trainer.callback_handler.callbacks if isinstance(one, reporter))
@@ -310,69 +292,41 @@ def test_callbacks_reporters_and_optimizers_are_those_of_transformers(tiny, sent
     assert any(not torch.equal(before[name], weight) for name, weight in trained(trainer).items())
 
 
-class SentenceTransformer:
-    """An encoder of another library, by its name."""
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model": SentenceTransformer()}, "model is a SentenceTransformer; give the name or the folder that it"),
-        ({"model": 3}, "model is the number 3; give the name or the folder of an encoder"),
-        ({"model": None}, "model is missing; give an encoder"),
-        ({"method": 3}, "method is the number 3; give a name, a function"),
-        ({"method": partial(in_cell, "")}, "method is a partial; give a name, a function"),
-        ({"method": "dcpsce"}, r"method=.dcpsce.: unknown; did you mean 'dcpcse'"),
-        ({"method": lambda backbone, args, columns: None}, "the function <lambda> gives the method its name"),
-        ({"method": lambda backbone, args, columns: None}, "define it with def"),
-        ({"args": {"max_steps": 3}}, "args is a dict; give dcpcse.TrainingArguments"),
-        ({"train_dataset": 3}, "train_dataset: expected rows but found the number 3"),
-        ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
-        ({"eval_dataset": "pairs.tsv"}, r"eval_dataset pairs.tsv is no task \(STSBench.*; for a file, give own_pairs"),
-        ({"eval_dataset": [("a", "b", "c", 1.0)] * 3}, "eval_dataset has 4 columns; give pairs with scores"),
-        ({"eval_dataset": ["STSB"]}, 'eval_dataset="STSB": unknown'),
-        ({"callbacks": TrainerCallback()}, "callbacks is a TrainerCallback; give a list of"),
-        ({"callbacks": [print]}, "print> is not a transformers.TrainerCallback"),
-        ({"compute_metrics": "f1"}, "compute_metrics is the string 'f1'; give a function"),
-        ({"pre_seq_length": 3}, "unknown option pre_seq_length; did you mean 'pre_seq_len'"),
-        ({"pre_seq_len": "3"}, 'pre_seq_len="3": must be a whole number'),
-        ({"max_seq_length": 2}, "max_seq_length=2: must be at least 3"),
-        ({"preset": "dcpcse/unsup-bert-base"}, "unknown option preset"),
-        ({"tokenizer": None}, "unknown option tokenizer; did you mean 'tokenizer_name'"),
-        ({"tuning": "full", "pre_seq_len": 3}, "pre_seq_len has no effect without tuning"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+WRONG = (
+    ({"model": 3}, "model is the number 3; give the name or the folder of an encoder"),
+    ({"model": None}, "model is missing; give an encoder"),
+    ({"method": partial(in_cell, "")}, "method is a partial; give a name, a function"),
+    ({"method": "dcpsce"}, r"method=.dcpsce.: unknown; did you mean 'dcpcse'"),
+    (
+        {"method": lambda backbone, args, columns: None},
+        "the function <lambda> gives the method its name.*define it with",
+    ),
+    ({"args": {"max_steps": 3}}, "args is a dict; give dcpcse.TrainingArguments"),
+    ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
+    ({"eval_dataset": "pairs.tsv"}, r"eval_dataset pairs.tsv is no task \(STSBench.*; for a file, give own_pairs"),
+    ({"eval_dataset": [("a", "b", "c", 1.0)] * 3}, "eval_dataset has 4 columns; give pairs with scores"),
+    ({"eval_dataset": [("a", "b", "x"), ("c", "d", 2.0)]}, "^eval_dataset: .*gold score 'x'"),
+    ({"eval_dataset": ["STSB"]}, 'eval_dataset="STSB": unknown'),
+    ({"compute_metrics": "f1"}, "compute_metrics is the string 'f1'; give a function"),
+    ({"pre_seq_length": 3}, "unknown option pre_seq_length; did you mean 'pre_seq_len'"),
+    ({"pre_seq_len": "3"}, 'pre_seq_len="3": must be a whole number'),
+    ({"tuning": "full", "pre_seq_len": 3}, "pre_seq_len has no effect without tuning"),
 )
-def test_a_wrong_argument_is_refused_in_one_line(given, message, tiny, sentences, arguments):
-    options = {"model": tiny("bert"), "args": arguments(), "train_dataset": sentences, **given}
-    with pytest.raises(dcpcse.UserError, match=message) as caught:
-        dcpcse.Trainer(**options)
-    assert "\n" not in str(caught.value) and "--" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"learning_rate": "3e-2"}, 'learning_rate="3e-2": must be a number'),
-        ({"max_steps": 2.5}, "max_steps=2.5: must be a whole number"),
-        ({"bf16": "yes"}, 'bf16="yes": must be True or False'),
-        ({"eval_strategy": "steps"}, "eval_dataset is missing; give evaluation data"),
-        ({"push_to_hub": True}, "push_to_hub"),
-        ({"lr": 0.1}, r"unknown option lr; did you mean learning_rate\?"),
-        ({"zzz": 1}, "unknown option zzz; see the options"),
-    ],
-    ids=str,
+WRONG_RUNS = (
+    ({"bf16": "yes"}, 'bf16="yes": must be True or False'),
+    ({"eval_strategy": "steps"}, "eval_dataset is missing; give evaluation data"),
+    ({"push_to_hub": True}, "push_to_hub"),
+    ({"lr": 0.1}, r"unknown option lr; did you mean learning_rate\?"),
+    ({"zzz": 1}, "unknown option zzz; see the options"),
 )
-def test_a_wrong_option_of_the_run_is_refused_in_one_line(given, message, tiny, sentences, arguments):
-    with pytest.raises(dcpcse.UserError, match=message) as caught:
-        dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**given), sentences)
-    assert "\n" not in str(caught.value) and "--" not in str(caught.value)
 
 
-def test_evaluation_data_that_cannot_be_scored_are_a_user_error(tiny, sentences, arguments):
-    for rows, message in (
-        ([("a", "b", "x"), ("c", "d", 2.0)], "gold score 'x'"),
-        ([("a", "b", 1.0)], "1 scored pairs"),
-    ):
-        with pytest.raises(dcpcse.UserError, match=f"^eval_dataset: .*{message}"):
-            dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(), sentences, rows)
+def test_a_wrong_argument_or_option_is_refused_in_one_line(tiny, sentences, arguments):
+    usual = {"model": tiny("bert"), "train_dataset": sentences}
+    rows = [(partial(dcpcse.Trainer, **{"args": arguments(), **usual, **given}), message) for given, message in WRONG]
+    for given, message in WRONG_RUNS:
+        rows.append((lambda given=given: dcpcse.Trainer(args=arguments(**given), **usual), message))
+    for call, message in rows:
+        with pytest.raises(dcpcse.UserError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value) and "--" not in str(caught.value)

@@ -46,11 +46,11 @@ def test_every_job_is_done_once_by_threads_that_compute_alone_and_reported_in_or
     assert threading.get_ident() not in dict(seen)
 
 
-@pytest.mark.parametrize("jobs", [3, 0])
-def test_few_jobs_stay_in_this_thread(jobs):
-    seen = set()
-    run_jobs(range(jobs), lambda job: seen.add(threading.get_ident()), lambda job: None)
-    assert seen == ({threading.get_ident()} if jobs else set())
+def test_few_jobs_stay_in_this_thread():
+    for jobs in (3, 0):
+        seen = set()
+        run_jobs(range(jobs), lambda job, seen=seen: seen.add(threading.get_ident()), lambda job: None)
+        assert seen == ({threading.get_ident()} if jobs else set())
 
 
 def test_an_error_is_raised_and_what_has_not_begun_is_left():
@@ -78,10 +78,7 @@ class Inputs:
         return torch.tensor([self.number], device=device)
 
 
-@pytest.mark.parametrize(("device", "expected"), [("cuda:1", ["pinned", "cuda:1 True"]), ("mps", ["mps False"])])
-def test_only_copies_to_a_gpu_are_from_pinned_memory_and_not_waited_for(device, expected):
-    calls = []
-
+def test_only_copies_to_a_gpu_are_from_pinned_memory_and_not_waited_for():
     class Noted:
         def pin_memory(self):
             calls.append("pinned")
@@ -90,14 +87,13 @@ def test_only_copies_to_a_gpu_are_from_pinned_memory_and_not_waited_for(device, 
         def to(self, device, *, non_blocking):
             calls.append(f"{device} {non_blocking}")
 
-    send(Noted(), torch.device(device))
-    assert calls == expected
+    for device, expected in {"cuda:1": ["pinned", "cuda:1 True"], "mps": ["mps False"]}.items():
+        calls = []
+        send(Noted(), torch.device(device))
+        assert calls == expected
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 9])
-def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order(count):
-    made, computed, done = [], [], []
-
+def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order():
     def compute(numbers):
         computed.append((numbers.item(), len(made)))
         time.sleep(0.01)
@@ -106,13 +102,15 @@ def test_a_pipeline_prepares_the_next_job_in_a_thread_and_keeps_the_order(count)
     def keep(job, tensor):
         done.append((job, tensor.item(), len(computed)))
 
-    run_pipeline(range(count), lambda job: Inputs(job, made), compute, keep, torch.device("cpu"))
-    assert [number for number, _ in made] == list(range(count))
-    assert threading.get_ident() not in {thread for _, thread in made}
-    assert [number for number, _ in computed] == list(range(count))
-    # No job is prepared long before it is computed, and a tensor is read when the next job is queued.
-    assert all(prepared <= number + 2 for number, prepared in computed)
-    assert done == [(job, job * 10, min(job + 2, count)) for job in range(count)]
+    for count in (0, 1, 2, 9):
+        made, computed, done = [], [], []
+        prepare = lambda job, made=made: Inputs(job, made)  # noqa: E731
+        run_pipeline(range(count), prepare, compute, keep, torch.device("cpu"))
+        assert [number for number, _ in made] == [number for number, _ in computed] == list(range(count))
+        assert threading.get_ident() not in {thread for _, thread in made}
+        # No job is prepared long before it is computed, and a tensor is read when the next job is queued.
+        assert all(prepared <= number + 2 for number, prepared in computed)
+        assert done == [(job, job * 10, min(job + 2, count)) for job in range(count)]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -162,6 +160,10 @@ def test_autocast_holds_in_every_thread(tiny, sentences, monkeypatch):
 
 @pytest.mark.skipif(_malloc_trim() is None, reason="this C library cannot give memory back")
 def test_memory_that_is_free_between_what_is_kept_goes_back_to_the_system():
+    def resident() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
     held = [torch.ones(16_000) for _ in range(3_000)]  # of 64 kB each: too small to be of the system's own
     kept = held[::50]
     before = resident()
@@ -169,9 +171,3 @@ def test_memory_that_is_free_between_what_is_kept_goes_back_to_the_system():
     release_memory(torch.device("cpu"))
     assert before - resident() > 100 * 2**20
     assert all(tensor.sum() == 16_000 for tensor in kept)
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()

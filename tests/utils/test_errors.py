@@ -6,37 +6,36 @@ import re
 import threading
 from pathlib import Path
 
-import pytest
-
 import dcpcse
 from dcpcse.cli.runner import run
 from dcpcse.utils.errors import OptionError, UserError, command_line, parameter_names, same_call, spell
 from dcpcse.utils.option_fields import needs_above_zero, needs_given, needs_value
 
-SPELLED = {
-    "a name": (("temp",), "--temp", "temp"),
-    "a number": (("temp", 0.05), "--temp 0.05", "temp=0.05"),
-    "a number that is whole": (("max_steps", 64.0), "--max_steps 64", "max_steps=64.0"),
-    "a text": (("tuning", "deep"), "--tuning deep", 'tuning="deep"'),
-    "a flag": (("resume", True), "--resume", "resume=True"),
-    "a flag that is off": (("packing", False), "--packing False", "packing=False"),
-    "a path": (("output_dir", Path("a/b")), "--output_dir a/b", 'output_dir="a/b"'),
-    "several": (
-        ("eval_tasks", ["STSBenchmark", "MR"]),
-        "--eval_tasks STSBenchmark MR",
-        'eval_tasks=["STSBenchmark", "MR"]',
-    ),
-    "a line feed": (("text", "a\nb"), "--text a\nb", 'text="a\\nb"'),
-}
+SPELLED = (
+    (("temp",), "--temp", "temp"),
+    (("temp", 0.05), "--temp 0.05", "temp=0.05"),
+    (("max_steps", 64.0), "--max_steps 64", "max_steps=64.0"),
+    (("tuning", "deep"), "--tuning deep", 'tuning="deep"'),
+    (("resume", True), "--resume", "resume=True"),
+    (("packing", False), "--packing False", "packing=False"),
+    (("output_dir", Path("a/b")), "--output_dir a/b", 'output_dir="a/b"'),
+    (("eval_tasks", ["STSBenchmark", "MR"]), "--eval_tasks STSBenchmark MR", 'eval_tasks=["STSBenchmark", "MR"]'),
+    (("text", "a\nb"), "--text a\nb", 'text="a\\nb"'),
+)
 
 
-@pytest.mark.parametrize("case", SPELLED)
-def test_an_option_is_spelled_as_its_user_writes_it(case):
-    arguments, on_a_command_line, in_python = SPELLED[case]
-    assert spell(*arguments) == in_python
+def test_options_conditions_and_calls_are_spelled_as_their_user_writes_them():
+    needs = [needs_value("tuning", "deep"), needs_value("do_mlm", True), needs_given("guide"), needs_above_zero("neg")]
+    in_python = [*(text for _, _, text in SPELLED), 'tuning="deep"', "do_mlm=True", "guide", "neg above 0"]
+    on_a_command_line = [*(text for _, text, _ in SPELLED), "--tuning deep", "--do_mlm", "--guide", "--neg above 0"]
+
+    def spelled() -> list[str]:
+        return [*(spell(*arguments) for arguments, _, _ in SPELLED), *map(str, needs)]
+
+    assert (spelled(), same_call()) == (in_python, "the same call")
     with command_line():
-        assert spell(*arguments) == on_a_command_line
-    assert spell(*arguments) == in_python
+        assert (spelled(), same_call()) == (on_a_command_line, "the same command")
+    assert (spelled(), same_call()) == (in_python, "the same call")
 
 
 def test_the_names_of_the_outermost_function_count_and_may_hold_a_value():
@@ -52,23 +51,13 @@ def test_the_names_of_the_outermost_function_count_and_may_hold_a_value():
     assert spell("train_file") == "train_file"
 
 
-def test_what_the_user_repeats_is_a_command_or_a_call():
-    assert same_call() == "the same call"
-    with command_line():
-        assert same_call() == "the same command"
-
-
 def test_an_error_has_its_parts_and_leaves_out_those_that_it_does_not_have():
-    error = OptionError("temp", 0.0, "must be a positive number", "give 0.05")
-    assert (error.option, error.value, error.reason, error.remedy) == (
-        *("temp", 0.0),
-        *("must be a positive number", "give 0.05"),
-    )
-    assert str(error) == "temp=0.0: must be a positive number; give 0.05"
+    error = OptionError("temp", 0.0, "must be positive", "give 0.05")
+    parts = ("temp", 0.0, "must be positive", "give 0.05")
+    assert (error.option, error.value, error.reason, error.remedy) == parts
+    assert str(error) == "temp=0.0: must be positive; give 0.05"
     assert str(OptionError("temp", 0.0, "must be above 0")) == "temp=0.0: must be above 0"
-    assert str(OptionError("resume", reason="has no effect", remedy="leave it out")) == (
-        "resume has no effect; leave it out"
-    )
+    assert str(OptionError("do", reason="has no effect", remedy="leave it out")) == "do has no effect; leave it out"
     assert isinstance(error, UserError) and isinstance(error, ValueError)
 
 
@@ -77,13 +66,6 @@ def test_an_error_of_a_worker_process_is_spelled_as_the_first_process_was_called
     with command_line():
         error = pickle.loads(sent)
     assert type(error) is OptionError and str(error) == "--temp 0.5: too low"
-
-
-def test_conditions_are_worded_when_a_message_needs_them():
-    needs = [needs_value("tuning", "deep"), needs_value("do_mlm", True), needs_given("guide"), needs_above_zero("neg")]
-    assert list(map(str, needs)) == ['tuning="deep"', "do_mlm=True", "guide", "neg above 0"]
-    with command_line():
-        assert list(map(str, needs)) == ["--tuning deep", "--do_mlm", "--guide", "--neg above 0"]
 
 
 def test_a_program_spells_options_as_on_a_command_line_in_its_threads_too(capsys):
@@ -111,9 +93,8 @@ CALLED_FROM_PYTHON = (
     "losses",
     "methods",
     "pretraining",
-    "training",
-    "utils",
 )
+CALLED_FROM_PYTHON += ("training", "utils")
 """Packages whose messages users of Python see."""
 STILL_SPELLED = {"utils/command_parser.py"}
 WRITES_A_MESSAGE = {"UserError", "OptionError", "DataError", "Interrupted", "notify", "warn", "require"}

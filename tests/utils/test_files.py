@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,17 +37,12 @@ def test_files_and_folders_appear_at_the_end_and_can_be_read_by_others(tmp_path)
     assert (tmp_path / "new/a.txt").read_bytes() == "ä\n".encode()
     assert (tmp_path / "new/a.json").read_text(encoding="utf-8") == '{\n  "ä": [\n    1\n  ]\n}\n'
     assert names(tmp_path / "new") == ["a.json", "a.txt"]
-    assert (tmp_path / "new/a.txt").stat().st_mode & 0o777 == _mode_of_a_new_file(tmp_path)
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "new/a.txt").stat().st_mode == (tmp_path / "plain").stat().st_mode
     with atomic_folder(tmp_path / "folder") as part:
         (part / "a.txt").write_text("a")
-        assert not (tmp_path / "folder").exists()
-        assert PART.fullmatch(part.name)
+        assert not (tmp_path / "folder").exists() and PART.fullmatch(part.name)
     assert names(tmp_path / "folder") == ["a.txt"]
-
-
-def _mode_of_a_new_file(folder) -> int:
-    (folder / "plain").touch()
-    return (folder / "plain").stat().st_mode & 0o777
 
 
 @pytest.mark.parametrize("write", [atomic_file, atomic_folder])
@@ -62,11 +58,14 @@ def test_a_failure_leaves_what_was_there_and_no_temporary_file(write, tmp_path):
     assert names(tmp_path) == ["a"]
 
 
-def test_a_folder_that_another_process_fills_in_the_meantime_is_kept(tmp_path):
+def test_a_folder_that_another_process_fills_and_the_target_of_a_link_are_kept(tmp_path):
     with pytest.raises(UserError, match="folder was written by another process"), atomic_folder(tmp_path / "folder"):
         write_atomic(tmp_path / "folder/a", "of the other")
-    assert names(tmp_path) == ["folder"]
-    assert names(tmp_path / "folder") == ["a"]
+    assert names(tmp_path) == ["folder"] and names(tmp_path / "folder") == ["a"]
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "a").symlink_to(tmp_path / "mine")
+    write_atomic(tmp_path / "a", "new")
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "a").is_symlink()
 
 
 def test_a_check_of_a_folder_that_is_killed_leaves_nothing_for_long(tmp_path, monkeypatch):
@@ -82,22 +81,18 @@ def test_a_check_of_a_folder_that_is_killed_leaves_nothing_for_long(tmp_path, mo
     assert names(tmp_path) == []
 
 
-@pytest.fixture
-def limited():
-    """Files of at most 1,000 bytes: what is written beyond fails as on a full disk."""
+def test_files_that_belong_together_are_written_or_none_of_them(tmp_path):
+    """Beyond 1,000 bytes, a file cannot be written here, as on a full disk."""
+    (tmp_path / "a").write_text("before")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_files_that_belong_together_are_written_or_none_of_them(limited, tmp_path):
-    (tmp_path / "a").write_text("before")
-    for second in (tmp_path / "b", tmp_path / "new/folder/b"):
-        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
-            write_files({tmp_path / "a": "after", second: "x" * 2000})
-    assert names(tmp_path) == ["a"]
-    assert (tmp_path / "a").read_text() == "before"
+    try:
+        for second in (tmp_path / "b", tmp_path / "new/folder/b"):
+            with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+                write_files({tmp_path / "a": "after", second: "x" * 2000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "before"
     write_files({tmp_path / "a": "after", tmp_path / "b": b"too"})
     assert [(tmp_path / name).read_text() for name in names(tmp_path)] == ["after", "too"]
 
@@ -126,38 +121,27 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write_to_the_same_pla
 
 
 @pytest.mark.parametrize("write", [atomic_file, staging_folder])
-def test_a_running_write_is_no_leftover(write, tmp_path):
+def test_a_running_write_is_not_a_leftover(write, tmp_path, monkeypatch):
     def fill() -> None:
         for _ in range(30):
             with write(tmp_path / "a") as part:
                 part.write(b"x") if write is atomic_file else (part / "b").write_text("x")
 
+    errors, threads = [], [threading.Thread(target=fill) for _ in range(4)]
+    monkeypatch.setattr(threading, "excepthook", errors.append)
     with write(tmp_path / "a"):
         [own] = tmp_path.iterdir()
-        errors, threads = [], [threading.Thread(target=fill) for _ in range(4)]
-        threading.excepthook, before = lambda args: errors.append(args), threading.excepthook
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        threading.excepthook = before
-        assert not errors
-        assert own.exists()
-
-
-def test_a_link_at_the_place_of_a_file_is_replaced_and_its_target_is_not_changed(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "a").symlink_to(tmp_path / "mine")
-    write_atomic(tmp_path / "a", "new")
-    assert (tmp_path / "mine").read_text() == "mine"
-    assert not (tmp_path / "a").is_symlink()
+        assert not errors and own.exists()
 
 
 def test_only_a_plain_file_is_appended_to(tmp_path):
     for line in ("one\n", "two\n"):
         with open_append(tmp_path / "log") as file:
             file.write(line)
-    assert (tmp_path / "log").read_text() == "one\ntwo\n"
     (tmp_path / "a link").symlink_to(tmp_path / "log")
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     os.mkfifo(tmp_path / "pipe")
@@ -174,18 +158,16 @@ def test_only_a_plain_file_is_appended_to(tmp_path):
     for name, kind in kinds.items():
         with pytest.raises(UserError, match=f"{name} is {kind}"):
             open_append(tmp_path / name)
-    assert (tmp_path / "log").read_text() == "one\ntwo\n"
-    assert (tmp_path / "mine").read_text() == "mine"
+    assert [(tmp_path / name).read_text() for name in ("log", "mine")] == ["one\ntwo\n", "mine"]
     assert not (tmp_path / "missing").exists()
 
 
 def test_an_output_is_never_a_device_and_a_link_to_nowhere_is_not_replaced_unasked(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(UserError, match="is a pipe or a device"):
-            require_output(path, "--output", True)
-        with pytest.raises(UserError, match="is a pipe or a device"):
-            require_file(path, "--output")
+        for require in (require_file, partial(require_output, overwrite=True)):
+            with pytest.raises(UserError, match="is a pipe or a device"):
+                require(path, "--output")
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     with pytest.raises(UserError, match='nowhere" exists'):
         require_output(tmp_path / "nowhere", "--output", False)

@@ -28,46 +28,38 @@ def test_a_later_call_reads_what_an_earlier_one_wrote(tmp_path):
     assert written == job(tmp_path / "new").read() == {"made_of": MADE_OF, "done": [1, 2]}
 
 
-DIFFERENCES = {
-    "a value": ({"data": "y"}, "a different data"),
-    "an option": ({"options": {"dtype": "float16"}}, r"a different option \(dtype float32, now float16\)"),
-    "a new option": ({"options": {"dtype": "float32", "size": 8}}, r"a different option \(size None, now 8\)"),
-    "no options": ({"options": {}}, r"a different option \(dtype float32, now None\)"),
-    "a part that was not there": ({"text": "t"}, "a different text"),
-    "a configuration": (
-        {"model": {"name": "a", "config": {"size": 5}}},
-        r"a different model \(config\.size 4, now 5\)",
-    ),
-    "a field of a configuration": (
-        {"model": {"name": "a", "config": {"size": 4, "gated": True}}},
-        r"a different model \(config\.gated default, now True\)",
-    ),
-}
+DIFFERENCES = (
+    ({"data": "y"}, "a different data"),
+    ({"options": {"dtype": "float16"}}, r"a different option \(dtype float32, now float16\)"),
+    ({"options": {"dtype": "float32", "size": 8}}, r"a different option \(size None, now 8\)"),
+    ({"options": {}}, r"a different option \(dtype float32, now None\)"),
+    ({"text": "t"}, "a different text"),
+    ({"model": {"name": "a", "config": {"size": 5}}}, r"a different model \(config\.size 4, now 5\)"),
+    ({"model": {"name": "a", "config": {"size": 4, "x": True}}}, r"a different model \(config\.x default, now True\)"),
+)
 
 
-@pytest.mark.parametrize("name", DIFFERENCES)
-def test_a_job_with_different_settings_is_refused_and_the_first_difference_named(name, tmp_path):
-    change, message = DIFFERENCES[name]
+def test_a_job_with_different_settings_is_refused_and_the_first_difference_named(tmp_path):
     job(tmp_path).write({})
-    other = job(tmp_path, MADE_OF | change, remedy="give the same")
-    with pytest.raises(UserError, match=rf"^--output_dir out was started with {message}; give the same$"):
-        other.read()
+    for change, message in DIFFERENCES:
+        other = job(tmp_path, MADE_OF | change, remedy="give the same")
+        with pytest.raises(UserError, match=rf"^--output_dir out was started with {message}; give the same$"):
+            other.read()
     assert other.read(same=False) == {"made_of": MADE_OF}
 
 
-COMMANDS = {
-    "a value": (["--a", "1", "--b", "2"], ["--a", "1", "--b", "3"], "--b 2, now --b 3"),
-    "a further option": (["--a", "1", "--c", "2"], ["--a", "1", "--b", "5", "--c", "2"], "--c 2, now --b 5 --c 2"),
-    "an option at the end": (["--a", "1"], ["--a", "1", "--b", "5"], ", now --b 5"),
-    "one value more": (["--a", "1", "2"], ["--a", "1"], "1 2, now "),
-}
+COMMANDS = (
+    ("--a 1 --b 2", "--a 1 --b 3", "--b 2, now --b 3"),
+    ("--a 1 --c 2", "--a 1 --b 5 --c 2", "--c 2, now --b 5 --c 2"),
+    ("--a 1", "--a 1 --b 5", ", now --b 5"),
+    ("--a 1 2", "--a 1", "1 2, now "),
+)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_words_of_a_command_are_shown_from_the_first_different_option(name):
-    before, now, shown = COMMANDS[name]
-    difference_of = difference({"command": {"train": before}}, {"command": {"train": now}})
-    assert difference_of == f"a different command (train {shown})"
+def test_words_of_a_command_are_shown_from_the_first_different_option():
+    for before, now, shown in COMMANDS:
+        records = [{"command": {"train": words.split()}} for words in (before, now)]
+        assert difference(*records) == f"a different command (train {shown})"
 
 
 def test_equal_settings_have_no_difference_and_any_others_have_one():
@@ -92,11 +84,11 @@ def test_a_record_of_an_earlier_version_is_converted_or_refused(tmp_path):
         job(tmp_path, earlier="study.journal").read()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"made_of": 1}', '{"made_of": {"a": NaN}}'])
-def test_a_damaged_record_is_named(content, tmp_path):
-    (tmp_path / "job.json").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"job\.json is damaged: .*; if dcpcse did not write it, move it"):
-        job(tmp_path).read()
+def test_a_damaged_record_is_named(tmp_path):
+    for content in ("", "[]", "{}", '{"made_of": 1}', '{"made_of": {"a": NaN}}'):
+        (tmp_path / "job.json").write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match=r"job\.json is damaged: .*; if dcpcse did not write it, move it"):
+            job(tmp_path).read()
 
 
 def test_only_one_process_has_the_lock(tmp_path):

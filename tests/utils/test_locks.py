@@ -63,25 +63,16 @@ def test_what_is_in_the_place_of_the_lock_and_is_not_a_lock_is_left_alone(kind, 
     mine, place = tmp_path / "mine", tmp_path / "run" / LOCK
     mine.write_text('{"my": "thesis"}')
     place.parent.mkdir()
-    make = {"link": place.symlink_to, "second name": place.hardlink_to}
-    if kind == "notes":
-        place.write_text(mine.read_text())
-    elif kind in make:
-        make[kind](mine)
-    else:
-        {"pipe": os.mkfifo, "folder": os.mkdir}[kind](place)
+    make = {"link": lambda path: path.symlink_to(mine), "second name": lambda path: path.hardlink_to(mine)}
+    make |= {"pipe": os.mkfifo, "folder": os.mkdir, "notes": lambda path: path.write_text('{"my": "thesis"}')}
+    make[kind](place)
     with pytest.raises(UserError, match=r"\.dcpcse\.lock"), exclusive_lock(place.parent, "it"):
         pass
-    assert mine.read_text() == '{"my": "thesis"}'
-    assert os.path.lexists(place)
-    if kind == "notes":
-        assert place.read_text() == mine.read_text()
+    assert mine.read_text() == '{"my": "thesis"}' and os.path.lexists(place)
+    assert kind != "notes" or place.read_text() == mine.read_text()
     assert not locks.is_locked(place.parent)
-    mine.unlink() if kind == "second name" else None
-    if kind == "folder":
-        place.rmdir()
-    else:
-        place.unlink()
+    mine.unlink()
+    place.rmdir() if kind == "folder" else place.unlink()
     with exclusive_lock(place.parent, "it"):
         assert locks.is_locked(place.parent)
 
@@ -90,10 +81,9 @@ def test_a_full_disk_still_locks(tmp_path, monkeypatch):
     def full(*args) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(locks.os, "write", full)
-        with exclusive_lock(tmp_path, "it"):
-            assert locks.is_locked(tmp_path)
+    monkeypatch.setattr(locks.os, "write", full)
+    with exclusive_lock(tmp_path, "it"):
+        assert locks.is_locked(tmp_path)
     assert [*tmp_path.iterdir()] == []
 
 

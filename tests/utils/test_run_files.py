@@ -28,15 +28,19 @@ def told(tmp_path):
     return begin, log
 
 
-def test_everything_that_is_logged_is_kept_in_order(told, tmp_path):
+def test_everything_that_is_logged_is_kept_in_order_and_readable_as_json(told, tmp_path):
+    assert read_metrics(tmp_path) == [] == read_environment(tmp_path)
     begin, log = told
     begin()
     log(1, loss=2.5, epoch=0.5)
-    log(2, eval_stsb_spearman=0.75)
-    assert read_metrics(tmp_path) == [
-        {"step": 1, "loss": 2.5, "epoch": 0.5},
-        {"step": 2, "eval_stsb_spearman": 0.75},
-    ]
+    log(2, eval_stsb_spearman=0.75, grad_norm=float("nan"))
+    lines = [{"step": 1, "loss": 2.5, "epoch": 0.5}, {"step": 2, "eval_stsb_spearman": 0.75, "grad_norm": None}]
+    assert read_metrics(tmp_path) == lines
+    written = (tmp_path / METRICS).read_text().splitlines()
+    assert [json.loads(line, parse_constant=pytest.fail) for line in written] == lines
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"step": 3, "lo')  # cut off
+    assert read_metrics(tmp_path) == lines
 
 
 def test_a_resumed_run_repeats_no_line_and_a_new_one_keeps_none(told, tmp_path):
@@ -58,45 +62,21 @@ def test_only_the_first_process_writes(told, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_line_that_was_cut_off_is_left_out(told, tmp_path):
-    begin, log = told
-    begin()
-    log(1, loss=1.0)
-    with (tmp_path / METRICS).open("a") as file:
-        file.write('{"step": 2, "lo')
-    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}]
-
-
-def test_numbers_that_are_not_finite_stay_readable_as_json(told, tmp_path):
-    begin, log = told
-    begin()
-    log(1, grad_norm=float("nan"), loss=1.0)
-    (line,) = (tmp_path / METRICS).read_text().splitlines()
-    assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "grad_norm": None, "loss": 1.0}
-
-
-def test_a_folder_without_records_has_none(tmp_path):
-    assert read_metrics(tmp_path) == [] == read_environment(tmp_path)
-
-
 def test_the_environment_names_versions_hardware_and_commit(monkeypatch):
+    def no_git(*args, **kwargs):
+        raise FileNotFoundError("git")
+
     found = system_info()
     assert {"python", "torch", "transformers", "numpy"} <= set(found["versions"])
     assert found["hardware"]["processor"] and found["hardware"]["threads"] >= 1
-    monkeypatch.setattr(module.subprocess, "run", _no_git)
+    monkeypatch.setattr(module.subprocess, "run", no_git)
     monkeypatch.setattr(module, "git_commit", inspect.unwrap(module.git_commit))  # the tests ask git only once
     assert system_info()["commit"] is None
 
 
-def _no_git(*args, **kwargs):
-    raise FileNotFoundError("git")
-
-
-def test_a_call_that_goes_on_adds_itself_and_a_new_run_begins_anew(tmp_path):
-    for step in (0, 20, 40):
+def test_a_call_that_resumes_adds_itself_and_a_new_run_has_its_call_alone(tmp_path):
+    steps = []
+    for step in (0, 20, 40, 20, 0):
         write_environment(tmp_path, step)
-    assert [call["from_step"] for call in read_environment(tmp_path)] == [0, 20, 40]
-    write_environment(tmp_path, 20)
-    assert [call["from_step"] for call in read_environment(tmp_path)] == [0, 20]
-    write_environment(tmp_path, 0)
-    assert [call["from_step"] for call in read_environment(tmp_path)] == [0]
+        steps.append([call["from_step"] for call in read_environment(tmp_path)])
+    assert steps == [[0], [0, 20], [0, 20, 40], [0, 20], [0]]
