@@ -97,14 +97,6 @@ def class_csv(tmp_path_factory, sentences) -> str:
     return _written(tmp_path_factory.mktemp("classes"), "classes.csv", rows)
 
 
-@pytest.fixture(scope="session")
-def repeated_csv(tmp_path_factory, sentences) -> str:
-    """30 pairs, of which any sentence of 20 is in several rows and in both columns."""
-    texts = [f"{sentence} {i}" for i in range(2) for sentence in sentences[:10]]
-    rows = [{"first": texts[i % 20], "second": texts[(i * 7 + 1) % 20]} for i in range(30)]
-    return _written(tmp_path_factory.mktemp("repeated"), "pairs.csv", rows)
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Address of a Ray cluster of two machines with a core each, on this one."""
