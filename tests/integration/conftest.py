@@ -1,8 +1,10 @@
 """Fixtures of the integration tests: a launcher, its talkative sister, and runs that several tests look at."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 
+import pandas
 import pytest
 from runs import Launcher, Outcome, Pairs, ray_processes
 
@@ -63,6 +65,36 @@ def unsupervised(tiny, train, train_txt, sts_data):
 def supervised(tiny, train, train_csv):
     """A run with hard negatives on RoBERTa."""
     return train(tiny("roberta"), train_csv)
+
+
+def _written(folder: Path, name: str, rows: Sequence[Mapping[str, str]]) -> str:
+    pandas.DataFrame(rows).to_csv(folder / name, index=False)
+    return str(folder / name)
+
+
+@pytest.fixture(scope="session")
+def documents(tmp_path_factory, sentences) -> str:
+    """Five documents of six lines, with an empty line between them."""
+    path = tmp_path_factory.mktemp("documents") / "documents.txt"
+    parts = ["\n".join(f"{s} {d}" for s in sentences[d : d + 6]) for d in range(5)]
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def several_csv(tmp_path_factory, sentences) -> str:
+    """24 rows with three positives and a hard negative; each text ends in a letter for its row and its column."""
+    names, letters = ("anchor", "positive_1", "positive_2", "positive_3", "negative"), "abcdefghijklmnopqrstuvwx"
+    rows = [{name: f"{sentences[i % 12]} {letters[i]} {k}" for k, name in enumerate(names)} for i in range(24)]
+    return _written(tmp_path_factory.mktemp("several"), "several.csv", rows)
+
+
+@pytest.fixture(scope="session")
+def class_csv(tmp_path_factory, sentences) -> str:
+    """33 sentences of 7 classes of different sizes; the eighth class has one sentence."""
+    rows = [{"text": f"{sentences[i % 12]} {i}", "label": f"class {i * i % 7 if i % 3 else i % 7}"} for i in range(33)]
+    rows.append({"text": "Rain fell.", "label": "alone"})
+    return _written(tmp_path_factory.mktemp("classes"), "classes.csv", rows)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import copy
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -365,6 +366,17 @@ def assert_a_compiled_run_trains_the_same(train: Launcher, encoder: str, data: s
     finally:
         torch._dynamo.reset()
     assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
+
+
+def as_interrupted(whole: Path, folder: Path, step: int) -> Path:
+    """A copy of the folder of a finished run, as if the run had been killed after its checkpoint of a step."""
+    shutil.copytree(whole, folder)
+    for path in folder.glob("checkpoint-*"):
+        if int(path.name.partition("-")[2]) > step:
+            shutil.rmtree(path)
+    for name in ("dcpcse.json", "trainer_state.json", "train_results.txt"):
+        (folder / name).unlink()
+    return folder
 
 
 def resumed_steps(folder: Path) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runs import assert_same_weights
+from runs import as_interrupted, assert_same_weights
 from scipy.stats import spearmanr
 from sentence_folders import write_sentence_folder
 from transformers import AutoModel, AutoTokenizer
@@ -130,68 +130,45 @@ def test_each_kind_of_data_has_a_line_in_its_own_metric(tiny, train, train_txt, 
     assert float(first["trained"]) == pytest.approx(100 * best, abs=0.006)
 
 
-TEMPLATES = {
-    "scpcse": ({}, 'This sentence : "{sentence}" means [MASK]'),
-    "conpvp": ({}, "{sentence} [MASK]"),
-    "promptbert": ({"final_period": True}, 'This sentence of "{sentence}" means [MASK].'),
-}
-
-
-@pytest.mark.parametrize("method", TEMPLATES)
-def test_with_a_template_the_untouched_encoder_is_asked_by_the_same_one(
-    method, tiny, train, train_txt, own, rows, caplog
-):
-    options, template = TEMPLATES[method]
-    options = {"method": method, "learning_rate": 1e-3, **options}
+def test_with_a_template_the_untouched_encoder_is_asked_by_the_same_one(tiny, train, train_txt, own, rows, caplog):
+    options = {"method": "promptbert", "learning_rate": 1e-3, "final_period": True}
     train(tiny("bert"), train_txt, eval_pairs=own["pairs"], eval_steps=4, **options)
     (found,) = gains(caplog)
+    template = 'This sentence of "{sentence}" means [MASK].'
     assert found["representation"] == f"pooler mask in the template {template}"
-    final = options.get("final_period", False)
-    model = dcpcse.load(tiny("bert"), pooler="mask", template=template, final_period=final, device="cpu")
+    model = dcpcse.load(tiny("bert"), pooler="mask", template=template, final_period=True, device="cpu")
     score = spearmanr(cosines(model.encode(both_sides(rows), normalize=True)), [score for *_, score in rows]).statistic
     assert float(found["untouched"]) == pytest.approx(100 * score, abs=0.006)
 
 
-def no_more(*args):
-    raise AssertionError("the untouched encoder is measured again")
-
-
-def test_a_resumed_run_prints_the_same_line_from_the_record(tiny, train, train_txt, own, caplog, monkeypatch):
+def test_a_resumed_run_prints_the_same_line_from_the_record(
+    tiny, train, train_txt, own, caplog, monkeypatch, tmp_path
+):
     options = {"eval_pairs": own["pairs"], "eval_labels": own["labels"], "eval_steps": 2, "learning_rate": 0.05}
     options |= {"save_strategy": "steps", "save_steps": 2}
     whole = train(tiny("bert"), train_txt, **options)
     expected = [found[0] for found in gains(caplog)]
-    folder = train.interrupted(3, tiny("bert"), train_txt, **options)
-    assert len(read_gains(folder)) == 2 and read_run(folder).gains == ()
+    folder = as_interrupted(whole.folder, tmp_path / "out", 2)
+    assert len(read_gains(folder)) == 2
     for _ in range(2):  # the second time, the run has finished
         caplog.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(gain, "_load_untouched", no_more)
+            patch.setattr(gain, "_load_untouched", lambda *args: pytest.fail("it is measured again"))
             train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
         assert [found[0] for found in gains(caplog)] == expected
     assert_same_weights(folder, whole.folder)
     caplog.clear()
-    others = {**options, "eval_pairs": own["binary"]}
-    train(tiny("bert"), train_txt, folder=folder, resume=True, max_steps=6, **others)
+    (folder / GAIN).write_text('[{"data": 3}]', encoding="utf-8")
+    train(tiny("bert"), train_txt, folder=folder, resume=True, max_steps=6, **{**options, "eval_pairs": own["binary"]})
     first, second = gains(caplog)
-    assert first["metric"] == "average precision" and [one.data for one in read_run(folder).gains] == [
-        "binary.tsv",
-        "labels.tsv",
-    ]
+    assert f"{folder / GAIN} is damaged" in caplog.text
+    assert first["metric"] == "average precision"
+    assert [one.data for one in read_run(folder).gains] == ["binary.tsv", "labels.tsv"]
     assert second["untouched"] == LINE.match(expected[1])["untouched"]
 
 
-def test_a_damaged_record_is_written_again(tiny, train, train_txt, own, caplog):
-    options = {"eval_pairs": own["pairs"], "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    folder = train.interrupted(3, tiny("bert"), train_txt, **options)
-    (folder / GAIN).write_text('[{"data": 3}]', encoding="utf-8")
-    caplog.clear()
-    train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
-    assert len(gains(caplog)) == 1 and f"{folder / GAIN} is damaged" in caplog.text
-
-
 def test_measuring_changes_no_weight_and_overwriting_takes_the_record_away(tiny, train, train_txt, own):
-    common = {"method": "esimcse", "learning_rate": 1e-3}  # draws of its own in the collator
+    common = {"method": "esimcse", "learning_rate": 1e-3, "max_steps": 2}  # draws of its own in the collator
     plain = train(tiny("bert"), train_txt, **common)
     measured = train(tiny("bert"), train_txt, eval_pairs=own["pairs"], eval_labels=own["labels"], **common)
     assert_same_weights(plain.folder, measured.folder)
@@ -205,7 +182,7 @@ def test_an_encoder_that_cannot_be_measured_is_said_and_the_training_goes_on(
 ):
     encoder = shutil.copytree(tiny("bert"), tmp_path / "encoder")
     (encoder / "modules.json").write_text('[{"path": "", "type": "mine.Transformer"}]', encoding="utf-8")
-    run = train(encoder, train_txt, eval_pairs=own["pairs"])
+    run = train(encoder, train_txt, eval_pairs=own["pairs"], max_steps=1)
     assert not gains(caplog) and read_run(run.folder).finished
     (said,) = [line for line in caplog.messages if line.startswith("the untouched encoder is not measured: ")]
     assert "mine.Transformer" in said

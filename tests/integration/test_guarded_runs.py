@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import refused
+from method_models import with_encoder
+from runs import NO_DROPOUT, refused
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -18,7 +19,7 @@ import dcpcse
 from dcpcse.cli.commands.train import train_command
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.prompts import DeepPrompt, ShallowPrompt
-from dcpcse.losses import Contrastive, MaskedLM, ReplacedTokenDetection
+from dcpcse.losses import Contrastive, ReplacedTokenDetection
 from dcpcse.training import run as training
 from dcpcse.training.trainer import Trainer
 
@@ -38,6 +39,18 @@ def spoil(monkeypatch, loss_fn: type, call: int, change) -> None:
     monkeypatch.setattr(loss_fn, "forward", spoilt)
 
 
+@pytest.fixture
+def stops(train, tiny, train_txt, tool, tmp_path):
+    """stops(*parts, **options) → the folder of a training that ends with one line that has these parts."""
+
+    def call(*parts: str, data=train_txt, **options) -> Path:
+        options = with_encoder({**NEVER, **options}, tiny("bert"))
+        refused(tool, train_command, train.argv(tiny("bert"), data, tmp_path / "out", **options), *parts)
+        return tmp_path / "out"
+
+    return call
+
+
 def kept(folder: Path, step: int) -> tuple[dict, list[dict]]:
     """The summary and the examples that a run has kept of a step."""
     place = folder / f"non-finite/step-{step}"
@@ -48,14 +61,13 @@ def kept(folder: Path, step: int) -> tuple[dict, list[dict]]:
 # Losses and gradients that are not finite
 
 
-def test_a_loss_that_is_not_finite_stops_at_its_step_and_the_batch_is_kept(tiny, train, tmp_path, tool, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_at_its_step_and_the_batch_is_kept(stops, tmp_path, monkeypatch):
     data = tmp_path / "train.txt"
     sentences = [f"The cat sleeps on stone {i}." for i in range(20)]
-    data.write_text("\n".join([sentences[0], "", *sentences[1:]]) + "\n", encoding="utf-8")  # line 2 is blank
+    data.write_text("\n".join([sentences[0], "", *sentences[1:]]) + "\n", encoding="utf-8")  # line 2 is empty
     spoil(monkeypatch, Contrastive, 3, lambda loss: loss * float("nan"))
-    out = tmp_path / "out"
-    argv = train.argv(tiny("bert"), data, out, **NEVER, save_strategy="steps", save_steps=1)
-    refused(tool, train_command, argv, "contrastive", "step 3", f"{out}/non-finite/step-3", "checkpoint-2")
+    parts = "contrastive", "step 3", f"{tmp_path / 'out'}/non-finite/step-3", "checkpoint-2"
+    out = stops(*parts, data=data, save_strategy="steps", save_steps=1)
     summary, examples = kept(out, 3)
     assert summary["step"] == 3 and summary["losses"] == [{"contrastive": "nan"}]
     assert summary["learning_rate"] == pytest.approx(0.03 / 2)  # linear, of four steps
@@ -72,42 +84,27 @@ def test_a_loss_that_is_not_finite_stops_at_its_step_and_the_batch_is_kept(tiny,
     assert not (out / "dcpcse.json").exists()
 
 
-PASSES = {
-    "at once": ({}, 2, [4]),
-    "in chunks": ({"gradient_cache_chunk": 2}, 2, [4]),
-    "accumulated": ({"gradient_accumulation_steps": 3}, 5, [4, 4, 4]),
-    "recomputed": ({"gradient_checkpointing": True}, 2, [4]),
-}
-
-
-@pytest.mark.parametrize("name", PASSES)
-def test_it_stops_at_the_same_step_however_a_step_is_computed(
-    name, tiny, train, train_txt, tmp_path, tool, monkeypatch
-):
-    options, call, sizes = PASSES[name]
+@pytest.mark.parametrize(
+    ("options", "call", "sizes"),
+    [
+        ({"gradient_cache_chunk": 2}, 2, [4]),
+        ({"gradient_accumulation_steps": 3, "gradient_checkpointing": True}, 5, [4, 4, 4]),
+    ],
+    ids=["in chunks", "accumulated and recomputed"],
+)
+def test_it_stops_at_the_same_step_however_a_step_is_computed(options, call, sizes, stops, monkeypatch):
     spoil(monkeypatch, Contrastive, call, lambda loss: loss + float("inf"))
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
-    refused(tool, train_command, argv, "contrastive", "step 2")
-    summary, examples = kept(tmp_path / "out", 2)
+    summary, examples = kept(stops("contrastive", "step 2", **options), 2)
     assert [len([e for e in examples if e["pass"] == i]) for i in range(len(sizes))] == sizes
     assert [terms["contrastive"] == "inf" for terms in summary["losses"]].count(True) == 1
 
 
-@pytest.mark.parametrize(
-    ("loss_fn", "term", "options"),
-    [(MaskedLM, "mlm", {"do_mlm": True}), (ReplacedTokenDetection, "crtd", {"method": "d2cse"})],
-)
-def test_the_term_that_is_not_finite_is_named(
-    loss_fn, term, options, tiny, train, train_txt, tmp_path, tool, monkeypatch
-):
-    if term == "crtd":
-        options = {**options, "generator_name": tiny("bert")}
-    spoil(monkeypatch, loss_fn, 2, lambda loss: loss * float("nan"))
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
-    refused(tool, train_command, argv, f"the loss {term} is not finite at step 2")
+def test_the_term_that_is_not_finite_is_named(stops, monkeypatch):
+    spoil(monkeypatch, ReplacedTokenDetection, 2, lambda loss: loss * float("nan"))
+    stops("the loss crtd is not finite at step 2", method="d2cse")
 
 
-def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_path, tool, monkeypatch):
+def test_a_gradient_that_is_not_finite_stops_too(stops, monkeypatch):
     """Infinite in one parameter; clipping, which would spread it to all, has not been."""
     step = Trainer.compute_loss
 
@@ -118,13 +115,8 @@ def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_pat
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "compute_loss", compute_loss)
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER)
-    refused(tool, train_command, argv, "gradient", "model.head.dense.bias", "step 2")
-    assert kept(tmp_path / "out", 2)[0]["not_finite"] == {
-        "losses": [],
-        "gradients": ["model.head.dense.bias"],
-        "weights": [],
-    }
+    summary, _ = kept(stops("gradient", "model.head.dense.bias", "step 2"), 2)
+    assert summary["not_finite"] == {"losses": [], "gradients": ["model.head.dense.bias"], "weights": []}
 
 
 def test_with_the_filter_a_loss_without_harm_is_passed_over(tiny, train, train_txt, monkeypatch):
@@ -135,30 +127,23 @@ def test_with_the_filter_a_loss_without_harm_is_passed_over(tiny, train, train_t
     assert not (result.folder / "non-finite").exists()
 
 
-def test_weights_that_are_not_finite_are_never_written(tiny, train, train_txt, tmp_path, tool):
-    """The first step's loss and gradients are; Adam divides zero by zero for words that it has not seen."""
+def test_no_number_that_is_not_finite_is_ever_written(stops):
+    """The first loss is finite, and Adam divides zero by zero for words that it has not seen; or a run diverges."""
     options = {"method": "simcse", "adam_epsilon": 0, "save_strategy": "steps", "save_steps": 1}
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_command, argv, "after step 1", "model.encoder.backbone.embeddings.word_embeddings.weight")
-    assert not list((tmp_path / "out").rglob("*.safetensors"))
-
-
-def test_no_checkpoint_of_a_run_that_diverges_has_a_number_that_is_not_finite(tiny, train, train_txt, tmp_path, tool):
-    argv = train.argv(
-        tiny("bert"), train_txt, tmp_path / "out", learning_rate=1e20, save_strategy="steps", save_steps=1
-    )
-    refused(tool, train_command, argv, "--learning_rate")
-    written = list((tmp_path / "out").rglob("*.safetensors"))
+    out = stops("after step 1", "model.encoder.backbone.embeddings.word_embeddings.weight", **options)
+    assert not list(out.rglob("*.safetensors"))
+    options = {"learning_rate": 1e20, "save_strategy": "steps", "save_steps": 1, "overwrite_output_dir": True}
+    written = list(stops("--learning_rate", **options).rglob("*.safetensors"))
     assert written
     assert all(tensor.isfinite().all() for path in written for tensor in load_file(path).values())
 
 
-def test_overwriting_takes_kept_batches_away(tiny, train, train_txt, tmp_path, tool, monkeypatch):
+def test_overwriting_takes_kept_batches_away(stops, tiny, train, train_txt, monkeypatch):
     with monkeypatch.context() as patch:
         spoil(patch, Contrastive, 1, lambda loss: loss * float("nan"))
-        refused(tool, train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out"), "no checkpoint")
-    train(tiny("bert"), train_txt, folder=tmp_path / "out", overwrite_output_dir=True)
-    assert not (tmp_path / "out/non-finite").exists()
+        out = stops("no checkpoint")
+    train(tiny("bert"), train_txt, folder=out, overwrite_output_dir=True, max_steps=1)
+    assert not (out / "non-finite").exists()
 
 
 PROGRAM = """
@@ -202,104 +187,61 @@ def test_of_several_processes_all_stop_at_the_step_of_one(tiny, train, train_txt
 @pytest.mark.parametrize(
     ("part", "options", "missing"),
     [
-        (DeepPrompt, {"method": "dcpcse"}, "no gradient reaches the prompts (['model.encoder.prompt.table.weight'"),
-        (
-            DeepPrompt,
-            {"method": "d2cse", "cls_prompt": True},
-            "no gradient reaches the prompts (['model.encoder.prompt.table.weight'",
-        ),
-        (DeepPrompt, {"method": "dcpcse", "prefix_projection": True}, "model.encoder.prompt.table.embedding"),
-        (ShallowPrompt, {"method": "scpcse"}, "model.encoder.shallow.weight"),
+        (DeepPrompt, {"gradient_cache_chunk": 2}, "reaches the prompts (['model.encoder.prompt.table.weight'"),
+        (DeepPrompt, {"method": "d2cse", "cls_prompt": True}, "reaches the prompts"),
+        (DeepPrompt, {"prefix_projection": True}, "model.encoder.prompt.table.embedding"),
         (ShallowPrompt, {"method": "conpvp"}, "model.encoder.shallow.weight"),
-        (Encoder, {"method": "simcse"}, "no gradient reaches the encoder"),
-        (Encoder, {"method": "promptbert"}, "no gradient reaches the encoder"),
         (Encoder, {"method": "diffcse"}, "no gradient reaches the encoder"),
-        (
-            DeepPrompt,
-            {"method": "dcpcse", "gradient_cache_chunk": 2},
-            "no gradient reaches the prompts (['model.encoder.prompt.table.weight'",
-        ),
     ],
-    ids=lambda case: " ".join(map(str, case.values())) if isinstance(case, dict) else None,
+    ids=["chunks", "[CLS] prompt", "projection", "shallow prompts", "encoder"],
 )
 def test_a_trained_part_that_gets_no_gradient_is_an_error_of_the_first_step(
-    part, options, missing, tiny, train, train_txt, tmp_path, tool, monkeypatch
+    part, options, missing, stops, monkeypatch
 ):
     """As where reentrant checkpointing, or an encoder that leaves prompts out, cuts the graph."""
     name = "states" if part is Encoder else "forward"
-    whole = getattr(part, name)
-
-    def cut(self, *args, **kwargs):
-        with torch.no_grad():
-            return whole(self, *args, **kwargs)
-
-    monkeypatch.setattr(part, name, cut)
-    if options["method"] in ("d2cse", "diffcse"):
-        options = {**options, "generator_name": tiny("bert")}
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", save_strategy="steps", save_steps=1, **options)
-    refused(tool, train_command, argv, missing, "activation checkpointing")
-    assert not list((tmp_path / "out").glob("checkpoint-*"))
+    monkeypatch.setattr(part, name, torch.no_grad()(getattr(part, name)))
+    out = stops(missing, "activation checkpointing", save_strategy="steps", save_steps=1, **options)
+    assert not list(out.glob("checkpoint-*"))
 
 
-def test_the_layer_that_is_cut_off_is_named(tiny, train, train_txt, tmp_path, tool, monkeypatch):
+def test_the_layer_that_is_cut_off_is_named(stops, monkeypatch):
     draw = DeepPrompt.forward
 
     def cut(self, *args):
         return {i: tuple(half.detach() for half in pair) if i == 1 else pair for i, pair in draw(self, *args).items()}
 
     monkeypatch.setattr(DeepPrompt, "forward", cut)
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
-    refused(
-        tool,
-        train_command,
-        argv,
-        "the gradient of the prompts is zero",
-        "['model.encoder.prompt.table.weight (layer 1)']",
-    )
+    stops("the gradient of the prompts is zero", "['model.encoder.prompt.table.weight (layer 1)']")
 
 
-def test_a_loss_that_hangs_on_nothing_is_an_error_and_no_traceback(
-    tiny, train, train_txt, tmp_path, tool, monkeypatch
-):
-    draw = DeepPrompt.forward
-    monkeypatch.setattr(DeepPrompt, "forward", torch.no_grad()(draw))
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", pooler_type="avg")
-    refused(tool, train_command, argv, "the loss depends on none of", "['model.encoder.prompt.table.weight']")
+def test_a_loss_that_depends_on_nothing_is_an_error_and_no_traceback(stops, monkeypatch):
+    monkeypatch.setattr(DeepPrompt, "forward", torch.no_grad()(DeepPrompt.forward))
+    stops("the loss depends on none of", "['model.encoder.prompt.table.weight']", pooler_type="avg")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_gradients_that_may_be_zero_are_no_error(tiny, train, train_txt):
+    for options in (
         {"do_mlm": True, "train_lm_head": True, "mlm_weight": 0.0},
         {"do_mlm": True, "train_lm_head": True, "mlm_probability": 1e-9},
         {"method": "d2cse", "lambda_weight": 0.0},
         {"method": "conpvp", "tuning": "deep", "denoise": True, "org_mlp": True},
-    ],
-    ids=lambda options: " ".join(map(str, options)),
-)
-def test_gradients_that_may_be_zero_are_no_error(options, tiny, train, train_txt):
-    if options.get("method") == "d2cse":
-        options = {**options, "generator_name": tiny("bert")}
-    train(tiny("bert"), train_txt, max_steps=2, **options)
+    ):
+        train(tiny("bert"), train_txt, max_steps=2, **with_encoder(options, tiny("bert")))
 
 
 # Nothing to learn
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"gradient_cache_chunk": 4}, {"method": "simcse", "learning_rate": 1e-5}],
-    ids=lambda options: " ".join(map(str, options)),
-)
-def test_a_task_that_the_encoder_solves_is_warned_of_once(options, tiny, train, tmp_path, sentences, caplog):
+def test_a_task_that_the_encoder_solves_is_warned_of_once(tiny, train, tmp_path, sentences, caplog):
     """Pairs of a sentence with itself, without dropout: only the temperature decides how sure the encoder is."""
     data, said = tmp_path / "pairs.csv", {}
     data.write_text("a,b\n" + "".join(f'"{text}","{text}"\n' for text in sentences), encoding="utf-8")
-    encoder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    encoder = tiny("bert", **NO_DROPOUT)
     for temperature in (1e-3, 1.0):
         caplog.clear()
-        common = {"max_steps": 6, "per_device_train_batch_size": 12, "pooler_type": "avg", "learning_rate": 1e-3}
-        result = train(encoder, data, temp=temperature, **{**common, **options})
+        options = {"max_steps": 6, "per_device_train_batch_size": 12, "pooler_type": "avg", "learning_rate": 1e-3}
+        result = train(encoder, data, temp=temperature, gradient_cache_chunk=4, **options)
         said[temperature] = [line for line in caplog.messages if "nothing to learn" in line]
         assert (result.logged("loss")[0] < 1e-3 * math.log(12)) == (temperature == 1e-3)
     assert (len(said[1e-3]), len(said[1.0])) == (1, 0)
@@ -322,15 +264,12 @@ class _Change(TrainerCallback):
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({}, "model.encoder.backbone.encoder.layer.1.output.dense.bias"),
         ({"encoder_dtype": "bfloat16"}, "model.encoder.backbone.embeddings.LayerNorm.bias"),
         ({"method": "diffcse"}, "losses.crtd.corruption.generator.encoder.backbone.embeddings.LayerNorm.bias"),
     ],
-    ids=["frozen encoder", "in bfloat16", "generator of a trained one"],
+    ids=["in bfloat16", "generator of a trained one"],
 )
-def test_a_frozen_weight_that_changes_leaves_no_result(
-    options, name, tiny, train, train_txt, tmp_path, tool, monkeypatch
-):
+def test_a_frozen_weight_that_changes_leaves_no_result(options, name, stops, monkeypatch):
     build = training.build_trainer
 
     def build_trainer(*args, **kwargs):
@@ -339,11 +278,7 @@ def test_a_frozen_weight_that_changes_leaves_no_result(
         return trainer
 
     monkeypatch.setattr(training, "build_trainer", build_trainer)
-    if options.get("method") == "diffcse":
-        options = {**options, "generator_name": tiny("bert")}
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options)
-    refused(tool, train_command, argv, "frozen", name)
-    assert not (tmp_path / "out/dcpcse.json").exists()
+    assert not (stops("frozen", name, max_steps=2, **options) / "dcpcse.json").exists()
 
 
 # Collapse
@@ -351,11 +286,12 @@ def test_a_frozen_weight_that_changes_leaves_no_result(
 
 def test_embeddings_that_collapse_are_warned_of_and_others_not(tiny, train, train_txt, caplog):
     said, encoder = [], tiny("bert", hidden_dropout_prob=0.01, attention_probs_dropout_prob=0.01)
-    for rate in (3e-3, 3.0):
+    for rate, steps in ((3e-3, 10), (3.0, 30)):
         caplog.clear()
-        result = train(encoder, train_txt, max_steps=30, per_device_train_batch_size=10, temp=0.5, learning_rate=rate)
+        options = {"max_steps": steps, "per_device_train_batch_size": 10, "temp": 0.5, "learning_rate": rate}
+        result = train(encoder, train_txt, **options)
         ranks, cosines = (result.logged(name) for name in ("effective_rank", "cosine_negative"))
-        assert len(ranks) == len(cosines) == 30 and 1 <= min(ranks) <= max(ranks) <= 10
+        assert len(ranks) == len(cosines) == steps and 1 <= min(ranks) <= max(ranks) <= 10
         said.append([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
     of_rate, of_collapse, *_ = said[1]
     assert not said[0] and "3 is more than ten times 0.03" in of_rate and "embeddings have collapsed" in of_collapse

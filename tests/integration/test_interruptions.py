@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import assert_same_weights, comparable, files, resumed_steps, wait_for
+from runs import Outcome, as_interrupted, assert_same_weights, comparable, files, wait_for
 from transformers import TrainerCallback
 
 from dcpcse.cli.commands.train import train_command
@@ -29,6 +29,7 @@ from dcpcse.utils.tensor_files import save_tensors
 # 40 sentences in batches of 8 are 5 steps an epoch.
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "logging_steps": 3}
 EVERY_TWO = {**STEPS, "save_strategy": "steps", "save_steps": 2}
+BEST = {"metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True, "custom_eval_data": True}
 
 
 def logged(folder: Path, resumed: Collection[int] = ()) -> list[dict]:
@@ -96,10 +97,14 @@ def whole(train, tiny, train_txt):
 @pytest.fixture
 def stopped(whole, tmp_path) -> Path:
     """A copy of a run with checkpoints 2, 4, 6 and 8 and without its result, as if it had been killed in the end."""
-    folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "stopped")
-    for name in ("dcpcse.json", "trainer_state.json", "train_results.txt"):
-        (folder / name).unlink()
-    return folder
+    return as_interrupted(whole(**EVERY_TWO), tmp_path / "stopped", 8)
+
+
+def failed(ended: Outcome, *parts: str) -> None:
+    """A call ended with one line that has these parts."""
+    assert ended.code == 2 and ended.err.count("error: ") == 1, ended.err
+    for part in parts:
+        assert part in ended.err
 
 
 # Signals
@@ -140,8 +145,7 @@ def test_a_signal_saves_the_running_step_and_resume_goes_on_exactly(
 def test_a_signal_in_the_last_step_of_an_epoch_waits_for_the_epochs_measurement(
     strategy, attempt, during, whole, sts_data, tmp_path
 ):
-    options = {**STEPS, "eval_strategy": "epoch", "save_strategy": strategy, "load_best_model_at_end": True}
-    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    options = {**STEPS, **BEST, "eval_strategy": "epoch", "save_strategy": strategy, "eval_data_dir": sts_data}
     during(5, press(signal.SIGTERM))
     assert attempt(tmp_path / "out", **options).code == 143
     assert attempt(tmp_path / "out", **options, resume=True).code == 0
@@ -188,12 +192,12 @@ def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp
     assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(number, code, attempt, monkeypatch, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(number, attempt, monkeypatch, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(setup, "load_encoder", lambda args: press(number)())
     ended = attempt(tmp_path / "out", **STEPS)
-    assert ended.code == code
+    assert ended.code == 128 + number
     assert ended.err.splitlines() == ["interrupted"]
     assert not (tmp_path / "out").exists()
     assert signal.getsignal(signal.SIGTERM) == before
@@ -218,58 +222,43 @@ def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
     assert ended.code == 0
     assert "contains a finished run" in ended.said
     assert files(folder) == before
-    shutil.rmtree(folder / "checkpoint-8")
-    for name in ("checkpoint-2", "checkpoint-4", "checkpoint-6"):
-        shutil.rmtree(folder / name)
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path)
     assert "--learning_rate" in attempt(folder, **EVERY_TWO, resume=True, learning_rate=0.5).err
     assert "no checkpoint to resume from" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
 
 
-@pytest.mark.parametrize("other", [{"overwrite_output_dir": True}, {"resume_from_checkpoint": "True"}], ids=str)
-def test_resume_beside_an_option_that_means_something_else_is_refused(other, attempt, tmp_path):
-    ended = attempt(tmp_path / "out", **EVERY_TWO, resume=True, **other)
-    assert ended.code == 2
-    assert f"--{next(iter(other))}" in ended.err
-
-
-def test_resume_refuses_a_folder_of_something_else(attempt, tmp_path):
+def test_resume_refuses_options_that_mean_something_else_and_a_folder_of_something_else(attempt, tmp_path):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    ended = attempt(tmp_path, **EVERY_TWO, resume=True)
-    assert ended.code == 2
-    assert "contains files that are not from a run" in ended.err
+    for other, message in (
+        ({"overwrite_output_dir": True}, "--overwrite_output_dir"),
+        ({"resume_from_checkpoint": "True"}, "--resume_from_checkpoint"),
+        ({}, "contains files that are not from a run"),
+    ):
+        ended = attempt(tmp_path, **EVERY_TWO, resume=True, **other)
+        assert ended.code == 2 and message in ended.err
 
 
-def spoil(name: str) -> Callable[[Path], None]:
-    def flip(folder: Path) -> None:
-        content = bytearray((folder / name).read_bytes())
-        content[len(content) // 2] ^= 1
-        (folder / name).write_bytes(content)
-
-    return flip
-
-
-BROKEN = {
-    "half an optimiser": lambda folder: os.truncate(folder / "optimizer.pt", 100),
-    "one bit": spoil("optimizer.pt"),
-    "no random state": lambda folder: (folder / "rng_state.pth").unlink(),
-    "an empty folder": lambda folder: [path.unlink() for path in folder.iterdir()],
-}
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("asked", [{"resume": True}, {"resume_from_checkpoint": "True"}], ids=["resume", "True"])
 def test_broken_checkpoints_are_left_out_each_with_a_line_that_says_why(asked, attempt, stopped, whole):
     shutil.copytree(stopped / "checkpoint-2", stopped / "checkpoint-7")
-    kinds = dict(zip((8, 7, 6, 4), BROKEN.items(), strict=True))
-    for step, (_, spoilt) in kinds.items():
-        spoilt(stopped / f"checkpoint-{step}")
+    os.truncate(stopped / "checkpoint-8/optimizer.pt", 100)
+    flip_a_bit(stopped / "checkpoint-7/optimizer.pt")
+    (stopped / "checkpoint-6/rng_state.pth").unlink()
+    for path in (stopped / "checkpoint-4").iterdir():
+        path.unlink()
     ended = attempt(stopped, **EVERY_TWO, **asked)
     assert ended.code == 0, ended.err
     lines = [line for line in ended.said.splitlines() if line.startswith("skipped: ")]
-    assert [f"checkpoint-{step}" in line for step, line in zip(kinds, lines, strict=True)] == [True] * 4
-    assert "optimizer.pt is damaged" in lines[0]
-    assert "rng_state.pth" in lines[2]
-    assert "resuming from" in ended.said
-    assert "after step 2" in ended.said
+    assert [f"checkpoint-{step}" in line for step, line in zip((8, 7, 6, 4), lines, strict=True)] == [True] * 4
+    assert "optimizer.pt is damaged" in lines[0] and "rng_state.pth" in lines[2]
+    assert "resuming from" in ended.said and "after step 2" in ended.said
     assert_same_weights(whole(**EVERY_TWO), stopped)
     # 4, 6 and 8 were written anew; nothing else was taken away.
     assert checkpoints(stopped) == [f"checkpoint-{step}" for step in (2, 4, 6, 7, 8)]
@@ -300,8 +289,7 @@ def test_what_killed_runs_left_aside_is_tidied_up(attempt, stopped):
 
 def test_the_limit_spares_the_newest_and_the_best(attempt, sts_data, monkeypatch, tmp_path):
     """With a limit of one, too, where transformers deletes the last checkpoint before the result is saved."""
-    options = {**EVERY_TWO, "save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 2}
-    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    options = {**EVERY_TWO, **BEST, "save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 2}
     scores = iter([0.1, 0.9, 0.3, 0.2, 0.9])
     monkeypatch.setattr("dcpcse.training.eval_datasets.dev_metrics", lambda results: {"stsb_spearman": next(scores)})
     seen, save = [], Trainer.save_result
@@ -311,22 +299,22 @@ def test_the_limit_spares_the_newest_and_the_best(attempt, sts_data, monkeypatch
         save(self, texts)
 
     monkeypatch.setattr(Trainer, "save_result", save_result)
-    assert attempt(tmp_path / "out", **options, load_best_model_at_end=True).code == 0
+    assert attempt(tmp_path / "out", **options, eval_data_dir=sts_data).code == 0
     assert seen == ["checkpoint-4", "checkpoint-8"]
     assert checkpoints(tmp_path / "out") == ["checkpoint-4"]
 
 
 def test_a_run_whose_best_checkpoint_is_gone_does_not_go_on_with_another(attempt, whole, sts_data, tmp_path):
-    options = {**EVERY_TWO, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    options = {**EVERY_TWO, **BEST, "eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data}
     folder = shutil.copytree(whole(**options), tmp_path / "out")
     (folder / "dcpcse.json").unlink()
     best = json.loads((folder / "checkpoint-8/trainer_state.json").read_text(encoding="utf-8"))["best_global_step"]
     others = [step for step in (8, 6) if step != best]
     shutil.rmtree(folder / f"checkpoint-{best}")
-    ended = attempt(folder, **options, resume_from_checkpoint=folder / f"checkpoint-{others[0]}")
-    assert ended.code == 2
-    assert f"its best step was {best}" in ended.err
+    failed(
+        attempt(folder, **options, resume_from_checkpoint=folder / f"checkpoint-{others[0]}"),
+        f"its best step was {best}",
+    )
 
 
 def test_a_changed_training_file_is_refused(attempt, stopped, train_txt, tmp_path):
@@ -334,9 +322,7 @@ def test_a_changed_training_file_is_refused(attempt, stopped, train_txt, tmp_pat
     other = tmp_path / "other.txt"
     text = Path(train_txt).read_text(encoding="utf-8")
     other.write_text(text.replace("flute", "fiddle"), encoding="utf-8")
-    ended = attempt(stopped, **EVERY_TWO, resume=True, data=str(other))
-    assert ended.code == 2
-    assert "another training file" in ended.err
+    failed(attempt(stopped, **EVERY_TWO, resume=True, data=str(other)), "another training file")
     other.write_text(text, encoding="utf-8")
     assert attempt(stopped, **EVERY_TWO, resume=True, data=str(other)).code == 0
 
@@ -362,31 +348,26 @@ def test_another_number_of_processes_is_refused_not_left_out(attempt, stopped):
         os.rename(path / "rng_state.pth", path / "rng_state_0.pth")
         shutil.copy(path / "rng_state_0.pth", path / "rng_state_1.pth")
         (path / "checkpoint.json").unlink()  # as a version without seals wrote it
-    ended = attempt(stopped, **EVERY_TWO, resume=True)
-    assert ended.code == 2
-    assert "was written by 2 processes, but this run has 1" in ended.err
+    failed(attempt(stopped, **EVERY_TWO, resume=True), "was written by 2 processes, but this run has 1")
 
 
 def test_a_longer_course_says_that_the_learning_rate_follows_it(attempt, stopped):
-    ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 9}, resume=True, packing="False", loss_chunk=3)
+    ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 9}, resume=True, tf32="False", loss_chunk=3)
     assert ended.code == 0
     assert "--max_steps was 8 and is 9 now: the learning rate follows" in ended.said
-    assert "--packing was True and is False now: the last digits may differ" in ended.said
+    assert "--tf32 was None and is False now: the last digits may differ" in ended.said
     assert "--loss_chunk was None and is 3 now: the last digits may differ" in ended.said
 
 
-def test_an_epochs_measurement_is_not_lost_between_its_checkpoint_and_its_end(
-    attempt, train, tiny, train_txt, whole, sts_data
-):
+def test_an_epochs_measurement_is_not_lost_between_its_checkpoint_and_its_end(attempt, whole, sts_data, tmp_path):
     """Checkpoints by steps, measurements by epochs: the one at an epoch's last step holds its measurement."""
     options = {**STEPS, "save_strategy": "steps", "save_steps": 5, "eval_strategy": "epoch"}
     options |= {"eval_data_dir": sts_data, "custom_eval_data": True}
-    folder = train.interrupted(7, tiny("bert"), train_txt, **options)
+    folder = as_interrupted(whole(**options), tmp_path / "out", 5)
     state = json.loads((folder / "checkpoint-5/trainer_state.json").read_text(encoding="utf-8"))
     assert any("eval_stsb_spearman" in line for line in state["log_history"])
     assert attempt(folder, **options, resume=True).code == 0
-    resumed = resumed_steps(folder)
-    assert logged(folder, resumed) == logged(whole(**options), resumed)
+    assert logged(folder, [5]) == logged(whole(**options), [5])
 
 
 # Two runs in one folder
@@ -395,9 +376,7 @@ def test_an_epochs_measurement_is_not_lost_between_its_checkpoint_and_its_end(
 def test_a_second_run_in_a_folder_is_refused_by_a_line_that_names_the_first(attempt, stopped):
     before = files(stopped)
     with exclusive_lock(stopped, "here"):
-        ended = attempt(stopped, **EVERY_TWO, resume=True)
-    assert ended.code == 2
-    assert f"process {os.getpid()} on {os.uname().nodename} since 20" in ended.err
+        failed(attempt(stopped, **EVERY_TWO, resume=True), f"process {os.getpid()} on {os.uname().nodename} since 20")
     assert files(stopped) == before
 
 
@@ -418,20 +397,11 @@ def full_after(step: int, monkeypatch, during):
     monkeypatch.undo()
 
 
-def loads_as_before(folder: Path, before: dict[str, str]) -> None:
-    after = files(folder)
-    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    assert changed <= {"run.yaml", "environment.json", "metrics.jsonl"}, changed
-
-
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(attempt, during, whole, tmp_path, monkeypatch):
     with full_after(5, monkeypatch, during):
         ended = attempt(tmp_path / "out", **EVERY_TWO)
-    assert ended.code == 2
-    line = ended.err.splitlines()[-1]
-    assert line.startswith("error: No space left on device (")
-    assert "MB free" in line
-    assert "checkpoint-4 is the last checkpoint; the same command with --resume" in line
+    last = "checkpoint-4 is the last checkpoint; the same command with --resume"
+    failed(ended, "error: No space left on device (", "MB free", last)
     assert checkpoints(tmp_path / "out") == ["checkpoint-2", "checkpoint-4"]
     assert attempt(tmp_path / "out", **EVERY_TWO, resume=True).code == 0
     assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
@@ -443,7 +413,9 @@ def test_a_result_that_cannot_be_written_leaves_the_earlier_one(attempt, during,
     with full_after(9, monkeypatch, during):
         ended = attempt(folder, **{**EVERY_TWO, "max_steps": 10, "save_strategy": "no"}, resume=True)
     assert ended.code == 2
-    loads_as_before(folder, before)
+    after = files(folder)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {"run.yaml", "environment.json", "metrics.jsonl"}, changed
 
 
 @pytest.fixture
@@ -451,13 +423,8 @@ def small_disk(tmp_path):
     """A file system of 400 kB of its own, where mounting one is allowed."""
     place = tmp_path / "disk"
     place.mkdir()
-    if (
-        sys.platform != "linux"
-        or os.geteuid()
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], capture_output=True, check=False
-        ).returncode
-    ):
+    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)]
+    if sys.platform != "linux" or os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a tmpfs")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
@@ -465,14 +432,8 @@ def small_disk(tmp_path):
 
 def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, whole, tmp_path):
     ended = attempt(small_disk / "out", **EVERY_TWO)
-    assert ended.code == 2
-    assert ended.err.count("error: ") == 1
-    assert ended.err.splitlines()[-1].startswith("error: ")
-    left = checkpoints(small_disk / "out")
-    assert left
-    assert "No space left on device (" in ended.err
-    assert f"{small_disk}/out" in ended.err
-    assert f"{left[-1]} is the last checkpoint" in ended.err
+    *_, last = checkpoints(small_disk / "out")
+    failed(ended, "No space left on device (", f"{small_disk}/out", f"{last} is the last checkpoint")
     moved = shutil.copytree(small_disk / "out", tmp_path / "larger")
     assert attempt(moved, **EVERY_TWO, resume=True).code == 0
     assert_same_weights(whole(**EVERY_TWO), moved)
@@ -481,10 +442,7 @@ def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, w
 def test_a_read_only_folder_is_refused_before_anything_is_loaded(attempt, small_disk, monkeypatch):
     monkeypatch.setattr(setup, "load_encoder", lambda args: pytest.fail("too late"))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    ended = attempt(small_disk / "out", **EVERY_TWO)
-    assert ended.code == 2
-    assert "cannot write into" in ended.err
-    assert "Read-only file system" in ended.err
+    failed(attempt(small_disk / "out", **EVERY_TWO), "cannot write into", "Read-only file system")
 
 
 def test_a_disk_that_becomes_read_only_is_one_line(attempt, during, monkeypatch, tmp_path):
@@ -496,10 +454,9 @@ def test_a_disk_that_becomes_read_only_is_one_line(attempt, during, monkeypatch,
         monkeypatch.setattr(Path, "unlink", refuse)
 
     during(3, close)
-    ended = attempt(tmp_path / "out", **EVERY_TWO)
-    assert ended.code == 2
-    assert "error: Read-only file system (" in ended.err
-    assert "checkpoint-2 is the last checkpoint" in ended.err
+    failed(
+        attempt(tmp_path / "out", **EVERY_TWO), "error: Read-only file system (", "checkpoint-2 is the last checkpoint"
+    )
 
 
 def test_data_that_vanish_while_a_run_lasts_are_not_missed(attempt, during, whole, train_txt, tmp_path):
@@ -508,23 +465,18 @@ def test_data_that_vanish_while_a_run_lasts_are_not_missed(attempt, during, whol
     during(2, lambda: (os.unlink(data), shutil.rmtree(tmp_path / "cache")))
     assert attempt(tmp_path / "out", **EVERY_TWO, data=data, cache_dir=tmp_path / "cache").code == 0
     assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
-    ended = attempt(tmp_path / "out", **{**EVERY_TWO, "max_steps": 9}, data=data, resume=True)
-    assert ended.code == 2
-    assert str(data) in ended.err
+    failed(attempt(tmp_path / "out", **{**EVERY_TWO, "max_steps": 9}, data=data, resume=True), str(data))
 
 
 def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attempt, during, tmp_path):
     during(3, lambda: shutil.rmtree(tmp_path / "out"))
-    ended = attempt(tmp_path / "out", **EVERY_TWO)
-    assert ended.code == 2
-    assert "error: No such file or directory (" in ended.err
-    assert "cannot be reached" in ended.err
+    failed(attempt(tmp_path / "out", **EVERY_TWO), "error: No such file or directory (", "cannot be reached")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_few_kills_at_random_moments_lose_nothing(pairs):
     """200 of them, by the same script, stand in docs/reproduction.md."""
-    done = pairs.alone("tests/stress/kills.py", "--runs", 1, "--kills", 3)
+    done = pairs.alone("tests/stress/kills.py", "--runs", 1, "--kills", 2)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 kills in 1 runs" in done.stdout
+    assert "2 kills in 1 runs" in done.stdout
     assert "0 problems" in done.stdout

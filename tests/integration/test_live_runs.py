@@ -59,12 +59,12 @@ NAMED: dict[str, Callable[[Path, Path], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("when", ["before", "while it is read"])
 @pytest.mark.parametrize("command", NAMED)
-def test_a_named_checkpoint_that_has_gone_is_told(command, when, live, tool, tmp_path, monkeypatch):
+def test_a_named_checkpoint_that_has_gone_is_told(command, live, tool, tmp_path, monkeypatch):
+    """Before the command, or while it is read."""
     checkpoint = live / "checkpoint-2"
     (tmp_path / "text.txt").write_text("one\n")
-    if when == "before":
+    if command in ("info", "similarity"):
         atomic_save.delete_checkpoint(checkpoint)
     else:
         then_remove(monkeypatch, checkpoint, manifest, "sha256_of")
@@ -77,17 +77,17 @@ def words_of(command: str, checkpoint: Path, out: Path) -> list[str]:
     return list(map(str, NAMED[command](checkpoint, out)))
 
 
-@pytest.mark.parametrize("option", ["resume_from_checkpoint", "init_from"])
-@pytest.mark.parametrize("function", ["sha256_of", "read_object"])
+@pytest.mark.parametrize(
+    ("option", "function"), [("resume_from_checkpoint", "sha256_of"), ("init_from", "read_object")]
+)
 def test_training_from_a_checkpoint_that_has_gone_is_told(
     option, function, live, tool, train, tiny, train_txt, tmp_path, monkeypatch
 ):
     checkpoint = live / "checkpoint-2"
     then_remove(monkeypatch, checkpoint, manifest, function)
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **{option: checkpoint})
-    refused(
-        tool, main, ["train", *argv], "checkpoint-2 is not there any more: a training is running in", "checkpoint-6"
-    )
+    told = "checkpoint-2 is not there any more: a training is running in", "checkpoint-6"
+    refused(tool, main, ["train", *argv], *told)
 
 
 def test_a_checkpoint_that_goes_after_it_was_checked_is_told(
@@ -101,10 +101,13 @@ def test_a_checkpoint_that_goes_after_it_was_checked_is_told(
         atomic_save.delete_checkpoint(live / "checkpoint-2")
 
     monkeypatch.setattr(checkpoints, "load_loss_state", remove)
-    options = {"max_steps": 8, "save_strategy": "steps", "save_steps": 2}
-    argv = train.argv(
-        tiny("bert"), train_txt, tmp_path / "out", **options, resume_from_checkpoint=live / "checkpoint-2"
-    )
+    options = {
+        "max_steps": 8,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "resume_from_checkpoint": live / "checkpoint-2",
+    }
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
     refused(tool, main, ["train", *argv], "checkpoint-2 is not there any more: a training is running in")
 
 

@@ -1,12 +1,9 @@
 """Runs of train.py with --tuning lora, and the same training by sentence-transformers."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from method_models import COLUMNS, with_encoder
 from runs import NO_DROPOUT, assert_same_weights
 from torch.utils.data import SequentialSampler
 
@@ -15,38 +12,13 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.identity import fingerprints
 from dcpcse.encoders.lora import lora_weights
-from dcpcse.methods import METHODS, build_method, model_arguments
+from dcpcse.methods import build_method, model_arguments
 
 peft = pytest.importorskip("peft")
 
-LORA = {"tuning": "lora", "learning_rate": 0.01}
 DESCENT = {"tuning": "lora", "method": "simcse", "temp": 0.5}
 DESCENT |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "lr_scheduler_type": "constant"}
 """By plain descent, the way of a weight is the sum of its gradients, and not of their signs."""
-
-
-def options_of(method: str, tiny) -> dict:
-    return with_encoder({"method": method, **LORA}, tiny("bert"))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_the_adapter_and_no_weight_of_the_encoder(method, tiny, train, request):
-    data = request.getfixturevalue("train_csv" if method in COLUMNS else "train_txt")
-    run = train(tiny("bert"), data, max_steps=2, lora_dropout=0.1, **options_of(method, tiny))
-    model, before = run.trainer.sentence_encoder, load_backbone(tiny("bert")).model
-    matrices = {name for name in run.initial if ".lora_" in name}
-    moved = {name for name, tensor in run.final.items() if not torch.equal(tensor, run.initial[name])}
-    assert len(matrices) == 2 * 2 * 3  # A and B of queries and values in 3 layers
-    assert matrices <= moved
-    for name, weight in before.named_parameters():
-        for end in ("query", "value"):
-            name = name.replace(f"self.{end}.", f"self.{end}.base_layer.")
-        assert torch.equal(weight, model.encoder.backbone.get_parameter(name)), name
-    contents = json.loads((run.folder / "dcpcse.json").read_text(encoding="utf-8"))
-    assert contents["lora"]["target_modules"] == ["attention.self.query", "attention.self.value"]
-    assert contents["base"]["weights"] == fingerprints(before)[1]
-    found = dcpcse.load(run.folder, device="cpu").encode(["Rain fell.", "a [MASK]"])
-    np.testing.assert_array_equal(found, model.encode(["Rain fell.", "a [MASK]"]))
 
 
 def test_twenty_steps_have_the_losses_of_sentence_transformers(tiny, sentences, tmp_path):
@@ -94,18 +66,18 @@ def test_twenty_steps_have_the_losses_of_sentence_transformers(tiny, sentences, 
     np.testing.assert_allclose(vectors, theirs.encode(sentences), atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"packing": "False"}, {"prepack": "False"}, {"gradient_checkpointing": True}, {"gradient_cache_chunk": 2}],
-    ids=str,
-)
-def test_how_a_step_is_computed_changes_no_adapter(changed, tiny, train, train_txt):
+def test_how_a_step_is_computed_changes_no_adapter(tiny, train, train_txt):
     encoder = tiny("bert", hidden_size=256, intermediate_size=256, num_hidden_layers=2, **NO_DROPOUT)
-    plain, other = (train(encoder, train_txt, max_seq_length=16, **DESCENT, **given) for given in ({}, changed))
+    plain = train(encoder, train_txt, max_seq_length=16, **DESCENT)
     ways = [(plain.final[name] - plain.initial[name]).abs().max() for name in plain.final if ".lora_B" in name]
     assert min(ways) > 1e-3
-    assert_same_weights(plain.folder, other.folder, atol=1e-5)
-    np.testing.assert_allclose(other.logged("loss"), plain.logged("loss"), atol=1e-5)
+    for changed in (
+        {"packing": "False", "gradient_cache_chunk": 2},
+        {"prepack": "False", "gradient_checkpointing": True},
+    ):
+        other = train(encoder, train_txt, max_seq_length=16, **DESCENT, **changed)
+        assert_same_weights(plain.folder, other.folder, atol=1e-5)
+        np.testing.assert_allclose(other.logged("loss"), plain.logged("loss"), atol=1e-5)
 
 
 def test_a_frozen_encoder_in_bf16_trains_the_adapter_in_float32(tiny, train, train_txt, sentences):
@@ -127,15 +99,12 @@ def test_a_frozen_encoder_in_bf16_trains_the_adapter_in_float32(tiny, train, tra
 # Second passes
 
 
-def method_of(tiny, **options):
-    torch.manual_seed(0)
-    args = model_arguments(tuning="lora", **options)
-    return build_method(load_backbone(tiny("bert")), args, ["anchor"])
-
-
 @pytest.mark.parametrize(("discriminator", "own"), [("self", True), ("frozen", False), ("trained", False)])
 def test_the_discriminator_of_d2cse_has_the_adapter_if_it_is_the_encoder(discriminator, own, tiny):
-    method = method_of(tiny, method="d2cse", generator_name=tiny("bert", seed=3), discriminator=discriminator)
+    args = model_arguments(
+        tuning="lora", method="d2cse", generator_name=tiny("bert", seed=3), discriminator=discriminator
+    )
+    method = build_method(load_backbone(tiny("bert")), args, ["anchor"])
     others = [m for m in method.terms["crtd"].loss.modules() if isinstance(m, Encoder)]
     assert not any(lora_weights(encoder.backbone) for encoder in others)
     shared = {id(p) for p in method.model.encoder.backbone.parameters()}
@@ -145,7 +114,7 @@ def test_the_discriminator_of_d2cse_has_the_adapter_if_it_is_the_encoder(discrim
 
 
 def test_the_momentum_encoder_averages_the_matrices_alone(tiny):
-    method = method_of(tiny, method="esimcse")
+    method = build_method(load_backbone(tiny("bert")), model_arguments(tuning="lora", method="esimcse"), ["anchor"])
     averages = method.terms["contrastive"].loss.average.weights()
     assert averages.keys() == {n for n, p in method.model.encoder.named_parameters() if ".lora_" in n}
 
@@ -157,23 +126,19 @@ def test_a_loaded_encoder_is_trained_again_and_again(tiny, sentences, tmp_path):
     """Unlike with a training of its own weights, after which it must be loaded again."""
     backbone = load_backbone(tiny("bert"))
     vectors = []
-    for number, options in enumerate([LORA, LORA, {"tuning": "deep"}, LORA]):
-        place = {"max_steps": 2, "save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    place = {"max_steps": 2, "save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    for number, tuning in enumerate(["lora", "deep", "lora"]):
         args = dcpcse.TrainingArguments(str(tmp_path / str(number)), **place)
-        given = {name: value for name, value in options.items() if name != "learning_rate"}
-        trainer = dcpcse.Trainer(backbone, "simcse", args, train_dataset=sentences, **given)
+        trainer = dcpcse.Trainer(backbone, "simcse", args, train_dataset=sentences, tuning=tuning)
         trainer.train()
         vectors.append(trainer.sentence_encoder.encode(sentences))
-    np.testing.assert_array_equal(vectors[0], vectors[1])
-    np.testing.assert_array_equal(vectors[0], vectors[3])
+    np.testing.assert_array_equal(vectors[0], vectors[2])
     assert fingerprints(backbone.model) == (backbone.source.fingerprint, backbone.source.weights)
 
 
 def test_two_processes_train_the_adapter_of_one_process(tiny, train, train_txt, tmp_path, pairs):
     encoder = tiny("roberta", **NO_DROPOUT)
     one = train(encoder, train_txt, per_device_train_batch_size=8, **DESCENT)
-    done = pairs(
-        "train.py", *train.argv(encoder, train_txt, tmp_path / "two", per_device_train_batch_size=4, **DESCENT)
-    )
+    done = pairs("train.py", *train.argv(encoder, train_txt, tmp_path / "two", **DESCENT))
     assert done.codes == [0, 0], done.stderr
     assert_same_weights(one.folder, tmp_path / "two", atol=1e-5)

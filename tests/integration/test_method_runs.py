@@ -8,49 +8,55 @@ import pytest
 import torch
 import yaml
 from method_models import COLUMNS, with_encoder
-from runs import files
+from runs import files, words
 
 import dcpcse
 from dcpcse.cli.commands.train import evaluate_command, train_command
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.identity import fingerprints
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.methods import METHODS
 
 RECIPES = {
     **{name: ("bert", "train_csv" if name in COLUMNS else "train_txt", {"method": name}) for name in METHODS},
     "sbert, labels": ("roberta", "labelled_csv", {"method": "sbert", "tuning": "deep"}),
-    "sbert, scores": ("roberta", "scored_csv", {"method": "sbert"}),
+    "sbert, scores": ("roberta", "scored_csv", {"method": "sbert", "tuning": "lora"}),
     "angle, scores": ("roberta", "scored_csv", {"method": "angle", "tuning": "deep", "matryoshka_dims": [32, 8]}),
-    "simcse, supervised": ("roberta", "train_csv", {"method": "simcse"}),
-    "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert"}),
-    "promptbert, org_mlp": ("bert", "train_csv", {"method": "promptbert", "org_mlp": True}),
+    "simcse, supervised": ("roberta", "train_csv", {"method": "simcse", "do_mlm": True}),
+    "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert", "org_mlp": True}),
     "promptbert, deep, three templates": (
         *("roberta", "train_txt"),
         {"method": "promptbert", "tuning": "deep", "final_period": True, "further_templates": ["[MASK] {sentence}"]},
     ),
     "optiprompt": ("roberta", "train_txt", {"method": "promptbert", "tuning": "shallow"}),
-    "conpvp, hard negatives": ("roberta", "train_csv", {"method": "conpvp", "denoise_by": "attention"}),
+    "conpvp, hard negatives": (
+        *("roberta", "train_csv"),
+        {"method": "conpvp", "tuning": "lora", "denoise_by": "attention", "do_mlm": True},
+    ),
     "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),
-    "conpvp, mlm": ("bert", "train_txt", {"method": "conpvp", "do_mlm": True}),
-    "d2cse, supervised": ("roberta", "train_csv", {"method": "d2cse"}),
     "d2cse, labels": ("bert", "labelled_csv", {"method": "d2cse"}),
+    "d2cse, vectors": ("roberta", "train_csv", {"method": "d2cse", "prompt_form": "vectors"}),
     "dcpcse, prototypes": (
         *("roberta", "train_csv"),
         {"method": "dcpcse", "template": "{sentence} [MASK]", "pooler_type": "mask", "prototypes": "both"},
     ),
-    "dcpcse, hinge": ("bert", "train_csv", {"method": "dcpcse", "do_eh_loss": True}),
+    "dcpcse, [CLS] prompt": ("bert", "train_csv", {"method": "dcpcse", "cls_prompt": True, "do_eh_loss": True}),
     "consert, deep": (
-        "roberta",
-        "train_csv",
+        *("roberta", "train_csv"),
         {"method": "consert", "tuning": "deep", "augmentation_1": "adversarial"},
     ),
     "esimcse, lora": ("bert", "train_csv", {"method": "esimcse", "tuning": "lora", "do_mlm": True}),
-    "d2cse, vectors": ("roberta", "train_csv", {"method": "d2cse", "prompt_form": "vectors"}),
     "esimcse, vectors": ("bert", "train_txt", {"method": "esimcse", "tuning": "deep", "prompt_form": "vectors"}),
-    "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
 }
-CRTD = ("d2cse", "diffcse")
-"""Methods that need a generator."""
 EVERYTHING = 'This sentence of "[MASK]" means {sentence} [PROMPT] .'
+
+
+def evaluating(folder, sts_data) -> list[str]:
+    return ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
+
+
+def score_of(path) -> float:
+    return json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
 
 
 @pytest.fixture(scope="module", params=RECIPES)
@@ -59,7 +65,7 @@ def trained(request, train, tiny, sts_data):
     kind, data, options = RECIPES[request.param]
     options = with_encoder(options, tiny(kind))
     measuring = {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
-    return train(tiny(kind), request.getfixturevalue(data), **measuring, **options)
+    return train(tiny(kind), request.getfixturevalue(data), max_steps=2, **measuring, **options)
 
 
 def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
@@ -73,6 +79,9 @@ def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
     if args["tuning"] == "lora":
         assert len(adapter) == 2 * 2 * 3  # A and B of queries and values in 3 layers
         assert adapter <= moved
+        contents = json.loads((trained.folder / "dcpcse.json").read_text(encoding="utf-8"))
+        assert contents["lora"]["target_modules"] == ["attention.self.query", "attention.self.value"]
+        assert contents["base"]["weights"] == fingerprints(load_backbone(args["model_name_or_path"]).model)[1]
     if args["tuning"] != "full":
         assert not moved & (backbone - adapter)
     parts = ("model.encoder.prompt", "model.encoder.shallow", "model.encoder.cls_prompt")
@@ -84,31 +93,25 @@ def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
     assert not {name for name in moved if "generator" in name}
 
 
-def test_the_folder_gives_the_embeddings_of_the_trained_model(trained, sentences):
+def test_the_folder_gives_the_embeddings_of_the_trained_model(trained, sentences, sts_data, tool, tmp_path):
+    """To Python and to the evaluation, and of a sentence with a template's marks in any batch."""
     texts = [*sentences, EVERYTHING, 'He said "x"', ""]
-    model = trained.trainer.step_module.model
-    vectors = dcpcse.load(trained.folder, device="cpu").encode(texts)
-    np.testing.assert_array_equal(vectors, model.encode(texts))
-    assert np.isfinite(vectors).all()
-
-
-def test_a_sentence_with_a_templates_marks_is_the_same_alone_and_in_any_batch(trained, sentences):
     model = dcpcse.load(trained.folder, device="cpu")
-    (alone,) = model.encode([EVERYTHING])
-    for batch_size in (1, 3, 64):
-        together = model.encode([*sentences, EVERYTHING, *sentences], batch_size=batch_size)
-        np.testing.assert_allclose(together[len(sentences)], alone, atol=3e-5)
-
-
-def test_evaluation_measures_the_folder_as_training_did(trained, sts_data, tool, tmp_path):
+    vectors = model.encode(texts)
+    np.testing.assert_array_equal(vectors, trained.trainer.step_module.model.encode(texts))
+    assert np.isfinite(vectors).all()
+    for batch_size in (1, 3):
+        np.testing.assert_allclose(model.encode(texts[6:], batch_size=batch_size), vectors[6:], atol=3e-5)
     path = tmp_path / "scores.json"
-    words = ["--model_name_or_path", str(trained.folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    outcome = tool(evaluate_command, [*words, "--output_file", str(path)])
+    outcome = tool(evaluate_command, [*evaluating(trained.folder, sts_data), "--output_file", str(path)])
     assert outcome.code == 0, outcome.err
-    score = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
-    assert score == pytest.approx(100 * trained.logged("eval_stsb_spearman")[-1], abs=1e-6)
+    assert score_of(path) == pytest.approx(100 * trained.logged("eval_stsb_spearman")[-1], abs=1e-6)
 
 
+REPEATED = ("dcpcse", "diffcse", "sbert, labels", "promptbert, deep, three templates", "conpvp, hard negatives")
+
+
+@pytest.mark.parametrize("trained", [*REPEATED, "consert, deep", "esimcse, lora"], indirect=True)
 def test_the_run_yaml_starts_the_same_run_again(trained, tool, tmp_path):
     outcome = tool(train_command, [str(trained.folder / "run.yaml"), "--output_dir", str(tmp_path / "again")])
     assert outcome.code == 0, outcome.err
@@ -126,44 +129,33 @@ def test_dev_sets_may_be_measured_with_denoising_and_the_result_without(train, t
     assert not dcpcse.load(denoised.folder).denoising.inference
 
 
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        (["--pooler", "mask"], 0),
-        (["--template", 'This sentence : "{sentence}" means [MASK]'], 0),
-        (["--pooler", "avg"], 0),
-        (["--template", "{sentence} [MASK]"], 2),
-        (["--final_period"], 2),
-        (["--pre_seq_len", "4"], 2),
-        (["--template", "no slots"], 2),
-    ],
-    ids=lambda given: " ".join(given) if isinstance(given, list) else str(given),
-)
-def test_options_that_a_folder_knows_may_agree_with_it_and_nothing_else(
-    given, code, train, tiny, train_txt, sts_data, tool
-):
+def test_options_that_a_folder_knows_may_agree_with_it_and_nothing_else(train, tiny, train_txt, sts_data, tool):
     folder = train(tiny("bert"), train_txt, method="scpcse", max_steps=1).folder
-    words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    outcome = tool(evaluate_command, [*words, *given])
-    assert outcome.code == code, outcome.err
-    assert code == 0 or (given[0].strip("-") in outcome.err and outcome.err.count("\n") == 1)
+    for code, *given in (
+        (0, "--pooler", "mask"),
+        (0, "--template", 'This sentence : "{sentence}" means [MASK]'),
+        (0, "--pooler", "avg"),
+        (2, "--template", "{sentence} [MASK]"),
+        (2, "--final_period"),
+        (2, "--pre_seq_len", "4"),
+        (2, "--template", "no slots"),
+    ):
+        outcome = tool(evaluate_command, [*evaluating(folder, sts_data), *given])
+        assert outcome.code == code, (given, outcome.err)
+        assert code == 0 or (given[0].strip("-") in outcome.err and outcome.err.count("\n") == 1)
 
 
-def test_overwriting_does_not_take_a_foreign_encoder(tiny, train, train_txt, tool, tmp_path):
-    folder = tmp_path / "mine"
-    shutil.copytree(tiny("roberta"), folder)
+def test_overwriting_takes_a_result_of_another_method_and_no_foreign_encoder(
+    tiny, train, train_txt, sentences, tool, tmp_path
+):
+    folder = shutil.copytree(tiny("roberta"), tmp_path / "mine")
     before = files(folder)
-    argv = train.argv(tiny("bert"), train_txt, folder, method="simcse", overwrite_output_dir=True)
-    outcome = tool(train_command, argv)
-    assert outcome.code == 2
-    assert "no result of dcpcse train" in outcome.err
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, folder, overwrite_output_dir=True))
+    assert outcome.code == 2 and "no result of dcpcse train" in outcome.err
     assert files(folder) == before
-
-
-def test_a_result_with_an_encoder_is_replaced_by_any_other(tiny, train, train_txt, sentences):
-    folder = train(tiny("bert"), train_txt, method="simcse").folder
+    folder = train(tiny("bert"), train_txt, method="simcse", max_steps=1).folder
     for method in ("promptbert", "dcpcse", "simcse"):
-        run = train(tiny("bert"), train_txt, folder=folder, method=method, overwrite_output_dir=True)
+        run = train(tiny("bert"), train_txt, folder=folder, method=method, overwrite_output_dir=True, max_steps=1)
         expected = run.trainer.step_module.model.encode(sentences)
         np.testing.assert_array_equal(dcpcse.load(folder, device="cpu").encode(sentences), expected)
         assert (folder / "backbone").exists() == (method == "promptbert")
@@ -175,24 +167,20 @@ def test_the_best_checkpoint_of_a_trained_encoder_becomes_the_result(tiny, train
     options |= {"load_best_model_at_end": True, "metric_for_best_model": "stsb_spearman"}
     options |= {"eval_data_dir": sts_data, "custom_eval_data": True, "learning_rate": 0.01}
     run = train(tiny("bert"), train_txt, method="promptbert", **options)
-    best = dcpcse.load(run.trainer.state.best_model_checkpoint, device="cpu")
-    np.testing.assert_array_equal(
-        dcpcse.load(run.folder, device="cpu").encode([EVERYTHING]), best.encode([EVERYTHING])
-    )
+    result, best = (dcpcse.load(f, device="cpu") for f in (run.folder, run.trainer.state.best_model_checkpoint))
+    np.testing.assert_array_equal(result.encode([EVERYTHING]), best.encode([EVERYTHING]))
 
 
 def test_another_pooler_on_a_denoising_folder_takes_no_template_away(tiny, train, train_csv, sts_data, tool, tmp_path):
-    folder = train(tiny("bert"), train_csv, method="promptbert").folder
+    folder = train(tiny("bert"), train_csv, method="promptbert", max_steps=1).folder
     plain = dcpcse.load(folder, device="cpu")
     assert plain.denoising.inference
     plain.denoising, plain.pooling, plain.head_at_inference = Denoising(), "avg", False
     path = tmp_path / "scores.json"
-    words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    outcome = tool(evaluate_command, [*words, "--pooler", "avg", "--output_file", str(path)])
+    outcome = tool(evaluate_command, [*evaluating(folder, sts_data), "--pooler", "avg", "--output_file", str(path)])
     assert outcome.code == 0, outcome.err
     expected = dcpcse.evaluate(plain, "STSBenchmark", mode="dev", data_dir=sts_data, official=False).average
-    found = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert score_of(path) == pytest.approx(expected, abs=1e-6)
 
 
 # The public PromptBERT code (SPEC 4.1, 4.6, 4.7)
@@ -201,51 +189,27 @@ def test_another_pooler_on_a_denoising_folder_takes_no_template_away(tiny, train
 BERT_TEMPLATE = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
 SECOND = '*cls*_This_sentence_:_"*sent_0*"_means*mask*.*sep+*'
 ROBERTA_TEMPLATE = "*cls*_This_sentence_:_'_*sent_0*_'_means*mask*.*sep+*"
+BERT = {"template": BERT_TEMPLATE}
 PUBLIC = {
-    "unsupervised BERT": (
-        "bert",
-        "train_txt",
-        {
-            "mask_embedding_sentence_template": BERT_TEMPLATE,
-            "mask_embedding_sentence_different_template": SECOND,
-            "mask_embedding_sentence_delta": True,
-            "mlp_only_train": True,
-        },
-        ["--mask_embedding_sentence_template", BERT_TEMPLATE],
-    ),
+    "unsupervised BERT": ("bert", "train_txt", {**BERT, "different_template": SECOND, "delta": True}, BERT),
     "supervised BERT": (
-        "bert",
-        "train_csv",
-        {
-            "mask_embedding_sentence_template": BERT_TEMPLATE,
-            "mask_embedding_sentence_delta": True,
-            "mask_embedding_sentence_org_mlp": True,
-            "mask_embedding_sentence_delta_no_delta_eval": True,
-        },
-        [
-            *("--mask_embedding_sentence_template", BERT_TEMPLATE),
-            *("--mask_embedding_sentence_delta", "--mask_embedding_sentence_org_mlp"),
-        ],
+        *("bert", "train_csv", {**BERT, "delta": True, "org_mlp": True, "delta_no_delta_eval": True}),
+        {**BERT, "delta": True, "org_mlp": True},
     ),
     "supervised RoBERTa": (
-        "roberta",
-        "train_csv",
-        {"mask_embedding_sentence_template": ROBERTA_TEMPLATE, "mask_embedding_sentence_delta": True},
-        ["--mask_embedding_sentence_template", ROBERTA_TEMPLATE, "--mask_embedding_sentence_use_pooler"],
+        *("roberta", "train_csv", {"template": ROBERTA_TEMPLATE, "delta": True}),
+        {"template": ROBERTA_TEMPLATE, "use_pooler": True},
     ),
     "OptiPrompt": (
-        "bert",
-        "train_txt",
-        {
-            "mask_embedding_sentence_template": SECOND,
-            "mask_embedding_sentence_autoprompt": True,
-            "mask_embedding_sentence_autoprompt_random_init": True,
-            "mask_embedding_sentence_avg": True,
-            "mlp_only_train": True,
-        },
-        ["--mask_embedding_sentence_template", SECOND, "--mask_embedding_sentence_autoprompt"],
+        *("bert", "train_txt", {"template": SECOND, "autoprompt": True, "autoprompt_random_init": True, "avg": True}),
+        {"template": SECOND, "autoprompt": True},
     ),
 }
+"""Name → kind of encoder, data, options of training and of evaluation after `mask_embedding_sentence_`."""
+
+
+def public_options(options: dict) -> dict:
+    return {"mask_embedding_sentence": True} | {f"mask_embedding_sentence_{name}": o for name, o in options.items()}
 
 
 @pytest.mark.parametrize("script", PUBLIC)
@@ -253,48 +217,42 @@ def test_a_public_promptbert_script_trains_and_its_result_is_evaluated(
     script, train, tiny, sts_data, tool, tmp_path, request
 ):
     kind, data, options, asked = PUBLIC[script]
-    data = request.getfixturevalue(data)
-    argv = train.argv(tiny(kind), data, tmp_path / "out", mask_embedding_sentence=True, max_steps=1, **options)
+    data, unsupervised = request.getfixturevalue(data), data == "train_txt"
+    given = {**public_options(options), "mlp_only_train": unsupervised, "max_steps": 1}
+    argv = train.argv(tiny(kind), data, tmp_path / "out", **given)
     outcome = tool(train_command, argv)
     assert outcome.code == 0, outcome.err
     for name in options:
-        assert name == "mlp_only_train" or f"--{name} " in outcome.said
+        assert f"--mask_embedding_sentence_{name} " in outcome.said
     model = dcpcse.load(tmp_path / "out")
     assert model.final_period
-    delta = options.get("mask_embedding_sentence_delta", False)
+    delta = "delta" in options
     assert model.denoising.training == delta
-    assert model.denoising.inference == (delta and data.endswith("csv"))
+    assert model.denoising.inference == (delta and not unsupervised)
     run = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
-    in_dev = delta and "mask_embedding_sentence_delta_no_delta_eval" not in options
+    in_dev = delta and "delta_no_delta_eval" not in options
     assert run.get("denoise_in_dev") == (in_dev if delta else None)
-    words = ["--model_name_or_path", str(tmp_path / "out"), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    measured = tool(evaluate_command, [*words, "--pooler", "avg", "--mask_embedding_sentence", *asked])
+    words_given = [*evaluating(tmp_path / "out", sts_data), "--pooler", "avg", *words(public_options(asked))]
+    measured = tool(evaluate_command, words_given)
     assert measured.code == 0, measured.err
     assert "as trained" in measured.said
 
 
-def test_a_public_conpvp_command_is_known_by_its_prompt_length(train, tiny, train_txt, tool, tmp_path):
-    options = {"prompt_len": 4, "pooler_type": "mask", "mlp_only_train": True, "temp": 0.05, "max_steps": 1}
-    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+def test_public_commands_of_conpvp_and_diffcse_are_known_by_their_options(train, tiny, train_txt, tool, tmp_path):
+    """run_diffcse.sh (SPEC 3.5), the generator a tiny one; ConPVP by the length of its prompt."""
+    common = {"mlp_only_train": True, "temp": 0.05, "max_steps": 1, "overwrite_output_dir": True}
+    options = {"prompt_len": 4, "pooler_type": "mask"}
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **common, **options))
     assert outcome.code == 0, outcome.err
-    assert (
-        "--method conpvp --template {sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] . --denoise_by attention"
-        in (outcome.said)
-    )
+    template = "{sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."
+    assert f"--method conpvp --template {template} --denoise_by attention" in outcome.said
     assert "--prototype_templates code --prompt_init uniform" in outcome.said
     model = dcpcse.load(tmp_path / "out")
-    assert (model.method, model.encoder.shallow.weight.shape[0]) == ("conpvp", 4)
-    assert model.denoising.by == "attention"
-    assert str(model.template.template).endswith("[MASK] .")
-
-
-def test_the_public_diffcse_command_trains_diffcse(train, tiny, train_txt, tool, tmp_path):
-    """run_diffcse.sh (SPEC 3.5), the generator a tiny one."""
-    options = {
-        **{"pooler_type": "cls", "mlp_only_train": True, "batchnorm": True, "lambda_weight": "0.005", "temp": 0.05},
-        **{"masking_ratio": 0.30, "generator_name": tiny("bert"), "fp16": True, "logging_first_step": True},
-    }
-    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options))
+    assert (model.method, model.encoder.shallow.weight.shape[0], model.denoising.by) == ("conpvp", 4, "attention")
+    assert str(model.template.template) == template
+    options = {"pooler_type": "cls", "batchnorm": True, "lambda_weight": "0.005", "masking_ratio": 0.30, "fp16": True}
+    options |= {"generator_name": tiny("bert"), "logging_first_step": True}
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **common, **options))
     assert outcome.code == 0, outcome.err
     assert "the public diffcse code: --method diffcse --generation argmax --generate_at all" in outcome.said
     run = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
@@ -303,14 +261,13 @@ def test_the_public_diffcse_command_trains_diffcse(train, tiny, train_txt, tool,
 
 
 def test_public_switches_on_an_encoder_as_it_is(tiny, sts_data, tool):
-    words = ["--model_name_or_path", tiny("bert"), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
     public = ["--mask_embedding_sentence", "--mask_embedding_sentence_template", BERT_TEMPLATE]
     for given, said in {
         (*public, "--mask_embedding_sentence_delta"): "means --final_period",
         ("--embedding_only",): "means --pooler_type static",
         ("--embedding_only", "--remove_continue_word"): "means --remove frequency",
     }.items():
-        outcome = tool(evaluate_command, [*words, *given])
+        outcome = tool(evaluate_command, [*evaluating(tiny("bert"), sts_data), *given])
         assert outcome.code == 0, outcome.err
         assert said in outcome.said
 

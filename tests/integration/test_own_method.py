@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from method_models import Collator
-from runs import Run, watching
+from runs import Run, refused, watching, words
 
 from dcpcse.cli.commands.train import evaluate_command, train_command
 from dcpcse.cli.runner import run
@@ -21,8 +21,11 @@ from dcpcse.utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/own-method.md").read_text(encoding="utf-8")
-NAME, CODE = re.search(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL).groups()
+FILES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
+NAME, CODE = FILES[0]
 COMMANDS = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)[1].replace("\\\n", " ").splitlines()
+METHOD = re.compile(r'@register\(\s*"(\w+)"')
+WORDS = [*shlex.split(COMMANDS[0])[2:], "--use_cpu"]
 
 pytestmark = pytest.mark.usefixtures("methods_of_this_test")
 
@@ -45,15 +48,23 @@ def test_the_file_is_short_and_takes_nothing_but_what_the_guide_names():
     assert imported == {"dcpcse.methods", "dcpcse.losses"}
 
 
-def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, sentences, tool, pairs):
-    (_, _, *train_words), (_, _, *evaluate_words) = (shlex.split(line) for line in COMMANDS)
+def run_with(desk, number: int = 0, **options) -> Run:
+    """A run of the method of a file of the guide."""
+    name, code = FILES[number]
+    (desk / name).write_text(code, encoding="utf-8")
+    options = {"plugin": name, "method": METHOD.search(code)[1], "eval_strategy": "no", "logging_steps": 1, **options}
     record = Run(desk / "result/triplet")
     with watching(record):
-        assert run(train_command, [*train_words, "--use_cpu", "--max_steps", "4", "--logging_steps", "1"]) == 0
+        assert run(train_command, [*WORDS, *words(options)]) == 0
+    return record
+
+
+def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, sentences, tool, pairs):
+    record = run_with(desk, max_steps=4)
     assert_is_what_the_guide_says(record)
     vectors = record.trainer.step_module.model.encode(sentences)
     del METHODS["triplet"]
-    assert tool(evaluate_command, evaluate_words).code == 0
+    assert tool(evaluate_command, shlex.split(COMMANDS[1])[2:]).code == 0
     program = "import dcpcse, sys, json; print(json.dumps(dcpcse.load(sys.argv[1]).encode(sys.argv[2:]).tolist()))"
     (desk / "program.py").write_text(program, encoding="utf-8")
     elsewhere = pairs.alone(desk / "program.py", desk / "result/triplet", *sentences)
@@ -76,25 +87,18 @@ def assert_is_what_the_guide_says(record: Run) -> None:
     assert len(record.logged("violated")) == len(record.logged("effective_rank")) == 4
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_what_it_refuses_is_one_line_and_nothing_is_left(desk, tool):
+    for given, message in (
         (["--margin", "3"], "--margin 3: must be above 0 and at most 2"),
         (["--train_file", "data/sample/sentences.txt"], "method triplet needs triplets"),
         (["--prototypes", "both"], "--prototypes is an option of --method"),
-    ],
-)
-def test_what_it_refuses_is_one_line_and_nothing_is_left(words, message, desk, tool):
-    outcome = tool(train_command, [*shlex.split(COMMANDS[0])[2:], *words])
-    assert outcome.code == 2
-    assert message in outcome.err and outcome.err.count("\n") == 1
-    assert not (desk / "result").exists()
+    ):
+        refused(tool, train_command, [*WORDS, *given], message)
+        assert not (desk / "result").exists()
 
 
-@pytest.mark.parametrize("options", [["--tuning", "full"], ["--gradient_cache_chunk", "8"]], ids=str)
-def test_the_rest_of_the_framework_holds_for_it(options, desk):
-    words = [*shlex.split(COMMANDS[0])[2:], *options, "--use_cpu", "--max_steps", "2"]
-    assert run(train_command, words) == 0
+def test_the_rest_of_the_framework_holds_for_it(desk):
+    run_with(desk, tuning="full", gradient_cache_chunk=8, max_steps=1)
 
 
 @pytest.mark.parametrize(
@@ -121,47 +125,26 @@ def test_a_mistake_in_the_file_is_told_in_a_line(right, wrong, message, desk, to
     assert right in CODE
     mistaken = CODE.replace(right, wrong).replace("import Method,", "import Method, View,")
     (desk / NAME).write_text(mistaken, encoding="utf-8")
-    outcome = tool(train_command, [*shlex.split(COMMANDS[0])[2:], "--use_cpu", "--eval_strategy", "no"])
-    assert outcome.code == 2
-    assert message in outcome.err and "error: " in outcome.err.splitlines()[-1]
+    refused(tool, train_command, [*WORDS, "--eval_strategy", "no"], message)
 
 
 def test_a_run_does_not_go_on_with_another_method_of_the_same_name(desk, tool):
-    words = [
-        *shlex.split(COMMANDS[0])[2:],
-        "--use_cpu",
-        "--max_steps",
-        "2",
-        "--save_steps",
-        "1",
-        "--eval_strategy",
-        "no",
-    ]
-    assert run(train_command, words) == 0
-    (desk / "result/triplet/dcpcse.json").unlink()
+    again = [*WORDS, *words({"max_steps": 2, "save_steps": 1, "eval_strategy": "no"})]
+    assert run(train_command, again) == 0
     (desk / "elsewhere").mkdir()
-    (desk / NAME).rename(desk / "elsewhere" / NAME)
-    words[words.index(NAME)] = f"elsewhere/{NAME}"
-    for name in ("triplet",):
-        del sys.modules[name], METHODS[name]
-    assert tool(train_command, [*words, "--resume"]).code == 0
-    (desk / "elsewhere" / NAME).write_text(
-        CODE.replace("self.margin - gap", "2 * self.margin - gap"), encoding="utf-8"
-    )
-    (desk / "result/triplet/dcpcse.json").unlink()
-    del sys.modules["triplet"], METHODS["triplet"]
-    outcome = tool(train_command, [*words, "--resume"])
-    assert outcome.code == 2 and "was written with another file of the method" in outcome.err
+    moved = (desk / NAME).rename(desk / "elsewhere" / NAME)
+    again = [*again, "--resume", "--plugin", f"elsewhere/{NAME}"]
+    for code in (CODE, CODE.replace("self.margin - gap", "2 * self.margin - gap")):
+        moved.write_text(code, encoding="utf-8")
+        (desk / "result/triplet/dcpcse.json").unlink()
+        del sys.modules["triplet"], METHODS["triplet"]
+        outcome = tool(train_command, again)
+        assert outcome.code == (0 if code == CODE else 2)
+    assert "was written with another file of the method" in outcome.err
 
 
-@pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "8"]], ids=str)
-def test_the_second_file_sees_all_rows(options, desk, sentences):
-    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[1]
-    (desk / name).write_text(code, encoding="utf-8")
-    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "uniform", "--use_cpu", "--max_steps", "2"]
-    record = Run(desk / "result/triplet")
-    with watching(record):
-        assert run(train_command, [*words, "--logging_steps", "1", *options]) == 0
+def test_the_second_file_sees_all_rows(desk):
+    record = run_with(desk, 1, max_steps=2, gradient_cache_chunk=8)
     loss_fn = record.trainer.method.terms["uniformity"].loss
     rows = torch.randn(5, 8, dtype=torch.float64)
     unit = [row / row.norm() for row in rows]
@@ -172,14 +155,8 @@ def test_the_second_file_sees_all_rows(options, desk, sentences):
     assert len(record.logged("loss_uniformity")) == 2
 
 
-@pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "8"]], ids=str)
-def test_the_fourth_file_learns_the_cosines_of_a_second_encoder(options, desk, sentences, tiny):
-    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[3]
-    (desk / name).write_text(code, encoding="utf-8")
-    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "distil", "--use_cpu", "--max_steps", "1"]
-    record = Run(desk / "result/triplet")
-    with watching(record):
-        assert run(train_command, [*words, "--cosines_of", tiny("roberta"), *options]) == 0
+def test_the_fourth_file_learns_the_cosines_of_a_second_encoder(desk, sentences, tiny):
+    record = run_with(desk, 3, max_steps=1, gradient_cache_chunk=8, cosines_of=tiny("roberta"))
     method = record.trainer.method
     rows = [{"anchor": sentences[i], "positive": sentences[i + 1], "negative": sentences[i + 2]} for i in range(3)]
     step, batch = record.trainer.step_module.eval(), Collator.of(method, 32)(rows)
@@ -192,12 +169,11 @@ def test_the_fourth_file_learns_the_cosines_of_a_second_encoder(options, desk, s
 
 
 def test_a_guide_of_the_method_does_not_replace_that_of_the_option(desk, tiny, tool):
-    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[3]
+    name, code = FILES[3]
     (desk / name).write_text(code.replace('"other"', '"guide"'), encoding="utf-8")
-    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "distil", "--use_cpu", "--max_steps", "1"]
-    outcome = tool(train_command, [*words, "--cosines_of", tiny("roberta"), "--guide", tiny("roberta")])
-    assert outcome.code == 2
-    assert "--guide: --method distil has a guide of its own with this name, guide; leave" in outcome.err
+    given = {"plugin": name, "method": "distil", "cosines_of": tiny("roberta"), "guide": tiny("roberta")}
+    message = "--guide: --method distil has a guide of its own with this name, guide; leave"
+    refused(tool, train_command, [*WORDS, *words(given)], message)
 
 
 def cosine(first, second, i):
@@ -220,15 +196,9 @@ def test_a_function_of_rows_gives_one_loss_per_row():
         row_loss(lambda batch: distance(batch).mean())(batch)
 
 
-@pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "3"]], ids=str)
-def test_the_third_file_orders_scored_pairs_with_a_scale_that_is_trained(options, desk, scored_csv, tool):
-    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[2]
-    (desk / name).write_text(code, encoding="utf-8")
-    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "ordered", "--use_cpu", "--max_steps", "3"]
-    words += ["--eval_strategy", "no", "--logging_steps", "1", "--encoder_dropout", "0", "--prompt_dropout", "0"]
-    record = Run(desk / "result/triplet")
-    with watching(record):
-        assert run(train_command, [*words, "--train_file", scored_csv, *options]) == 0
+def test_the_third_file_orders_scored_pairs_with_a_scale_that_is_trained(desk, scored_csv, tool):
+    options = {"train_file": scored_csv, "encoder_dropout": 0, "prompt_dropout": 0, "gradient_cache_chunk": 3}
+    record = run_with(desk, 2, max_steps=3, **options)
     scales = record.logged("scale")
     assert scales[0] == pytest.approx(20) and len({*scales}) == 3
     views = {name: torch.randn(6, 5, dtype=torch.float64) for name in ("anchor", "positive")}
@@ -238,6 +208,5 @@ def test_the_third_file_orders_scored_pairs_with_a_scale_that_is_trained(options
     expected = (1 + (torch.stack(gaps) * loss_fn.log_scale.exp()).exp().sum()).log()
     found = loss_fn(EncodedBatch(None, None, None, views, precomputed={"scores": scores}))
     torch.testing.assert_close(found, expected)
-    if not options:
-        outcome = tool(train_command, [*words, "--overwrite_output_dir"])
-        assert outcome.code == 2 and "method ordered needs scores of pairs" in outcome.err
+    given = {"plugin": FILES[2][0], "method": "ordered", "overwrite_output_dir": True}
+    refused(tool, train_command, [*WORDS, *words(given)], "method ordered needs scores of pairs")

@@ -1,13 +1,12 @@
 """What the pretended device must notice and what it must not, for the tests of the device itself."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import device
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from dcpcse.utils.distributed import all_gather_int
 
@@ -69,30 +68,3 @@ def checks() -> Iterator[dict[str, Any]]:
     with device.two_processes():
         found = [all_gather_int(3), device.EXCHANGES.total()]
     yield {"case": "an exchange of CPUs", "mode": "check", "expected": [[3, 3], 1], "found": found}
-    yield {"case": "values of a CPU", "mode": "check", "expected": True, "found": are_equal()}
-
-
-class Layer(nn.Module):
-    """Attention between linear layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 24), nn.Linear(8, 8)
-
-    def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
-        states = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.first(rows).chunk(3, dim=-1))
-        mixed = nn.functional.scaled_dot_product_attention(*states, attn_mask=mask)
-        return self.last(mixed.transpose(1, 2).flatten(2)).square().mean()
-
-
-def are_equal() -> bool:
-    """Whether a layer has the same loss and gradients on the device and on the CPU, bit for bit."""
-    torch.manual_seed(0)
-    on_cpu, rows, mask = Layer(), torch.randn(3, 5, 8), torch.rand(3, 1, 1, 5) < 0.7
-    mask[..., 0] = True
-    on_device = copy.deepcopy(on_cpu).to(device.CUDA)
-    losses = on_cpu(rows, mask), on_device(rows.to(device.CUDA), mask.to(device.CUDA))
-    for loss in losses:
-        loss.backward()
-    pairs = zip(on_cpu.parameters(), on_device.parameters(), strict=True)
-    return torch.equal(losses[0], losses[1].cpu()) and all(torch.equal(a.grad, b.grad.cpu()) for a, b in pairs)

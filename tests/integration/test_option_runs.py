@@ -1,0 +1,356 @@
+"""Runs of train.py with data and options of other kinds: drawn positives, labels, classes, guides, changed views.
+
+That each of them resumes bit for bit is in test_resume.py.
+"""
+
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from method_models import COLUMNS, with_encoder
+from runs import (
+    NO_DROPOUT,
+    as_interrupted,
+    assert_a_compiled_run_trains_the_same,
+    assert_same_weights,
+    files,
+    refused,
+    weights,
+)
+from safetensors.torch import load_file
+
+import dcpcse
+from dcpcse.cli.commands.train import train_command
+from dcpcse.data.examples import OneOfSeveralPositives
+from dcpcse.data.views import Augmentation
+from dcpcse.losses.guide import Guide
+from dcpcse.methods import METHODS
+from dcpcse.utils.errors import UserError
+
+PYTHON = {"per_device_train_batch_size": 4, "learning_rate": 0.03, "save_strategy": "no"}
+PYTHON |= {"use_cpu": True, "disable_tqdm": True}
+"""What `train` gives by default, for `dcpcse.train`."""
+
+CONTRASTING = [name for name in METHODS if name not in (*COLUMNS, "consert")]
+"""Methods that contrast pairs."""
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("method", CONTRASTING)
+@pytest.mark.parametrize("data", ["several_csv", "class_csv", "crop", "next"])
+def test_methods_that_contrast_pairs_take_classes_and_drawn_positives(method, data, tiny, train, request):
+    options = with_encoder({"method": method, "max_steps": 1, "learning_rate": 1e-3}, tiny("bert", seed=3))
+    if data in ("crop", "next"):
+        data, options = "documents", {**options, "positive": data}
+    if method == "esimcse":
+        options |= {"class_csv": {"neg_size": 0}}.get(data, {}) | ({"dup_rate": 0.0} if "positive" in options else {})
+    if (method, options.get("positive")) == ("conpvp", "crop"):
+        options["prototypes"] = "none"
+    run = train(tiny("bert"), request.getfixturevalue(data), **options)
+    assert torch.isfinite(torch.tensor(run.logged("loss"))).all()
+
+
+# Drawn positives
+
+
+def texts_of(run) -> list[list[tuple[str, ...]]]:
+    """The texts of the views of every row of every batch."""
+    decode = run.trainer.sentence_encoder.tokenizer.decode
+    return [
+        [tuple(decode(ids, skip_special_tokens=True) for ids in row) for row in batch["input_ids"]]
+        for batch in run.batches
+    ]
+
+
+def test_an_epoch_of_several_positives_is_one_of_the_drawn_pairs(tiny, train, several_csv, tmp_path):
+    frame, epochs = pandas.read_csv(several_csv), 3
+    run = train(tiny("bert"), several_csv, max_steps=None, num_train_epochs=epochs)
+    ends = [[text.split()[-2:] for text in row] for batch in texts_of(run) for row in batch]
+    found = []  # of each epoch: row → column of its positive
+    for rows in (ends[start : start + 24] for start in range(0, 24 * epochs, 24)):
+        for anchor, positive, negative in rows:
+            assert anchor[0] == positive[0] == negative[0]
+            assert (anchor[1], negative[1]) == ("0", "4")
+        found.append({letter: place for _, (letter, place), _ in rows})
+    assert all(len(epoch) == 24 and set(epoch.values()) == {"1", "2", "3"} for epoch in found)
+    assert found[0] != found[1] != found[2] != found[0]
+    expanded = frame[["anchor", "negative"]].copy()
+    expanded.insert(
+        1, "positive", [frame[f"positive_{found[0][letter]}"][i] for i, letter in enumerate(sorted(found[0]))]
+    )
+    folders = [
+        dcpcse.train(tiny("bert"), data, output_dir=tmp_path / name, max_steps=6, cache_dir=train.cache_dir, **PYTHON)
+        for name, data in (("pairs", expanded), ("several", frame))
+    ]
+    assert_same_weights(*(result.folder for result in folders))
+    assert isinstance(run.trainer.train_dataset, OneOfSeveralPositives)
+
+
+def test_the_following_line_is_the_positive_and_no_batch_need_have_it_as_a_negative(tiny, train, documents, caplog):
+    options = {"positive": "next", "batch_sampler": "no_duplicates", "max_steps": None, "num_train_epochs": 2}
+    run = train(tiny("bert"), documents, **options)
+    assert "25 of 30 lines are followed by another one of the same document" in caplog.text
+    assert "dropped" not in caplog.text
+    lines = [line.lower() for line in Path(documents).read_text(encoding="utf-8").split("\n")]
+    wanted = {pair for pair in pairwise(lines) if all(pair)}
+    found = texts_of(run)
+    flat = [tuple(text.replace(" .", ".").replace(" ,", ",") for text in pair) for batch in found for pair in batch]
+    assert set(flat) == wanted and len(flat) == 2 * len(wanted) == 50
+    for batch in found:
+        assert len({text for pair in batch for text in pair}) == 2 * len(batch)
+
+
+def test_lines_that_are_followed_by_no_other_ones_are_refused(tiny, tmp_path):
+    for lines in (["a", None, "b", None, "c"], ["a", "b"]):
+        with pytest.raises(UserError, match=r"followed by another row of its document .* blank rows only between"):
+            dcpcse.train(tiny("bert"), lines, positive="next", output_dir=tmp_path / "out", cache_dir=str(tmp_path))
+
+
+def test_crops_are_spans_of_the_line(tiny, train, documents, caplog):
+    plain = train(tiny("bert"), documents, max_steps=2).batches
+    assert "dropped 4 rows with blank cells" in caplog.text
+    run = train(tiny("bert"), documents, positive="crop", max_steps=2)
+    for cropped, whole in zip(run.batches, plain, strict=True):
+        for spans, text in zip(cropped["input_ids"], whole["input_ids"][:, 0], strict=True):
+            text = text[text > 0][1:-1].tolist()
+            for span in (row[row > 0][1:-1].tolist() for row in spans):
+                assert len(span) == -(-len(text) // 2)  # half of the tokens by default
+                assert any(text[i : i + len(span)] == span for i in range(len(text)))
+    assert any(not torch.equal(row[0], row[1]) for batch in run.batches for row in batch["input_ids"])
+
+
+# Guides and teachers
+
+GUIDED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 3, "temp": 0.5}
+
+
+@pytest.fixture(scope="module")
+def guide(tiny, train, train_txt):
+    """A trained folder: prompts on RoBERTa."""
+    return train(tiny("roberta"), train_txt, max_steps=1, seed=3).folder
+
+
+@pytest.fixture(scope="module")
+def guided(guide, tiny, train, train_csv):
+    """A run with this guide."""
+    return train(tiny("bert"), train_csv, guide=guide, **GUIDED)
+
+
+def test_a_guide_may_move_and_neither_change_nor_come_nor_go(guide, guided, tiny, train, tool, train_csv, tmp_path):
+    plain = train(tiny("bert"), train_csv, **GUIDED)
+    with pytest.raises(AssertionError):
+        assert_same_weights(guided.folder, plain.folder)
+    assert set(files(plain.folder)) == set(files(guided.folder))  # nothing of the guide
+    assert sum(guided.logged("left_out")) > 0
+    with_guide, without = (as_interrupted(run.folder, tmp_path / run.folder.name, 3) for run in (guided, plain))
+    for folder, other, message in (
+        (with_guide, tiny("bert"), "was written with another guide ("),
+        (with_guide, None, "this run has --guide None"),
+        (without, guide, f"this run has --guide {guide}"),
+    ):
+        words = train.argv(tiny("bert"), train_csv, folder, resume=True, guide=other, **GUIDED)
+        refused(tool, train_command, words, message)
+    moved = shutil.copytree(guide, tmp_path / "moved")
+    train(tiny("bert"), train_csv, folder=with_guide, resume=True, guide=moved, **GUIDED)
+    assert_same_weights(guided.folder, with_guide)
+
+
+def test_a_guide_that_training_changes_stops_the_run(guide, tiny, train, tool, train_csv, monkeypatch, tmp_path):
+    def vectors(self, extras):
+        with torch.no_grad():
+            next(self.parameters()).add_(1e-3)
+        return correct(self, extras)
+
+    correct = Guide.vectors
+    monkeypatch.setattr(Guide, "vectors", vectors)
+    words = train.argv(tiny("bert"), train_csv, tmp_path / "out", guide=guide, max_steps=1)
+    refused(tool, train_command, words, "training has changed the frozen weights", "guide.model")
+
+
+def test_the_guide_is_said_and_has_the_representation_of_its_folder(guide, tiny, train, train_csv, caplog):
+    run = train(tiny("bert"), train_csv, guide=guide, max_steps=1)
+    said = caplog.text
+    assert f"guide: {guide}" in said and "representation: cls with its head, as trained" in said
+    assert "candidates that the guide finds nearer left out" in said
+    total = sum(p.numel() for p in run.trainer.sentence_encoder.parameters())
+    assert re.search(rf"; total {total:,}, and [\d,]+ of the guide$", said, flags=re.MULTILINE)
+    run = train(tiny("bert"), train_csv, guide=tiny("roberta"), max_steps=1)
+    assert run.trainer.method.guides["guide"].model.pooling == "avg"
+
+
+def test_python_takes_a_guide_as_the_command_line_does(guide, guided, tiny, train, train_csv, tmp_path):
+    options = {**GUIDED, **PYTHON, "cache_dir": train.cache_dir, "output_dir": tmp_path / "out"}
+    assert_same_weights(guided.folder, dcpcse.train(tiny("bert"), train_csv, guide=str(guide), **options).folder)
+    with pytest.raises(UserError, match=r"guide: .*nowhere"):
+        dcpcse.train(tiny("bert"), train_csv, guide="/nowhere", max_steps=1)
+
+
+def test_a_resumed_run_learns_from_teachers_that_have_moved_and_from_no_others(
+    guide, tiny, train, tool, train_txt, tmp_path
+):
+    options = {**GUIDED, "method": "rankcse", "tuning": "deep", "mlp_only_train": True, "gradient_cache_chunk": 2}
+    first, second = guide, tiny("bert", seed=4)
+    whole = train(tiny("bert"), train_txt, teacher=[first, second], **options)
+    assert min(whole.logged("loss_ranking")) > 0
+    folder = as_interrupted(whole.folder, tmp_path / "out", 3)
+    words = train.argv(tiny("bert"), train_txt, folder, resume=True, teacher=[second, first], **options)
+    refused(tool, train_command, words, "was written with another teacher (")
+    moved = shutil.copytree(first, tmp_path / "moved")
+    train(tiny("bert"), train_txt, folder=folder, resume=True, teacher=[moved, second], **options)
+    assert_same_weights(whole.folder, folder)
+
+
+# Labels and classes
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "metric", "share"),
+    [
+        ("labelled_csv", {"gradient_cache_chunk": 5}, "accuracy", 0.95),
+        ("labelled_csv", {"tuning": "deep", "pre_seq_len": 8, "learning_rate": 0.05}, "accuracy", 0.95),
+        ("scored_csv", {}, "absolute_error", 0.8),
+    ],
+    ids=["labels", "labels by prompts", "scores"],
+)
+def test_labels_and_scores_are_learned(data, options, metric, share, tiny, train, request):
+    learning = {"method": "sbert", "max_steps": 30, "per_device_train_batch_size": 12, "learning_rate": 2e-3}
+    run = train(tiny("bert"), request.getfixturevalue(data), **{**learning, **options})
+    losses, measured = run.logged("loss"), run.logged(metric)
+    assert sum(losses[-5:]) < share * sum(losses[:5])
+    assert (sum(measured[-5:]) > sum(measured[:5])) == (metric == "accuracy")
+    if metric == "accuracy":
+        assert all(0 <= accuracy <= 1 for accuracy in measured)
+        assert run.final["losses.classification.head.weight"].shape[0] == 3
+
+
+def test_what_a_file_contains_is_said(tiny, train, tool, sentences, labelled_csv, scored_csv, class_csv, tmp_path):
+    def written(name: str, *rows: str) -> str:
+        (tmp_path / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+        return str(tmp_path / name)
+
+    news = [f"The text {i},{('Sports', 'World news')[i % 2]}" for i in range(20)]
+    binary = [f"{i},{sentences[i % 12]},{i % 2}" for i in range(8)]
+    for data, method, *parts in (
+        (
+            labelled_csv,
+            "sbert",
+            "(12 contradiction, 12 entailment, 12 neutral)",
+            "the loss does not compare its examples",
+        ),
+        (scored_csv, "sbert", "(scores from 0 to 5)"),
+        (
+            *(written("binary.csv", "Is this a header?,b,same", *binary), "sbert"),
+            "the first row looks like a sentence ('Is this a header?'), but it names the columns",
+            "the column 'Is this a header?' is in the place of sentences but has numbers: '",
+            "the column 'same' has 0 and 1, which are read as scores: 1 for a similar pair",
+        ),
+        (
+            *(written("pairs.csv", "text,category", *news), "dcpcse"),
+            "the column 'category' is in the place of sentences but has 2 different values in 20 rows: 'Sports', "
+            "'World news'; name it class if it has classes",
+        ),
+        (written("news.csv", "text,class", *news), "dcpcse", "2 classes of 10 sentences each"),
+        (
+            *(class_csv, "dcpcse", "columns text, label (8 classes of 1 to "),
+            "2 of 8 classes have one sentence, which is its own positive",
+            "negatives per anchor: up to 3 (batch 4 over 1 process, rows of the anchor's class left out)",
+        ),
+    ):
+        words = train.argv(tiny("bert"), data, tmp_path / "out", method=method, max_steps=1, overwrite_output_dir=True)
+        said = tool(train_command, words).said
+        assert "steps per second" in said and ("different values" in said) == ("pairs.csv" in data)
+        for part in parts:
+            assert part in said
+
+
+def test_the_two_sentences_of_a_row_have_one_class(tiny, train, class_csv):
+    run = train(tiny("bert"), class_csv, max_steps=9)
+    number_of = {}
+    for batch, rows in zip(run.batches, texts_of(run), strict=True):
+        for texts, number in zip(rows, batch["classes"].tolist(), strict=True):
+            for text in texts:
+                assert number_of.setdefault(text, number) == number
+    assert len(set(number_of.values())) == 8
+    assert all(metric <= 1 for metric in run.logged("cosine_negative"))
+
+
+def test_methods_that_contrast_no_pairs_name_those_that_do(tiny, train, tool, class_csv, tmp_path):
+    words = train.argv(tiny("bert"), class_csv, tmp_path / "out", method="consert")
+    refused(tool, train_command, words, "does not use the column class", ", ".join(sorted(CONTRASTING)))
+
+
+def test_two_processes_train_on_the_batches_of_one_without_duplicates(class_csv, tiny, train, tmp_path, pairs):
+    encoder = tiny("bert", **NO_DROPOUT)
+    options = {"batch_sampler": "no_duplicates", "max_steps": 7, "optim": "sgd", "temp": 0.5, "max_grad_norm": 0}
+    single = train(encoder, class_csv, **options, per_device_train_batch_size=6)
+    options["per_device_train_batch_size"] = 3
+    for batch, rows in zip(single.batches, texts_of(single), strict=True):
+        assert len(set(batch["classes"].tolist())) == len(rows)
+        assert len(set().union(*map(set, rows))) == sum(len(set(row)) for row in rows)
+    done = pairs("train.py", *train.argv(encoder, class_csv, tmp_path / "out", **options))
+    assert done.codes == [0, 0], done.stderr
+    start = single.initial["model.encoder.prompt.table.weight"]
+    way, other_way = (weights(folder)["prompt_embeddings"] - start for folder in (single.folder, tmp_path / "out"))
+    assert way.abs().max() > 0
+    torch.testing.assert_close(other_way, way, rtol=0, atol=0.02 * way.abs().max().item())
+
+
+# Views that are changed at random
+
+
+def test_a_sentence_is_changed_anew_in_each_epoch_and_in_the_changed_view_alone(tiny, train, train_txt):
+    options = {"method": "consert", "augmentation_1": "none", "augmentation_2": "token_cutoff"}
+    run = train(tiny("bert"), train_txt, max_steps=3, per_device_train_batch_size=40, learning_rate=1e-3, **options)
+    seen = []
+    for batch in run.batches:
+        order = sorted(range(40), key=lambda row, batch=batch: batch["input_ids"][row, 0].tolist())
+        assert not batch["altered_zeroed"][:, 0].any()
+        seen.append(batch["altered_zeroed"][order, 1])
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert (seen[one] != seen[other]).flatten(1).any(1).sum() > 30
+    step = run.trainer.step_module.eval()
+    batch = {name: value for name, value in run.batches[0].items() if name != "rows"}
+    plain = {name: value for name, value in batch.items() if name != "altered_zeroed"}
+    with torch.no_grad():
+        cut, whole = (list(step.encode(**given).embeddings.values()) for given in (batch, plain))
+    assert torch.equal(cut[0], whole[0])
+    assert ((cut[1] - whole[1]).abs().amax(1) > 1e-3).sum() > 30
+
+
+def test_what_augmentations_rule_out_is_refused(monkeypatch, tool, tiny, train, train_txt, tmp_path):
+    options = {"method": "d2cse", "positive": "crop", "corrupted_corpus": tmp_path}
+    words = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
+    refused(tool, train_command, words, "--corrupted_corpus", "--method d2cse changes them in each epoch")
+    monkeypatch.setattr(Augmentation, "longest", lambda self, tokens: 2 * tokens)
+    options = {"positive": "crop", "pre_seq_len": 10}
+    words = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_seq_length=45, **options)
+    refused(tool, train_command, words, "--max_seq_length 45 and up to 43 tokens", "the encoder has 86 positions")
+    train(tiny("bert"), train_txt, max_seq_length=44, max_steps=1, **options)
+
+
+def test_averages_in_checkpoints_are_those_of_the_prompts_in_them(train, tiny, train_txt):
+    """m_n = λⁿ θ_0 + (1 - λ) Σ λ^(n-k) θ_k, from the files of a run alone; the queue holds what it has room for."""
+    options = {"method": "esimcse", "tuning": "deep", "pre_seq_len": 3, "momentum": 0.6, "neg_size": 10}
+    run = train(tiny("bert"), train_txt, save_strategy="steps", save_steps=1, **options)
+    course = [run.initial["model.encoder.prompt.table.weight"]]
+    for n in range(1, 5):
+        course.append(weights(run.folder / f"checkpoint-{n}")["prompt_embeddings"])
+        expected = 0.6**n * course[0] + 0.4 * sum(0.6 ** (n - k) * course[k] for k in range(1, n + 1))
+        kept = load_file(run.folder / f"checkpoint-{n}/objectives.safetensors")
+        assert set(kept) == {f"kept.contrastive.{name}" for name in ("queue", "filled", "average.prompt.table.weight")}
+        torch.testing.assert_close(kept["kept.contrastive.average.prompt.table.weight"], expected)
+        assert kept["kept.contrastive.filled"] == min(4 * n, 10)
+        assert (kept["kept.contrastive.queue"].abs().sum(1) > 0).sum() == min(4 * n, 10)
+    assert not (run.folder / "objectives.safetensors").exists()
+
+
+@pytest.mark.parametrize("method", ["esimcse", "consert"])
+def test_a_compiled_run_trains_the_same(method, train, tiny, train_txt):
+    """With a queue, and with views that are changed."""
+    options = {"method": method, "max_steps": 2 if method == "esimcse" else 1}
+    options |= {"dup_rate": 0.0} if method == "esimcse" else {}
+    assert_a_compiled_run_trains_the_same(train, tiny("bert", num_hidden_layers=1), train_txt, **options)
