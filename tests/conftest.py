@@ -32,7 +32,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="run every case of the tests that are marked as a grid")
+    parser.addoption("--whole", action="store_true", help="run all tests and all cases of grids")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,14 +42,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --whole, run a sample of the tests marked as a grid; a case that is named on the command line runs."""
-    if config.getoption("whole") or any("[" in argument for argument in config.args):
+    """Without --whole, leave out the tests marked so, and run a sample of grids; a test named in a call runs."""
+    if config.getoption("whole") or any("::" in argument for argument in config.args):
         return
     grids = defaultdict(list)
     for item in items:
         if item.get_closest_marker("grid") and hasattr(item, "callspec"):
             grids[item.path].append(item)
-    deselected = {item for grid in grids.values() for item in set(grid).difference(sample_of_grid(grid))}
+    deselected = {item for item in items if item.get_closest_marker("whole")}
+    deselected.update(item for grid in grids.values() for item in set(grid).difference(sample_of_grid(grid)))
     if deselected:
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]

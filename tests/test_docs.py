@@ -116,6 +116,7 @@ def test_every_block_that_is_not_run_is_counted():
     }
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore")  # of what the next Sphinx removes
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path, monkeypatch, capfd):
     build = pytest.importorskip("sphinx.cmd.build", reason="needs Sphinx, myst-nb and furo (pip install -e '.[docs]')")

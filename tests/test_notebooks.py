@@ -46,6 +46,7 @@ def kernel(tmp_path_factory):
     manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_no_warnings(path, kernel, tiny, sample):
     notebook = read(path)

@@ -272,6 +272,7 @@ def gpu():
     return module
 
 
+@pytest.mark.whole
 def test_the_measurements_on_a_gpu_run_at_toy_size_on_a_cpu(gpu, tiny, tmp_path):
     options = ("--device", "cpu", "--toy", "--minutes", "40", "--only", "steps", "products")
     done = bash("benchmarks/gpu.sh", str(tmp_path), *options)

@@ -608,6 +608,7 @@ def program(words, monkeypatch):
     return run
 
 
+@pytest.mark.whole
 def test_an_interrupted_program_ends_its_units_and_goes_on(words, program, here, tmp_path, monkeypatch, capsys):
     output, names = tmp_path / "out", ["--only", "untouched-static", "untouched-mean", "--jobs", "1"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas
 import pytest
-from runs import Launcher, Outcome, Pairs, ray_processes
+from runs import Launcher, Outcome, Pairs
 
 from dcpcse.cli.runner import run
 
@@ -95,16 +95,3 @@ def class_csv(tmp_path_factory, sentences) -> str:
     rows = [{"text": f"{sentences[i % 12]} {i}", "label": f"class {i * i % 7 if i % 3 else i % 7}"} for i in range(33)]
     rows.append({"text": "Rain fell.", "label": "alone"})
     return _written(tmp_path_factory.mktemp("classes"), "classes.csv", rows)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Address of a Ray cluster of two machines with a core each, on this one."""
-    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made.address
-    made.shutdown()
-    assert not ray_processes("")

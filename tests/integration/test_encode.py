@@ -20,7 +20,7 @@ import pytest
 import torch
 from datasets import Dataset
 from numpy.testing import assert_allclose
-from runs import ROOT, files, ray_processes, refused, wait_for
+from runs import ROOT, files, refused, wait_for
 
 from dcpcse.cli.commands.encode import encode_command
 from dcpcse.cli.runner import run
@@ -33,7 +33,7 @@ from dcpcse.inference.file_encoding import shards
 from dcpcse.inference.file_encoding.encode_job import Chunk, EncodeJob
 from dcpcse.utils import job_folder
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.work_units import WorkerProcesses, workers
+from dcpcse.utils.work_units import WorkerProcesses
 
 LINES = 60
 CHUNK = 2
@@ -460,45 +460,11 @@ def mistaken(tiny) -> EncodeJob:
     return job
 
 
-@pytest.mark.parametrize("kind", ["processes", "ray"])
-def test_workers_return_the_mistakes_of_the_user_and_end(kind, mistaken):
-    if kind == "ray":
-        pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    with workers("local", 1, "cpu") if kind == "ray" else contextlib.nullcontext(WorkerProcesses(1, "cpu")) as team:
-        outcomes = [outcome for _, outcome in team.run(mistaken.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])]
+def test_workers_return_the_mistakes_of_the_user_and_end(mistaken):
+    outcomes = [
+        outcome for _, outcome in WorkerProcesses(1, "cpu").run(mistaken.start, [Chunk(0, ["one"]), Chunk(1, ["two"])])
+    ]
     assert [type(error) for error in outcomes] == [UserError] * 2
     message = r"is a different model on one of the workers \(trained differ\)"
     assert all(re.search(message, str(error)) for error in outcomes)
-    assert not multiprocessing.active_children() and not ray_processes("")
-
-
-@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "head", "ray://head:10001", "crashed"])
-def test_a_cluster_that_cannot_be_reached_gets_one_line(address, tiny, text, tool, tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="needs Ray (pip install -e '.[ray]')")
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where "auto" looks: another test may have a cluster now
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if address == "crashed":
-        (tmp_path / "ray").mkdir()
-        (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9", encoding="utf-8")
-    address = address.replace("crashed", "auto")
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
-    refused(tool, encode_command, argv, f"--ray {address}", "cluster")
-
-
-def test_a_ray_cluster_resumes_a_run_and_replaces_a_killed_worker(cluster, left, tiny, text, tool, reference):
-    killed = []
-
-    def kill() -> None:
-        wait_for(lambda: ray_processes("_Worker"))
-        killed.append(ray_processes("_Worker")[0])
-        killed[0].kill()
-
-    with meanwhile(kill):
-        assert tool(encode_command, command(tiny("bert"), text, left, "--ray", cluster)).code == 0
-    assert killed
-    assert left.read_bytes() == reference
-
-
-def test_more_workers_than_a_ray_cluster_has_room_for_are_refused(cluster, tiny, text, tool, tmp_path):
-    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", cluster, "--num_processes", 3)
-    refused(tool, encode_command, argv, "--num_processes 3", "2 workers on cpu")
+    assert not multiprocessing.active_children()

@@ -348,6 +348,7 @@ def test_averages_in_checkpoints_are_those_of_the_prompts_in_them(train, tiny, t
     assert not (run.folder / "objectives.safetensors").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", ["esimcse", "consert"])
 def test_a_compiled_run_trains_the_same(method, train, tiny, train_txt):
     """With a queue, and with views that are changed."""

@@ -144,6 +144,7 @@ def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, forked
     assert not (tmp_path / "promptbert/figure2.png").exists()
 
 
+@pytest.mark.whole
 def test_transfer_to_other_languages_is_compared_by_language(tiny, train_csv, forked, untrained, tool, tmp_path):
     base, evaluation = ["--base", tiny("xlm-roberta")], untrained[2:]
     copies = write_multilingual(tmp_path / "copies", ["deu", "ara"])
@@ -166,14 +167,6 @@ def test_transfer_to_other_languages_is_compared_by_language(tiny, train_csv, fo
     full, prompts = score("full-tuning"), score("deep-prompts")
     assert one["value"] == pytest.approx(100 * (prompts - full)) and one["low"] <= one["value"] <= one["high"]
     assert "deep-prompts minus full-tuning" in outcome.out and "mteb/TatoebaFromEnglish/deu-eng" in outcome.out
-
-
-def test_a_cluster_does_the_units(cluster, untrained, tool, tmp_path):
-    argv = [UNTRAINED[0], *untrained, "--output_dir", str(tmp_path)]
-    outcome = tool(reproduce_command, [*argv, "--ray", cluster])
-    assert outcome.code == 0, outcome.err
-    assert set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
-    assert outcome.out.endswith(tool(reproduce_command, argv).out)
 
 
 # Wrong input

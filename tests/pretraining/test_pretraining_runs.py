@@ -183,6 +183,7 @@ def test_a_pretraining_in_minutes_ends_in_time_and_its_learning_rate_reaches_zer
     assert causal == record["causal_steps"] and 0.3 < causal / len(rates) < 0.5
 
 
+@pytest.mark.whole
 def test_compiled_layers_compute_the_same(whole, text, tmp_path):
     how = {"tokenizer": whole, "pretraining_dropout": 0}
     for name, compiled in (("plain", None), ("compiled", True)):
