@@ -81,8 +81,8 @@ def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
         scores = scores[: len(sentences)]
     if len(sentences) != len(scores):
         raise DataError(
-            f"{gold_path}: {len(scores)} lines found, {len(sentences)} expected, one for each line of "
-            f"{input_path.name} (empty if the pair has no score); {REMEDY}"
+            f"{gold_path}: expected {len(sentences)} lines, one for each line of {input_path.name} (empty if the pair "
+            f"has no score), found {len(scores)}; {REMEDY}"
         )
     pairs = []
     for line, score in zip(sentences, scores, strict=True):

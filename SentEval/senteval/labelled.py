@@ -113,7 +113,7 @@ def read_trec(path: Path) -> LabelledTexts:
     def parse(line: Line) -> Row:
         label, colon, rest = line.text.strip().partition(":")
         if not colon:
-            raise line.error(f"{quote(line.text)} found, CLASS:subclass and a question expected")
+            raise line.error(f"expected CLASS:subclass and a question, found {quote(line.text)}")
         _, _, text = rest.partition(" ")
         return line, require_texts(line, text), parse_label(line, label, TREC_LABELS)
 
@@ -197,7 +197,7 @@ def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
 def parse_label(line: Line, label: str, labels: Mapping[str, int]) -> int:
     """Return the class index of a label. Raises DataError if the label is unknown."""
     if label not in labels:
-        raise line.error(f"label {quote(label)} found, one of {', '.join(labels)} expected")
+        raise line.error(f"expected one of the labels {', '.join(labels)}, found {quote(label)}")
     return labels[label]
 
 

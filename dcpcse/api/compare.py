@@ -120,8 +120,8 @@ def compare_models(
         data["tasks"] = [task for task in results[0].names if task in FAMILY_OF]
         if not data["tasks"] and any(run is None for of_model in evaluated.values() for run in of_model):
             raise UserError(
-                f"the given results are of {', '.join(results[0].names) or 'no tasks'}; give the data on which the "
-                "other models are evaluated as tasks, pairs, labels or retrieval"
+                f"the given results are of {', '.join(results[0].names) or 'no tasks'}; for the other models, give "
+                "tasks, pairs, labels or retrieval to evaluate them on"
             )
     runs: dict[str, list[RunOutcomes]] = {}
     for name, entries in groups.items():
@@ -154,7 +154,7 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
     if not is_list or len(named) != len(groups):
         raise UserError(f"names is {shown(named)}; give a list of {len(groups)} names, one for each model")
     if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
-        raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
+        raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a different name")
     labels: list[str] = []
     for index, (name, group) in enumerate(zip(named, groups, strict=True), 1):
         labels.append(name or _unused(_name(group) or f"model {index}", [*named, *labels]))
@@ -216,5 +216,7 @@ def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunO
     main_scores = {task: score for task, score in run.main_scores.items() if kept(task)}
     if not tasks and not main_scores:
         others = ", ".join(run.names) or "none"
-        raise UserError(f"{name} has results of other tasks only ({others}); choose one of these, or leave tasks out")
+        raise UserError(
+            f"{name} only has results of other tasks ({others}); choose tasks from these, or leave tasks out"
+        )
     return replace(run, tasks=tasks, main_scores=main_scores)

@@ -130,7 +130,7 @@ def load(
 def _name(name: Any) -> str:
     if callable(getattr(name, "encode", None)) and not isinstance(name, str):
         raise UserError(
-            f"name of type {type(name).__name__}: it is a model already, so it needs no loading; give it to "
-            "dcpcse.evaluate or dcpcse.train as it is"
+            f"name of type {type(name).__name__}: it is already a model; give it to dcpcse.evaluate or dcpcse.train "
+            "without dcpcse.load"
         )
     return os.fspath(path("name", name))

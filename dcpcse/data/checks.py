@@ -106,7 +106,7 @@ class ColumnContents:
         if len(names) in targets and self.header.target is None and role in (ROLES[0], ROLES[len(names) - 1]):
             remedies.insert(0, f"name it {targets[len(names)]}{'' if index else ', and make it the last column'}")
         values = ", ".join(repr(value[:40]) for value in column.first)
-        text = f"the column {names[index]!r} is in the place of sentences but has {contents}: {values}"
+        text = f"the column {names[index]!r} should contain sentences but has {contents}: {values}"
         return ColumnProblem("column", f"{text}; {', or '.join(remedies)}", column.are_numbers and role == ROLES[2])
 
 

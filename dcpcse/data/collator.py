@@ -303,7 +303,7 @@ def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, S
     prefix = _prefix_of(name)
     ids, mask = (batch.get(f"{prefix}{part}") for part in ("input_ids", "attention_mask"))
     if ids is None:
-        raise UserError(f"the {name} needs the tokens that the collator of dcpcse adds; leave data_collator out")
+        raise UserError(f"the {name} needs tokens that only the collator of dcpcse adds; leave data_collator out")
     return ids, mask, slots_of(batch, prefix), batch.get(f"{prefix}packing")
 
 

@@ -279,7 +279,7 @@ def _require_names(
         raise error(f"the columns {names} have an empty name; name every column")
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise error(
-            f"the columns {names} have the name {repeated!r} twice; give every column a name of its own (in a file, "
+            f"the columns {names} have the name {repeated!r} twice; give every column a different name (in a file, "
             "the first row must be a header)"
         )
     if len(names) > len(ROLES) and not are_known(names):
@@ -346,7 +346,7 @@ def _describe_misplaced(names: Sequence[str], name: str, role: str, example: Cal
             "negative_1, negative_2, ...), or rename them"
         )
     return (
-        f"the column {name!r} of {list(names)} is in the place of the {role}, since the position of a column decides "
+        f"the column {name!r} of {list(names)} is read as the {role}, since the position of a column decides "
         f"its role; {remedy}"
     )
 

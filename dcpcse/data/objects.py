@@ -112,7 +112,7 @@ def _open(data: Any, name: str) -> Table:
 def _of_pandas(frame: Any, name: str) -> Table:
     if frame.index.inferred_type == "string":
         raise UserError(
-            f"{name}: the index of the DataFrame contains text, which is not read; make it a column with "
+            f"{name}: the index of the DataFrame contains text, and an index is not read; make it a column with "
             f"{name}.reset_index(), or remove it with {name}.reset_index(drop=True)"
         )
     names = list(frame.columns)
@@ -213,7 +213,7 @@ def _in_words(table: Table, rows: Iterator[Row]) -> Iterator[Row]:
         for number, row in rows:
             yield number, [cell if type(cell) is str else cell_of(number, i, cell) for i, cell in enumerate(row)]
     except OSError as error:
-        raise UserError(f"{table.name}: its rows cannot be read: {error}") from error
+        raise UserError(f"{table.name}: the rows cannot be read: {error}") from error
 
 
 def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:

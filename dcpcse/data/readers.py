@@ -186,8 +186,10 @@ def _read_delimited(table: Table) -> Iterator[Row]:
         except csv.Error as error:
             start = row[0][0]
             if "field larger than" in str(error):
-                problem = f'the row that starts here has a cell of more than {MAX_CELL:,} characters: is a quote (")'
-                problem += " if it is not closed, or split the cell"
+                problem = (
+                    f"the row that starts here has a cell of more than {MAX_CELL:,} characters; close the quote "
+                    '(") if it is not closed, or split the cell'
+                )
             else:
                 problem = (
                     'a quote (") in the row that starts here is not closed, or text follows the closing quote '

@@ -196,8 +196,9 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
         if name in table.class_names:
             words = ", ".join(map(repr, table.class_names[name][:3]))
             raise error(
-                f"the column {name!r} has class labels ({words}), but its place is that of sentences; name it {LABEL} "
-                f"and make it the last column, or leave it out{example([other for other in names if other != name])}"
+                f"the column {name!r} has class labels ({words}), but it stands where sentences are expected; name it "
+                f"{LABEL} and make it the last column, or leave it out"
+                f"{example([other for other in names if other != name])}"
             )
     return header, _complete_rows(table, header, rows)
 

@@ -380,7 +380,9 @@ def load_training_data(
         return load_training_file(path(name, data), cache_dir, refresh=refresh, documents=documents)
     table = open_table(data, name)
     if table.taken_once:
-        logger.info("%s: the %s is taken once; to train on its rows again, give a list of them", name, table.kind)
+        logger.info(
+            "%s: the %s can be read only once; to train on its rows again, give a list of them", name, table.kind
+        )
     cached, sha256, summary = write_rows(cache_folder(cache_dir), table)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)

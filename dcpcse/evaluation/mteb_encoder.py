@@ -212,7 +212,7 @@ def read_prompts(path: str | Path) -> dict[str, str]:
         if name not in known:
             hint = did_you_mean(str(name), known)
             raise UserError(
-                f"{option}: {str(name)[:80]!r} is no task; {hint + ' ' if hint else ''}give a task of mteb or of "
+                f"{option}: {str(name)[:80]!r} is not a task; {hint + ' ' if hint else ''}give a task of mteb or of "
                 f"{spell('mteb')}, a type of tasks such as STS, query or document"
             )
     return prompts
@@ -235,7 +235,7 @@ def folder_prompts(folder: Path) -> dict[str, str]:
     known = _known_names()
     used = {name: text for name, text in prompts.items() if name in known}
     if unused := sorted(set(prompts) - set(used)):
-        notify(f"{path}: the prompts {', '.join(unused)} are names of no MTEB task and are not used for one")
+        notify(f"{path}: the prompts {', '.join(unused)} do not have the name of an MTEB task and are not used")
     if (folder / MODULES).is_file():
         read_pooling_settings(folder, read_modules(folder), prefix=next(filter(None, prompts.values())))
     # As in sentence-transformers, the default prompt precedes neither queries nor documents.

@@ -264,7 +264,7 @@ def _score(line: Line, cell: Any, text: str, words: Words | None) -> float:
     if not is_number(text):
         schemes = ", ".join("/".join(words) for words in SCHEMES)
         labels = f" or a binary label ({schemes})" if isinstance(cell, str) else ""
-        raise line.error(f"gold score {shown(cell)} found, a number{labels} expected")
+        raise line.error(f"expected a number{labels} as gold score, found {shown(cell)}")
     return float(text)
 
 
@@ -273,7 +273,7 @@ def _class(line: Line, cell: Any, text: str) -> str:
     with contextlib.suppress(ValueError):
         if word := single_blanks(class_word(text)):
             return word
-    raise line.error(f"class {shown(cell)} found, a word or a whole number expected")
+    raise line.error(f"expected a word or a whole number as class, found {shown(cell)}")
 
 
 def _warn_of_columns(table: Table, kind: _Kind, target: int, rows: Sequence[tuple[str, ...]]) -> None:

@@ -267,7 +267,7 @@ def _table_judgements(rows: Iterable[LocatedRow]) -> Iterator[Judgement]:
     for line, row in rows:
         score = row.get("score", 1)
         if not is_number(str(score)):
-            raise line.error(f"score {shown(score)} found, a number expected")
+            raise line.error(f"expected a number as score, found {shown(score)}")
         yield line, str(row.get("query-id")), str(row.get("corpus-id")), float(score)
 
 
@@ -288,9 +288,9 @@ def _objects(path: Path) -> Iterator[LocatedRow]:
         try:
             record = parse_json(line.text, once=True)
         except ValueError as error:
-            raise line.error(f"no valid JSON ({first_line(error).replace(': line 1', ' at')})") from error
+            raise line.error(f"not valid JSON ({first_line(error).replace(': line 1', ' at')})") from error
         if not isinstance(record, dict):
-            raise line.error(f"{shown(record)} found, an object expected")
+            raise line.error(f"expected an object, found {shown(record)}")
         yield line, record
 
 
@@ -309,7 +309,7 @@ def _id(line: Line, row: Mapping[str, Any]) -> str:
     """Return _id, or id as in data of mteb, as a string. Raises DataError unless it is a string or a whole number."""
     value = row.get("_id", row.get("id"))
     if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-        raise line.error(f"_id {shown(value)} found, a string expected")
+        raise line.error(f"expected a string as _id, found {shown(value)}")
     return str(value)
 
 
@@ -319,7 +319,7 @@ def _cell(line: Line, row: Mapping[str, Any], key: str, *, optional: bool = Fals
     if text is None and optional:
         return ""
     if not isinstance(text, str):
-        raise line.error(f"{key} {shown(text)} found, a string expected")
+        raise line.error(f"expected a string as {key}, found {shown(text)}")
     if NUL_OR_SURROGATE.search(text):
         raise line.error(f"{key} contains a NUL or half a character")
     return text
@@ -330,14 +330,14 @@ def _judgements(path: Path) -> Iterator[Judgement]:
     header, *lines = read_lines(path, remedy=QRELS_REMEDY) or [Line(path, 1, "", QRELS_REMEDY)]
     columns = [name.strip().lower() for name in split_columns(header, 3, more_allowed=False)]
     if any(map(is_number, columns)):
-        raise header.error("a judgement found, the header line expected")
+        raise header.error("expected the header line, found a judgement")
     # Columns with other names, such as qid and docid, are read in the order of BEIR's columns.
     places = [columns.index(name) for name in COLUMNS] if set(columns) == set(COLUMNS) else range(3)
     for line in lines:
         cells = split_columns(line, 3, more_allowed=False)
         query, document, score = (cells[index] for index in places)
         if not is_number(score):
-            raise line.error(f"score {quote(score)} found, a number expected")
+            raise line.error(f"expected a number as score, found {quote(score)}")
         yield line, query, document, float(score)
 
 

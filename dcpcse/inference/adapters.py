@@ -410,7 +410,7 @@ def _errors_of(name: str) -> Iterator[None]:
 def _read_folder(folder: str | Path) -> FolderContents:
     contents = read_beside_training(folder, lambda: model_folder.read_contents(folder))
     if contents.record["backbone"] is not None:
-        raise UserError(f"{folder} contains an encoder of its own ({contents.record['method']}); {LOAD_ALONE_HINT}")
+        raise UserError(f"{folder} contains its own encoder ({contents.record['method']}); {LOAD_ALONE_HINT}")
     return contents
 
 

@@ -281,7 +281,7 @@ def _refuse_checkpoint_arguments(name: str, of_checkpoint: CheckpointArguments) 
     for argument, value in vars(of_checkpoint).items():
         if value is not None:
             raise OptionError(
-                argument, reason=f"applies only to checkpoints of other code; {name} is none", remedy="leave it out"
+                argument, reason=f"applies only to checkpoints of other code; {name} is not one", remedy="leave it out"
             )
 
 

@@ -66,7 +66,7 @@ class PromptBERTOptions(Options):
                 )
             if used.count(text) > 1:
                 raise UserError(
-                    f"{spell('further_templates')} {text!r}: the positive has this template already; leave it out"
+                    f"{spell('further_templates')} {text!r}: the positive already has this template; leave it out"
                 )
         return {}
 

@@ -472,8 +472,8 @@ def build_resolved(
     require_complete(method, args.method, columns)
     if args.guide and FALSE_NEGATIVES in method.guides:
         raise UserError(
-            f"{spell('guide')}: {spell('method', args.method)} has a guide of its own with this name, "
-            f"{FALSE_NEGATIVES}; leave {spell('guide')} out, or rename that of the method"
+            f"{spell('guide')}: {spell('method', args.method)} has a different guide with this name, "
+            f"{FALSE_NEGATIVES}; leave {spell('guide')} out, or rename the guide of the method"
         )
     if args.positive == "crop":
         method = _with_crops(method, args)

@@ -260,7 +260,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
     apart = [evaluate(model(0), data, [task]) for task in TASKS]
     (tmp_path / "note.json").write_text('{"some": "json"}')
     for complaint, models, options in (
-        ("one model is given", [first], {}),
+        ("only one model is given", [first], {}),
         ("models is 'a'", "a", {}),
         ("gone.npz does not exist", [first, tmp_path / "gone.npz"], {}),
         ("model 2 is an empty list", [first, []], {}),
@@ -273,9 +273,9 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
         ("level", [first, second], {"level": 95}),
         ("neither scores of dcpcse.evaluate", [first, tmp_path / "note.json"], {}),
         ("unexpected keyword argument 'batchsize'", [first, second], {"batchsize": 3}),
-        ("other tasks only (STSBenchmark, STS13)", [first, second], {"tasks": "STS12"}),
+        ("only has results of other tasks (STSBenchmark, STS13)", [first, second], {"tasks": "STS12"}),
         ("mode=\"tests\": unknown; did you mean 'test'", [first, second], {"mode": "tests"}),
-        ("results are of pairs; give the data", [pairs, model(1)], {}),
+        ("results are of pairs; for the other models, give tasks", [pairs, model(1)], {}),
     ):
         with pytest.raises((UserError, TypeError)) as caught:
             dcpcse.compare(models, **options)

@@ -227,9 +227,9 @@ MODELS = (
     (Adapters(), "cannot be called with a list of sentences alone.*'adapter'.*give a function"),
     (lambda s: embed(s)[1:], r"the function <lambda> returned an array of shape \(5, 8\).*\(6, H\)"),
     (lambda s: embed(s)[0], r"returned an array of shape \(8,\)"),
-    (lambda s: [row[:i] for i, row in enumerate(embed(s))], "returned a list; a numpy array"),
+    (lambda s: [row[:i] for i, row in enumerate(embed(s))], "returned a list; expected a numpy array"),
     (lambda s: np.array([[one] for one in s]), "returned an array of <U"),
-    (lambda s: embed(s)[:, : len(s)], r"returned an array of shape \(\d, \d\).*\(\d, 6\) is expected"),
+    (lambda s: embed(s)[:, : len(s)], r"returned an array of shape \(\d, \d\); expected .* of shape \(\d, 6\),"),
     (lambda s: embed(s) * np.nan, "the embedding of '.*' is not finite"),
     (lambda s: np.ones((len(s), 4)), "returned the same embedding for all 8 sentences"),
 )

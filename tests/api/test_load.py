@@ -285,7 +285,7 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
     made.with_mlp()
     simcse = made.write(tmp_path / "simcse")
     for name, given, message in (
-        (dcpcse.load(plain, pooler="avg", device="cpu"), {}, "it is a model already"),
+        (dcpcse.load(plain, pooler="avg", device="cpu"), {}, "it is already a model"),
         (plain, {"pooler": "median"}, 'pooler="median"'),
         (plain, {"poolr": "avg"}, "load() got an unexpected keyword argument 'poolr'; did you mean 'pooler'"),
         (plain, {"base": plain}, "base applies only"),

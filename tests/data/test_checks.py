@@ -117,7 +117,7 @@ def test_a_column_of_numbers_is_not_one_of_hard_negatives(load, error_of):
     rows = [(f"x{i}", f"y{i}", number) for i, number in enumerate(("3.5", "-1", "1e-3", "12 %", "$1,000.50"))]
     with_text = [(*row[:2], "z", row[2]) for row in rows]
     for header, table, problem in (
-        (("a", "b", "sim"), rows, "'sim' is in the place of sentences but has numbers: '3.5', '-1', '1e-3'; name it"),
+        (("a", "b", "sim"), rows, "'sim' should contain sentences but has numbers: '3.5', '-1', '1e-3'; name it"),
         (("a", "pos_1", "pos_2", "neg"), with_text, "leave it out: keep only the columns a, pos_1"),
         (("a", "b", "neg_1", "neg_2"), [(*"xyz", "7"), (*"xyz", "8")], "has numbers: '7', '8'; leave it out"),
     ):  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_column_of_numbers_is_not_one_of_hard_negatives(load, error_of):
         assert problem in message and "training file " in message, message
     assert load("b.csv", [("a", "b", "sim"), *rows, ("x", "y", "2 men")]).roles[2] == "negative"
     problems = load("d.csv", [("a", "pos_1", "pos_2"), *rows]).problems
-    assert any("'pos_2' is in the place of sentences but has numbers" in problem for problem in problems)
+    assert any("'pos_2' should contain sentences but has numbers" in problem for problem in problems)
 
 
 def test_labels_that_do_not_say_which_pairs_are_similar_are_told(load, tmp_path):

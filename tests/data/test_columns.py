@@ -64,17 +64,17 @@ REFUSED = [  # names, problem
     ("label a b", "'label' of .* is not the third; .* rename"),
     ("a Score b", "'Score' of .* is not the third"),
     ("score a label", "'score' of .* is not the third"),
-    ("a b positive_2", r"'positive_2' of .* is in the place of the negative, since .* or rename them"),
-    ("a negative positive", "'negative' of .* is in the place of the positive"),
-    ("a neg_1", "'neg_1' of .* is in the place of the positive"),
-    ("a positive_1 negative positive_2", "'positive_2' of .* is in the place of the negative"),
-    ("a negative_1 positive_1 positive_2", "'negative_1' of .* is in the place of the positive"),
-    ("positive_1 positive_2 positive_3", "'positive_1' of .* is in the place of the anchor"),
-    ("positive_1 positive_2 anchor", "'positive_1' of .* is in the place of the anchor"),
-    ("positive Anchor", "'positive' of .* is in the place of the anchor, .* order anchor, positive, negat"),
-    ("hard_neg class", "'hard_neg' of .* is in the place of the anchor"),
-    ("text anchor neg_1 neg_2", "'anchor' of .* is in the place of the positive"),
-    ("id anchor positive", "'anchor' of .* is in the place of the positive, .*; remove the column 'id'$"),
+    ("a b positive_2", r"'positive_2' of .* is read as the negative, since .* or rename them"),
+    ("a negative positive", "'negative' of .* is read as the positive"),
+    ("a neg_1", "'neg_1' of .* is read as the positive"),
+    ("a positive_1 negative positive_2", "'positive_2' of .* is read as the negative"),
+    ("a negative_1 positive_1 positive_2", "'negative_1' of .* is read as the positive"),
+    ("positive_1 positive_2 positive_3", "'positive_1' of .* is read as the anchor"),
+    ("positive_1 positive_2 anchor", "'positive_1' of .* is read as the anchor"),
+    ("positive Anchor", "'positive' of .* is read as the anchor, .* order anchor, positive, negat"),
+    ("hard_neg class", "'hard_neg' of .* is read as the anchor"),
+    ("text anchor neg_1 neg_2", "'anchor' of .* is read as the positive"),
+    ("id anchor positive", "'anchor' of .* is read as the positive, .*; remove the column 'id'$"),
     ("id anchor label", "'anchor' of .*; remove the column 'id'$"),
     ("id url anchor pos_1 pos_2", "'anchor' of .*; remove the columns 'id', 'url'$"),
 ]
@@ -86,7 +86,7 @@ def test_names_that_leave_a_doubt_are_refused(load):
             header_of(names.split(), UserError, ["a cell"] * len(names.split()))
     for names in (["positive", "anchor"], ["positive_1", "positive_2", "anchor"]):
         given = [[f"{column} {i}" for column in names] for i in range(2)]
-        problem = f"the column '{names[0]}' of .* is in the place of the anchor"
+        problem = f"the column '{names[0]}' of .* is read as the anchor"
         for name in ("a.csv", "a.jsonl"):
             with pytest.raises(UserError, match=f"line [12]: {problem}"):
                 load(name, [names, *given])
@@ -125,7 +125,7 @@ def test_a_message_says_how_to_pick_the_columns_of_an_object(load):
         (frame.assign(source="wiki"), 'for instance train_data[["anchor", "pos_1", "positive", "negative"]]'),
         (pairs, 'remove the column \'id\', for instance train_data[["anchor", "positive"]]'),
         (pairs.assign(negative_1="c", negative_2="d"), '[["anchor", "positive", "negative_1", "negative_2"]]'),
-        (frame[["anchor", "negative", "pos_1"]].rename(columns={"negative": "neg"}), "in the place of the positive"),
+        (frame[["anchor", "negative", "pos_1"]].rename(columns={"negative": "neg"}), "is read as the positive"),
     ):
         with pytest.raises(UserError) as caught:
             load(data)
@@ -223,7 +223,7 @@ def test_a_third_column_of_0_and_1_is_one_of_scores(load, name):
     for data in (pd.DataFrame(columns), datasets.Dataset.from_dict(columns)):
         assert load(data).dataset["score"][:] == [0.0, 1.0]
     for cell in ("2", "0.5", "neutral", "A sentence."):
-        with pytest.raises(UserError, match=f"line 3: .* 'same' has 0 or 1 in the first row, .* here '{cell}'"):
+        with pytest.raises(UserError, match=f"line 3: .* 'same' has 0 or 1 in the first row, .* here it has '{cell}'"):
             load("a.csv", third("same", "0", cell))
 
 

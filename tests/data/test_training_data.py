@@ -211,7 +211,7 @@ def test_class_labels_that_are_not_known_are_refused(load, error_of):
     assert "row 1: the label 'good' is not one of" in error_of(as_class_label(["good", "bad"], ["good", "bad"]))
     names = ["entailment", "neutral"]
     message = error_of(as_class_label(names, names, "gold_label"))
-    assert "the column 'gold_label' has class labels ('entailment', 'neutral'), but its place" in message
+    assert "column 'gold_label' has class labels ('entailment', 'neutral'), but it stands where sentences" in message
     assert load(as_class_label(["1", "0"], ["1", "0"], "same")).dataset["score"][:] == [1.0, 0.0]
 
 
@@ -311,7 +311,7 @@ def test_a_generator_is_taken_once_and_this_is_said(load, caplog):
     with caplog.at_level(logging.INFO):
         loaded = load(data)
     assert (rows(loaded), loaded.name) == ([("a",), ("b",)], "train_data (generator)")
-    assert "train_data: the generator is taken once" in caplog.text
+    assert "train_data: the generator can be read only once" in caplog.text
     with pytest.raises(UserError, match="the generator is empty, or has been read before"):
         load(data)
 
@@ -343,7 +343,7 @@ def test_an_interrupted_reading_passes_the_error_on_and_leaves_nothing(load, cac
         raise error
 
     of_system = isinstance(error, OSError)  # for which the cache is not blamed
-    with pytest.raises(UserError if of_system else type(error), match="its rows cannot" if of_system else None):
+    with pytest.raises(UserError if of_system else type(error), match="the rows cannot" if of_system else None):
         load(rows())
     assert not list(cache.glob("*"))
 

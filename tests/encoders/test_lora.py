@@ -269,7 +269,7 @@ DAMAGED = [
     ("adapter_model.safetensors lacks 'base_model.model.encoder", without("query.lora_B")),
     ("adapter_model.safetensors lacks", without("value")),
     ("contains no matrices", rewritten(lambda tensors: {})),
-    ("contains 'prompts', which is no matrix", rewritten(lambda tensors: tensors | {"prompts": torch.ones(2, 2)})),
+    ("contains 'prompts', which is not a matrix", rewritten(lambda tensors: tensors | {"prompts": torch.ones(2, 2)})),
     (r"has shape \(2, 32\); a matrix of rank 8 is expected", of_a(lambda t: t[:2])),
     (r"has shape \(8, 16\); \(8, 32\) is expected", of_a(lambda t: t[:, :16])),
     ("contains NaN or infinite values", of_a(lambda t: t * torch.nan)),

@@ -105,7 +105,7 @@ def test_prompts_of_a_folder_give_the_scores_of_sentence_transformers(tiny, tmp_
     model = dcpcse.load(tmp_path, device="cpu")
     caplog.set_level("INFO")
     ours = MTEBEncoder(model, folder=tmp_path)
-    assert "the prompts usual, web are names of no MTEB task" in caplog.text
+    assert "the prompts usual, web do not have the name of an MTEB task" in caplog.text
     for task in (TinySTS(), TinyRetrieval()):
         expected, found = (mteb.evaluate(one, task, cache=None).task_results[0].get_score() for one in (theirs, ours))
         assert found == pytest.approx(expected, abs=1e-5)

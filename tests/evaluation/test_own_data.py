@@ -202,11 +202,11 @@ def test_a_column_of_texts_without_text_is_told(caplog, cells):
         {"one": [f"the sentence {text}" for text in "abcdefghijklmnopqrst"], "two": cells, "score": [*range(20)]}
     )
     shown = ", ".join(map(repr, list(dict.fromkeys(cells))[:3]))
-    assert "pairs: the column 'two' is in the place of sentences but has" in caplog.text and shown in caplog.text
+    assert "pairs: the column 'two' should contain sentences but has" in caplog.text and shown in caplog.text
     caplog.clear()
     own_pairs(PAIRS)
     own_labels(LABELLED)
-    assert "is in the place of" not in caplog.text
+    assert "should contain sentences" not in caplog.text
 
 
 def test_classes_of_a_dataset_have_their_names_and_whole_floats_are_whole_numbers():
@@ -226,39 +226,39 @@ def test_quotes_are_text_between_tabs_and_quotes_in_csv(tmp_path):
 CLASSES = [("a b", "x")] * 5 + [("c d", "y")] * 5
 UNLABELLED = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["n", "y"])})
 BAD = [
-    (own_pairs, [("a", "b", 1), ("c", "d", float("nan"))], "eval: row 2: gold score nan found, a number"),
-    (own_pairs, pd.DataFrame({"a": ["x"], "b": ["y"], "score": [None]}), "row 1: gold score None"),
-    (own_pairs, [("a", "b", 10**400)], "row 1: gold score 1000"),
+    (own_pairs, [("a", "b", 1), ("c", "d", float("nan"))], "eval: row 2: expected a number as gold score, found nan"),
+    (own_pairs, pd.DataFrame({"a": ["x"], "b": ["y"], "score": [None]}), "as gold score, found None"),
+    (own_pairs, [("a", "b", 10**400)], "row 1: expected a number as gold score, found 1000"),
     (own_pairs, [("a", "b", b"3")], "row 1, column 3: expected a string or a number but found bytes b'3'"),
-    (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: gold score 'high' found"),
+    (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: expected a number or a binary label (1/0,"),
     (own_pairs, [("a", "b", 1), ("c", "d", 1)], "eval: every gold score is 1, so no correlation"),
     (own_pairs, [("a", "b", 1)], "eval: 1 scored pairs found, at least 2 are needed"),
     (own_pairs, [("a", "b")], "row 1: expected 3 columns but found 2; give two sentences and a score"),
     (own_pairs, pd.DataFrame([(1, "a", "b", 2)], columns=["id", "one", "two", "score"]), "but 3 are expected"),
-    (own_pairs, [("a", "b", "true"), ("c", "d", "no")], "row 2: label 'no' found, true or false expected"),
-    (own_pairs, [("a", "b", "entailment"), ("c", "d", "neutral")], "row 2: label 'neutral' found"),
-    (own_pairs, [("a", "b", "good")], "row 1: gold score 'good' found, a number or a binary label (1/0,"),
+    (own_pairs, [("a", "b", "true"), ("c", "d", "no")], "row 2: expected the label true or false as in"),
+    (own_pairs, [("a", "b", "entailment"), ("c", "d", "neutral")], "before, found 'neutral'"),
+    (own_pairs, [("a", "b", "good")], "row 1: expected a number or a binary label (1/0,"),
     (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: an empty sentence found"),
     (own_pairs, [(None, "b", 1)], "row 1: an empty sentence found"),
     (own_labels, [("a", 1)] * 9, "eval: every text has the class '1'; at least two classes"),
     (own_labels, [*CLASSES, ("e", "z")], "eval: row 11: the class 'z' has 1 text, but cross-validation"),
-    (own_labels, [("a", None)], "row 1: class None found, a word or a whole number expected"),
-    (own_labels, [("a", float("nan"))], "row 1: class nan found"),
-    (own_labels, [("a", 1.5)], "row 1: class 1.5 found"),
-    (own_labels, [("a", " ")], "row 1: class ' ' found"),
+    (own_labels, [("a", None)], "row 1: expected a word or a whole number as class, found None"),
+    (own_labels, [("a", float("nan"))], "number as class, found nan"),
+    (own_labels, [("a", 1.5)], "number as class, found 1.5"),
+    (own_labels, [("a", " ")], "number as class, found ' '"),
     (own_labels, [*CLASSES, ("", "x")], "row 11: an empty text found"),
     (own_labels, PAIRS, "row 1: expected 2 columns but found 3"),
-    (own_labels, datasets.Dataset.from_dict({"text": ["a"], "label": [-1]}, UNLABELLED), "row 1: class None found"),
+    (own_labels, datasets.Dataset.from_dict({"text": ["a"], "label": [-1]}, UNLABELLED), "as class, found None"),
 ]
 BAD_FILES = [
     (own_pairs, "a.csv", "one;two;score\na;b;1\n", ":1: expected 3 comma-separated columns but found 1 (separate"),
     (own_pairs, "b.csv", "a\tb\t1\nc\td\t0\n", ":1: expected 3 comma-separated columns but found 1, and the line"),
-    (own_pairs, "nan.tsv", "a\tb\tnan\nc\td\t1\n", ":1: gold score 'nan' found"),
+    (own_pairs, "nan.tsv", "a\tb\tnan\nc\td\t1\n", ":1: expected a number or a binary label (1/0,"),
     (own_pairs, "empty-line.csv", "a,b,1\n\nc,d,2\n", ":2: expected 3 comma-separated columns but found an"),
     (own_pairs, "two", "a\tb\n", ":1: expected 3 tab-separated columns but found 2"),
     (own_pairs, "four.csv", "a,b,score,id\n", ":1: found the columns ['a', 'b', 'score', 'id'], but 3 comma"),
     (own_pairs, "empty.json", "", ": the file is empty"),
-    (own_labels, "fraction.csv", "text,label\na,1\nb,1.5\n", ":3: class '1.5' found, a word or a whole number"),
+    (own_labels, "fraction.csv", "text,label\na,1\nb,1.5\n", ":3: expected a word or a whole number as class"),
     (own_labels, "rare.tsv", "a\tx\n" * 5 + "b\ty\n" * 4, ":6: the class 'y' has 4 texts, but cross-validation"),
     (own_labels, "header-only.csv", "text,label\n", ": there are no texts; give text and class"),
 ]

@@ -252,23 +252,23 @@ def changed(folder: Path, target: Path, content: str) -> Path:
 HEADER = "query-id\tcorpus-id\tscore\n"
 WRONG = {
     "corpus.jsonl": {
-        '{"_id": "a", "text": "x"}\n{"_id": "b", text}\n': ":2: no valid JSON",
-        '{"text": "x"}\n': ":1: _id None found, a string expected",
-        '{"_id": "a", "title": "x"}\n': ":1: text None found, a string expected",
-        '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: no valid JSON .*_id occurs 2 times",
+        '{"_id": "a", "text": "x"}\n{"_id": "b", text}\n': ":2: not valid JSON",
+        '{"text": "x"}\n': ":1: expected a string as _id, found None",
+        '{"_id": "a", "title": "x"}\n': ":1: expected a string as text, found None",
+        '{"_id": "a", "_id": "b", "text": "x"}\n': ":1: not valid JSON .*_id occurs 2 times",
         '{"_id": "a", "text": "x"}\n\n{"_id": "b", "text": "y"}\n': ":2: an empty line found",
         '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n': ":2: the id '1' occurs twice, first in line 1",
         '{"_id": "a", "title": " ", "text": ""}\n': ":1: an empty text found",
         '{"_id": "a", "text": "x \\ud800"}\n': ":1: text contains a NUL or half a character",
         "": ": there are no documents",
-        b'{"_id": "\xff"}': ":1: byte 0xff found",
+        b'{"_id": "\xff"}': ":1: expected UTF-8 text, found the byte 0xff",
         '{"_id": "a", "text": "x"}'.encode("utf-16"): ":1: UTF-16 found .*iconv -f UTF-16",
     },
     "queries.jsonl": {'{"_id": "a", "text": " "}\n': ":1: an empty text found", "": ": there are no queries"},
     "qrels/test.tsv": {
-        "q2\td1\t1\n": ":1: a judgement found, the header line expected",
+        "q2\td1\t1\n": ":1: expected the header line, found a judgement",
         f"{HEADER}q2\td1\n": ":2: expected 3 tab-separated columns but found 2",
-        f"{HEADER}q2\td1\thigh\n": ":2: score 'high' found, a number expected",
+        f"{HEADER}q2\td1\thigh\n": ":2: expected a number as score, found 'high'",
         f"{HEADER}q2\td1\t1\nq99\td1\t1\n": ":3: the query 'q99' is not in queries.jsonl",
         f"{HEADER}q2\tx\t1\n": ":2: the document 'x' is not in corpus.jsonl",
         f"{HEADER}q2\td1\t1\nq2\td1\t2\n": ":3: query 'q2' and document 'd1' occur twice with different scores",
@@ -343,7 +343,7 @@ def test_what_is_not_such_a_folder_is_an_error(folder, tmp_path):
     copy = write_nano(tmp_path / "nano")
     judgements = copy / "qrels/train-00000-of-00001.parquet"
     pd.DataFrame({"query-id": ["q2"], "corpus-id": ["d1"], "score": [None]}).to_parquet(judgements)
-    refused(copy, "nano/qrels: row 1: score None found, a number expected; copy or download", DataError)
+    refused(copy, "nano/qrels: row 1: expected a number as score, found None; copy or download", DataError)
     judgements.write_bytes(b"PAR1")
     refused(copy, r"train-00000-of-00001.parquet is not a Parquet file .*copy it again")
     judgements.unlink()

@@ -264,7 +264,7 @@ def test_a_column_that_is_not_what_it_is_taken_for_is_reported(read, tmp_path, c
     names.write_text("text,topic\n" + "".join(f"words about thing {i},topic {i % 3}\n" for i in range(90)))
     with pytest.raises(UserError, match="leaves 0 for the test part"):
         read(names)
-    assert "'topic' is in the place of sentences but has 3 different values in 90 rows: " in caplog.text
+    assert "'topic' should contain sentences but has 3 different values in 90 rows: " in caplog.text
     assert "; name it class if it has classes, or leave it out" in caplog.text
     headless = tmp_path / "headless.csv"
     headless.write_text("".join(f"A long text about {a}.,{b}\n" for a, b in pairs(80)))

@@ -296,7 +296,7 @@ def test_a_folder_that_is_not_an_adapter_of_the_base_is_refused_by_name(folders,
     adapters = Adapters.load({"first": own}, device="cpu")
     for name, message in {
         "base": "is not the encoder that",
-        "tuned": "an encoder of its own (simcse)",
+        "tuned": "its own encoder (simcse)",
         "half": "in bfloat16, but the weights of the loaded encoder are in f",
         "words": "differs from that of the training",
         "shape": "prompt.heads is 2, but the encoder takes 4",

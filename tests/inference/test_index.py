@@ -198,7 +198,7 @@ def test_limits_and_vectors_that_are_not_valid_are_rejected(vectors, texts):
     wrong = [((query, top_k), {}, "top_k") for top_k in (0, -1, 2.5, True, None)]
     wrong += [((query, 5, threshold), {}, "threshold") for threshold in (1.1, -2, 60, float("nan"))]
     wrong += [((query, 5), {"limits": one}, "limits of shape") for one in ([0.1, 0.2], 0.1, [float("nan")])]
-    for arguments, options, message in (*wrong, ((query[:, :5],), {}, "those of the index have size 24")):
+    for arguments, options, message in (*wrong, ((query[:, :5],), {}, "the vectors of the index have size 24")):
         with pytest.raises(UserError, match=message):
             index.search_vectors(*arguments, **options)
     with pytest.raises(UserError, match="backend ivf"):

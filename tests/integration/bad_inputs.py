@@ -343,10 +343,10 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("encode: no output", "encode bert corpus.txt", "--output"),
         Case("encode: a blank line", "encode bert blank.txt --output v.npy", "line 2"),
         Case("encode: nothing", "encode bert none.txt --output v.npy", "none.txt"),
-        Case("similarity: a blank sentence", "search similarity bert 'A dog.' ' '", "blank"),
-        Case("search: a blank query", "search bert ' ' --sentences corpus.txt", "blank"),
+        Case("similarity: a blank sentence", "search similarity bert 'A dog.' ' '", "empty"),
+        Case("search: a blank query", "search bert ' ' --sentences corpus.txt", "empty"),
         Case("search: no such vectors", "search bert A --sentences corpus.txt --vectors nowhere.npy", "nowhere.npy"),
-        Case("predict: a blank sentence", f"plot predictions ' ' {PREDICT}", "blank"),
+        Case("predict: a blank sentence", f"plot predictions ' ' {PREDICT}", "empty"),
         Case("predict: more than there are", f"plot predictions A {PREDICT} --top_k 1000000", "--top_k 1000000"),
         Case(
             "predict: two masks", f"plot predictions A {PREDICT} --template '{{sentence}} [MASK] [MASK]'", "2 [MASK]"

@@ -245,12 +245,12 @@ def test_what_a_file_contains_is_said(tiny, train, tool, sentences, labelled_csv
         (
             *(written("binary.csv", "Is this a header?,b,same", *binary), "sbert"),
             "the first row looks like a sentence ('Is this a header?'), but it names the columns",
-            "the column 'Is this a header?' is in the place of sentences but has numbers: '",
+            "the column 'Is this a header?' should contain sentences but has numbers: '",
             "the column 'same' has 0 and 1, which are read as scores: 1 for a similar pair",
         ),
         (
             *(written("pairs.csv", "text,category", *news), "dcpcse"),
-            "the column 'category' is in the place of sentences but has 2 different values in 20 rows: 'Sports', "
+            "the column 'category' should contain sentences but has 2 different values in 20 rows: 'Sports', "
             "'World news'; name it class if it has classes",
         ),
         (written("news.csv", "text,class", *news), "dcpcse", "2 classes of 10 sentences each"),

@@ -114,7 +114,7 @@ def test_python_objects_are_evaluated_as_the_files_are(tiny, train, train_txt, o
     assert scores(objects) == scores(files) and [line["step"] for line in scores(objects)[:3]] == [0, 2, 4]
     assert read_options(objects.folder)["eval_pairs"] == "Python object: dict"
     assert objects.metrics["eval_labels_accuracy"] == scores(objects)[-1]["eval_labels_accuracy"]
-    with pytest.raises(UserError, match=r"^eval_pairs: row 2: gold score nan found, a number expected; give two"):
+    with pytest.raises(UserError, match=r"^eval_pairs: row 2: expected a number as gold score, found nan; give two"):
         dcpcse.train(tiny("bert"), train_txt, eval_pairs=[("a", "b", 1), ("c", "d", float("nan"))], **options)
     with pytest.raises(UserError, match=r"^eval_labels: every text has the class"):
         dcpcse.train(tiny("bert"), train_txt, eval_labels=[("a", 1), ("b", 1)], **options)

@@ -336,7 +336,7 @@ def test_wrong_rows_and_checkpoints_end_in_one_line(made, rows, data, tool, tmp_
         assert outcome.err.count("error: ") == 1 and report is None
     rows(a_row(preset="promptbert/unsup-bert-base"))
     outcome, _ = verified(tool, folder, data, tmp_path)
-    assert outcome.code == 2 and "name it with --row" in outcome.err
+    assert outcome.code == 2 and "give its name with --row" in outcome.err
     assert sorted(tmp_path.rglob("*")) == before
 
 

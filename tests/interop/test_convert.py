@@ -458,7 +458,7 @@ def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, t
     folder = made.write(tmp_path / "simcse")
     for name in ("tokenizer.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
-    leaves_nothing("has no tokenizer; copy that of its encoder there, or give it", folder, tmp_path)
+    leaves_nothing("has no tokenizer; copy the tokenizer of its encoder there, or give it", folder, tmp_path)
     model = imported(folder, tmp_path, tokenizer=made.base)
     assert_same(model.encode(sentences), made.firsts(sentences))
     assert model.head is None
@@ -510,7 +510,7 @@ def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
     refused("contains no model that", import_checkpoint, folder, tmp_path, overwrite=True)
     (tmp_path / "file").write_text("", encoding="utf-8")
     refused("is a file; give a folder", import_checkpoint, folder, tmp_path / "file")
-    refused("is a model folder already", import_checkpoint, out, tmp_path / "again")
+    refused("is already a model folder", import_checkpoint, out, tmp_path / "again")
     refused("cannot write into", import_checkpoint, folder, tmp_path / "file" / "x")
 
 

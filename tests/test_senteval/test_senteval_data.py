@@ -50,7 +50,7 @@ READ = [
     ("sts", "a\tb\nc\t\nd\te\n", "1\n\n2\n", [("a", "b", 1, 1), ("d", "e", 2, 3)]),  # an empty text without a score
 ]
 REFUSED = [
-    ("sts", "a\tb\nc\td\ne\tf\n", "1\n2\n", "gs.txt: 2 lines found, 3 expected"),
+    ("sts", "a\tb\nc\td\ne\tf\n", "1\n2\n", "gs.txt: expected 3 lines, one for each line of input.txt (empty"),
     (
         "sick",
         sick(("a\tb", 0.9), ("c\td", 5)),
@@ -63,8 +63,8 @@ REFUSED = [
     ("stsb", stsb((1, "a\tb"), (1, "a")), "", "input.txt:2: expected at least 7 tab-separated columns but found 6"),
     ("sick", SICK_HEADER + "1\ta\tb\n", "", "input.txt:2: expected at least 4 tab-separated columns but found 3"),
     ("sick", sick(("a\tb", 3), ("c\td", 5), header=""), "", "input.txt:1: a pair found, the header line expected"),
-    ("sts", b"a\tb\nc\td\ncaf\xe9\te\n", "1\n2\n3\n", "input.txt:3: byte 0xe9"),
-    ("sts", b"\xef\xbb\xbfa\tb\n\xff\td\n", "1\n2\n", "input.txt:2: byte 0xff"),
+    ("sts", b"a\tb\nc\td\ncaf\xe9\te\n", "1\n2\n3\n", "input.txt:3: expected UTF-8 text, found the byte 0xe9"),
+    ("sts", b"\xef\xbb\xbfa\tb\n\xff\td\n", "1\n2\n", "input.txt:2: expected UTF-8 text, found the byte 0xff"),
     ("sts", "a\tb\r\nc\td\r\n", "1\r\nhigh\r\n", "gold score 'high' found"),
     ("sts", "a\tb\nc\t \n", "1\n2\n", "input.txt:2: an empty sentence"),
     ("sts", "a\tb\n\td\n", "1\n2\n", "input.txt:2: an empty sentence"),

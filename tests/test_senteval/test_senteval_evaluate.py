@@ -101,7 +101,7 @@ def test_many_sentences_come_in_several_calls_with_the_longest_in_the_first(tmp_
         return np.ones((len(sentences), 8 if len(sentences) == CHUNK else 9))
 
     message = refusal(evaluate, uneven, ["STSBenchmark"], tmp_path, settings=unofficial())
-    assert f"shape ({2 * MANY - CHUNK}, 9)" in message and f"shape ({2 * MANY - CHUNK}, 8) is expected" in message
+    assert f"shape ({2 * MANY - CHUNK}, 9)" in message and f"real numbers of shape ({2 * MANY - CHUNK}, 8)," in message
 
 
 def test_the_files_that_were_read_are_told_with_their_hashes(data_dir, encode):

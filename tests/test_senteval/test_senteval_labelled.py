@@ -142,7 +142,7 @@ def test_latin_1_is_read_where_a_format_has_it_and_refused_elsewhere(read_rows, 
         else:
             content = with_row(name, FORMATS[name].row(FORMATS[name].labels.split()[0], "caf\u00e9"))
             message = refusal(FORMATS[name].read, write_file(content.encode().replace("\u00e9".encode(), b"\xe9")))
-            assert f"data.file:{2 + bool(FORMATS[name].head)}: byte 0xe9" in message
+            assert f"data.file:{2 + bool(FORMATS[name].head)}: expected UTF-8 text, found the byte 0xe9" in message
         assert "data.file:1: " in refusal(read_rows, name, "a", "b", "c", encoding="utf-16")
 
 
@@ -161,7 +161,7 @@ WRONG_ROWS = [
     ("SICK", "7\tone\tother\t3.5", "expected at least 5 tab-separated columns but found 4"),
     ("clusters", "a text without label", "expected 2 tab-separated columns but found 1"),
     ("clusters", "4\ta\ttext", "expected 2 tab-separated columns but found 3"),
-    ("TREC", "What is it ?", "'What is it ?' found, CLASS:subclass and a question expected"),
+    ("TREC", "What is it ?", "expected CLASS:subclass and a question, found 'What is it ?'"),
     ("MRPC", "1\t12\t34\ta\t ", "an empty text found"),
     ("SICK", "7\ta\t\t3.5\tNEUTRAL", "an empty text found"),
     ("clusters", "\tb", "an empty label found"),
@@ -179,10 +179,10 @@ def test_a_wrong_row_is_refused_with_its_line(write_file):
         form = FORMATS[name]
         for label in labels:
             message = refusal(form.read, write_file(with_row(name, form.row(label, "b"))))
-            expected = f"label '{label}' found, one of {', '.join(form.labels.split())} expected"
+            expected = f"expected one of the labels {', '.join(form.labels.split())}, found '{label}'"
             assert f"data.file:{2 + bool(form.head)}: {expected}" in message
     message = refusal(read_sst_binary, write_file("a\t1\nb\t" + "x\u2028\r" * 500 + "\n"))
-    assert "data.file:2: label " in message
+    assert "data.file:2: expected one of the labels 0, 1, found " in message
     assert len(message.removeprefix(str(write_file("")))) < 300
 
 

@@ -396,7 +396,7 @@ def test_a_wrong_row_in_any_file_is_told_with_file_and_line(tmp_path):
             path.write_bytes(content + wrong.encode() + b"\n")
             message = refusal_before_encoding([name], tmp_path, settings=unofficial())
             number = content.count(b"\n") + 1
-            assert message.startswith(f"{path}:{number}: label ")
+            assert message.startswith(f"{path}:{number}: expected one of the labels ")
             path.write_bytes(content)
 
 

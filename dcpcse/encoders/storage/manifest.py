@@ -319,7 +319,7 @@ def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Ite
             yield f"{folder / file} lacks {missing}; copy the folder again"
         for name in sorted(set(expected) & set(tensors)):
             if tensors[name] != expected[name]:
-                yield f"{folder / file}: '{name}' has shape {tensors[name]}; {expected[name]} is expected"
+                yield f"{folder / file}: '{name}' has shape {tensors[name]}, expected {expected[name]}"
     if record.get("lora") is not None:
         file = adapter_file(record)
         yield from _lora_faults(folder / file, record["lora"]["r"], actual.get(file, {}))
@@ -336,7 +336,7 @@ def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) 
         layer, part, _ = name.rsplit(".", 2) if name.count(".") > 1 else ("", name, "")
         partner = {"lora_A": "lora_B", "lora_B": "lora_A"}.get(part)
         if partner is None:
-            yield f"{path} contains {name!r:.100}, which is no matrix of an adapter; copy the folder again"
+            yield f"{path} contains {name!r:.100}, which is not a matrix of an adapter; copy the folder again"
         elif f"{layer}.{partner}.weight" not in tensors:
             yield f"{path} lacks '{layer}.{partner}.weight'; copy the folder again"
         elif len(shape) != 2 or shape[part == "lora_B"] != rank:

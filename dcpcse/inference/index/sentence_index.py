@@ -393,7 +393,7 @@ class SentenceIndex:
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
         if rows.shape[1] != self.dimension:
-            raise UserError(f"vectors of size {rows.shape[1]}; those of the index have size {self.dimension}")
+            raise UserError(f"vectors of size {rows.shape[1]}; the vectors of the index have size {self.dimension}")
         return rows
 
 

@@ -32,10 +32,10 @@ class MiningArguments(CosineOptions):
         choices=["n-tuple", "triplet"],
     )
     range_min: int = option(0, "Number of the most similar candidates that are skipped.", at_least=0)
-    range_max: int = option(100, "Rank at which the search stops; candidates that --range_min skips count.")
+    range_max: int = option(100, "Rank at which the search stops, including candidates that --range_min skips.")
     absolute_margin: float | None = option(
         None,
-        "Least difference between the cosine of the anchor to its positive and that to a negative.",
+        "Minimum difference between the cosines of the anchor to its positive and to a negative.",
         at_least=-2,
         at_most=2,
     )
@@ -55,13 +55,13 @@ class MiningArguments(CosineOptions):
     )
     guide_pooler: str | None = option(
         None,
-        "Sentence representation of --guide (default: that of its folder; avg for a plain encoder).",
+        "Sentence representation of --guide (default: as recorded in its folder; avg for a plain encoder).",
         choices=[*POOLERS, *UNTRAINED],
         needs=_GUIDE,
     )
     guide_margin: float = option(
         0.0,
-        "Least difference between the cosine of the anchor to its positive and that to a negative, by the guide.",
+        "Minimum difference between the guide's cosines of the anchor to its positive and to a negative.",
         needs=_GUIDE,
         at_least=-2,
         at_most=2,

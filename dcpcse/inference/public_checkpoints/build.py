@@ -113,7 +113,8 @@ def _trained(
         raise UserError(f"{folder} has no config.json, which describes the encoder; copy it there")
     if origin.tokenizer is None and not checkpoint.has_tokenizer:
         raise UserError(
-            f"{folder} has no tokenizer; copy that of its encoder there, or give it to dcpcse import with --tokenizer"
+            f"{folder} has no tokenizer; copy the tokenizer of its encoder there, or give it to dcpcse import with "
+            "--tokenizer"
         )
     _require_root(checkpoint)
     return build_backbone(folder, weights, checkpoint.file.name, tokenizer=origin.tokenizer, options=origin.options)

@@ -163,7 +163,7 @@ def _require_checkpoint(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"the folder {folder} does not exist; check the path")
     if manifest.is_model_folder(folder):
-        raise UserError(f"{folder} is a model folder already; dcpcse.load and dcpcse evaluate load it as it is")
+        raise UserError(f"{folder} is already a model folder, which dcpcse.load and dcpcse evaluate load directly")
 
 
 def _weights_in(folder: Path, adapter: bool) -> Path:

@@ -120,7 +120,7 @@ class CrtdOptions(Options):
         at_least=0,
     )
     crtd_condition: bool | None = flag(
-        "CRTD: give the discriminator the sentence embedding in place of [CLS]. False: D2CSE, Table 6, c."
+        "CRTD: give the discriminator the sentence embedding instead of [CLS]. False: D2CSE, Table 6, c."
     )
     before_mlp: bool | None = flag(
         "CRTD: use the vector before the head as the condition.", needs=(CONDITION, HAS_HEAD)
