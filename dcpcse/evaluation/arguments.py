@@ -194,7 +194,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """The sizes of the embeddings that are scored, largest first; (None,) for embeddings that are not shortened."""
+        """The sizes of the scored embeddings, largest first; (None,) for embeddings that are not shortened."""
         return tuple(sorted(self.truncate_dim, reverse=True)) if self.truncate_dim else (None,)
 
     @property

@@ -22,8 +22,8 @@ def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]
 
     Args:
         encode: An encode function that returns the same vectors in each process.
-        work: The function to run. Its argument is an encode function that distributes the sentences over all processes.
-            With a single process, the argument is `encode`.
+        work: The function to run. Its argument is an encode function that distributes the sentences over all
+            processes. With a single process, the argument is `encode`.
     """
     if world_size() == 1:
         return work(encode)

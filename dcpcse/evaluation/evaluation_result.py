@@ -37,8 +37,8 @@ class EvaluationResult:
         mode: "test", "fasttest" or "dev".
         sentences: Number of distinct sentences.
         seconds: Name → time in seconds: "encode" for the encoding, and the name of each task for its scoring.
-        files: Path of a data file → size, sha256, and whether the file is the one with which the documented scores were
-            computed.
+        files: Path of a data file → size, sha256, and whether the file is the one with which the documented scores
+            were computed.
         record: The entries of the JSON record other than the scores.
     """
 

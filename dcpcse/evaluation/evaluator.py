@@ -60,8 +60,8 @@ def evaluate_suite(
         model: The model.
         suite: The loaded tasks.
         cache_dir: The folder in which embeddings are cached; None for no cache.
-        fitting: A postprocessor, which is fitted to the embeddings and applied to them before scoring. Scores that need
-            the internals of the model are then left out.
+        fitting: A postprocessor, which is fitted to the embeddings and applied to them before scoring. Scores that
+            need the internals of the model are then left out.
         on_result: A function that is called with each result as soon as it is computed.
         options: The options of `SentenceEncoder.encode`.
 

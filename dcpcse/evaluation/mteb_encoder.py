@@ -364,8 +364,8 @@ def model_meta(
 def training_datasets(folder: Path | None) -> set[str] | None:
     """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
 
-    The names are derived from the name of the training file in the run record. Only the files that data/ builds for the
-    presets are known. Raises UserError if the run record is damaged.
+    The names are derived from the name of the training file in the run record. Only the files that data/ builds for
+    the presets are known. Raises UserError if the run record is damaged.
     """
     if folder is None or not (folder / RUN_FILE).is_file():
         return None
@@ -375,7 +375,7 @@ def training_datasets(folder: Path | None) -> set[str] | None:
 
 
 def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
-    """Return the license in the metadata of the folder's README.md; None if there is none, or if mteb does not know it.
+    """Return the license in the metadata of the folder's README.md; None if it is missing or unknown to mteb.
 
     A README.md that cannot be read counts as having no license, since it does not affect the vectors.
     """

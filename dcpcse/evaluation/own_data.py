@@ -62,16 +62,16 @@ LABELS = _Kind(
 def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     """Return an evaluation task with the user's sentence pairs.
 
-    Raises UserError or senteval.DataError if a row has a wrong number of columns, a sentence is blank, a score is not a
-    finite number, all scores are equal, or there are fewer than two pairs. The message names the file and line, or the
-    row.
+    Raises UserError or senteval.DataError if a row has a wrong number of columns, a sentence is blank, a score is not
+    a finite number, all scores are equal, or there are fewer than two pairs. The message names the file and line, or
+    the row.
 
     Args:
         data: A file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a score per row.
             The score is in the column named score or label; without such a column, in the third column. If all scores
             are 0 or 1, or two binary labels (`dcpcse.data.columns.SCHEMES`), the pairs are evaluated by average
-            precision. Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may be
-            .csv, .json or .jsonl; any other file has tab-separated columns. A header is optional.
+            precision. Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may
+            be .csv, .json or .jsonl; any other file has tab-separated columns. A header is optional.
         name: The name of the data in messages and results, if `data` is a Python object.
     """
     table, target, rows = _open(data, name, PAIRS)
@@ -96,13 +96,13 @@ def describe_object(data: Any) -> str:
 def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     """Return an evaluation task with the user's labelled texts.
 
-    Raises UserError or senteval.DataError if a row has a wrong number of columns, a text or a class is blank, there are
-    fewer than two classes, or a class has fewer texts than cross-validation has folds. The message names the file and
-    line, or the row.
+    Raises UserError or senteval.DataError if a row has a wrong number of columns, a text or a class is blank, there
+    are fewer than two classes, or a class has fewer texts than cross-validation has folds. The message names the file
+    and line, or the row.
 
     Args:
-        data: A file or a Python object with a text and its class per row, in the formats of `own_pairs`. The class is a
-            word or a whole number. It is in the column named label or class; without such a column, in the second
+        data: A file or a Python object with a text and its class per row, in the formats of `own_pairs`. The class is
+            a word or a whole number. It is in the column named label or class; without such a column, in the second
             column. The first line of a file is a header if one of its cells is label or class.
         name: The name of the data in messages and results, if `data` is a Python object.
     """
@@ -217,11 +217,11 @@ def _without_blank_end(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _is_header(cells: Sequence[str], second: Sequence[str], kind: _Kind) -> bool:
-    """Return whether the first row of a file is a header: a cell names the target column, or a word replaces the score.
+    """Return whether the first row of a file is a header: it names the target column, or a word replaces the score.
 
     Args:
-        second: The cells of the second row. If the first row is not a header but has a binary label, the second row has
-            a label of the same scheme.
+        second: The cells of the second row. If the first row is not a header but has a binary label, the second row
+            has a label of the same scheme.
     """
     if kind.target(cells) is not None:
         return True

@@ -200,7 +200,7 @@ class Flow(nn.Module):
             channels -= split_off
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the latent vectors (N, H) of embeddings (N, H); the channels of latent vectors are sorted by level."""
+        """Return the latent vectors (N, H) of embeddings (N, H); their channels are sorted by level."""
         return self._through(x, lambda step, x: step(x))
 
     def log_likelihood(self, x: Tensor) -> Tensor:

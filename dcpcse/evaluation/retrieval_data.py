@@ -171,7 +171,8 @@ def _packed(path: Path) -> Path:
 def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirTask:
     """Return the task of a copy of a NanoBEIR set: folders corpus, queries and qrels of Parquet files SPLIT-*.parquet.
 
-    Unless the user chose a split, the only split of the judgements is used. Judgements without scores have the score 1.
+    Unless the user chose a split, the only split of the judgements is used. Judgements without scores have the score
+    1.
     """
     parts = {part: sorted((folder / part).glob("*.parquet")) for part in ("corpus", "queries", QRELS)}
     if missing := [part for part, files in parts.items() if not files]:

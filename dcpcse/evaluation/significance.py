@@ -35,9 +35,9 @@ class Outcomes:
 
     Args:
         statistic: The name of the score, a key of `STATISTICS`.
-        values: For each model, an array (R, n) with a row for each of its R runs. The values are cosines for `spearman`
-            and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and for `mean` the numbers whose mean is
-            the score.
+        values: For each model, an array (R, n) with a row for each of its R runs. The values are cosines for
+            `spearman` and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and for `mean` the numbers
+            whose mean is the score.
         gold: Gold scores (n,) for `spearman`, labels 0 and 1 (n,) for `average_precision`, None for `accuracy` and
             `mean`.
         examples: The name of the examples in messages, such as "pairs".
@@ -135,8 +135,8 @@ class Statistic:
         scores: A function of `counts` (see `Outcomes.scores`), gold (n,) and the values (R, n) of each model. It
             returns the scores (R, S) of each model.
         mean_over: The items over which the score is a mean: "examples", "positives", or None if the score is not a
-            mean. The variance of a mean over n items is too small in resamples by a factor of (n - 1) / n. It has
-            n - 1 degrees of freedom. Correlations need no such correction: with 50 pairs, they vary too much.
+            mean. The variance of a mean over n items is too small in resamples by a factor of (n - 1) / n. It has n -
+            1 degrees of freedom. Correlations need no such correction: with 50 pairs, they vary too much in resamples.
         scale: How intervals are computed: "correlation" with Fisher's transformation, "proportion" by Wilson's method,
             "linear" without a transformation.
         least: Minimum number of examples of a task.
@@ -317,8 +317,9 @@ def difference(
     If the scores of both models are equal in all resamples, as for two copies of one model, the interval is [0, 0].
 
     Args:
-        seedless: The models that do not depend on a seed, such as an untrained encoder. Such a model has one run and no
-            variance between seeds. The interval then covers seeds if the other model has at least `LEAST_SEEDS` runs.
+        seedless: The models that do not depend on a seed, such as an untrained encoder. Such a model has one run and
+            no variance between seeds. The interval then covers seeds if the other model has at least `LEAST_SEEDS`
+            runs.
         against: The difference under the null hypothesis of the two-sided test.
 
     Raises:
