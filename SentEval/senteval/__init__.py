@@ -61,7 +61,7 @@ _MODULES = {
     "suite": ("Evaluation", "Suite", "evaluate", "load_suite"),
     "tasks": ("TASKS", "Result", "find_tasks"),
 }
-"""Module -> the names that this package imports from it (as under TYPE_CHECKING above)."""
+"""Module -> the names that this package imports from the module. TYPE_CHECKING above lists the same names."""
 
 
 def __getattr__(name: str) -> Any:

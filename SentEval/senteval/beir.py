@@ -29,10 +29,10 @@ from senteval.scores import check_rows, unit_rows
 from senteval.settings import Settings
 
 CUTOFF = 10
-"""Number of first ranks that nDCG, MRR and the first recall count."""
+"""Number of first ranks that nDCG@10, MRR@10 and recall@10 count."""
 
 DEPTH = 100
-"""Number of first ranks that the second recall and MAP count; documents after them are not ranked."""
+"""Number of first ranks that recall@100 and MAP@100 count. Documents after these ranks are not ranked."""
 
 DOCUMENTS, QUERIES = 8192, 512
 """Numbers of documents and queries whose cosines are computed at once."""

@@ -9,7 +9,7 @@ from senteval.errors import DataError, quote
 from senteval.lines import Line, Located
 
 Encode = Callable[[list[str]], np.ndarray]
-"""A function that returns embeddings (n, H) of n sentences, row i for sentence i; it chooses the batch size."""
+"""A function that returns embeddings (n, H) of n sentences, row i for sentence i. It chooses the batch size itself."""
 
 Finish = Callable[[np.ndarray], np.ndarray]
 """A function that maps the embeddings (n, H) of the n distinct sentences of a task to vectors (n, K)."""

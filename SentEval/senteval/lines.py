@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 
 Located = tuple[str, Line]
-"""A sentence and its line."""
+"""A sentence and the line that contains it."""
 
 
 class Content(NamedTuple):

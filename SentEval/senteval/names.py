@@ -46,7 +46,7 @@ DEV_TASKS = (
     *FAMILIES["retrieval"],
     *FAMILIES["geometry"],
 )
-"""Tasks of the task sets that have a dev split or, if cross-validated, a dev accuracy."""
+"""The tasks that can be evaluated in dev mode: they have a dev split or, if cross-validated, a dev accuracy."""
 
 MODE_NAMES = ("test", "fasttest", "dev")
 """SimCSE's three modes; see `senteval.MODES` for their settings."""

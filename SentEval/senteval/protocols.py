@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imported where it is used: see `senteval.tasks`
     from sklearn.model_selection import StratifiedKFold
 
 FOLD_SEED = 1111
-"""The seed of the folds of nested cross-validation; SentEval uses its option `seed` in the other protocols only."""
+"""The seed of the folds of nested cross-validation. SentEval uses its option `seed` only in the other protocols."""
 
 HELD_OUT = 0.05
 """Share of the training set that is held out for early stopping of the final fit."""

@@ -77,7 +77,7 @@ class TransferResult:
 
 
 Examples = Mapping[str, LabelledTexts]
-"""Split -> its examples, sorted by length; the only split of tasks without splits is "all"."""
+"""Split -> examples of the split, sorted by length. Tasks without splits have the only split "all"."""
 
 
 @dataclass(frozen=True)

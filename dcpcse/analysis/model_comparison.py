@@ -24,7 +24,7 @@ ALL_PAIRS = 3
 """Maximum number of models of which all pairs are compared; more models are compared with the first one."""
 
 FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels", "mean": "beir"}
-"""Statistic → family, as in results, of tasks that belong to no family of senteval."""
+"""Statistic → name of the family in results, for tasks that belong to no family of senteval."""
 
 UNDECIDED = "cannot be told apart"
 

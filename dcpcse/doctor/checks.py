@@ -34,7 +34,7 @@ _BY_FILE = {
     "corpus.jsonl": "retrieval data",
     "corpus.jsonl.gz": "retrieval data",
 }
-"""File → kind of the folder that contains it; the first match counts."""
+"""Name of a file → kind of the folder that contains the file. The first match counts."""
 
 
 def kind_of_path(path: Path) -> str | None:

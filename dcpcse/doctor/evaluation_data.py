@@ -15,7 +15,7 @@ from dcpcse.utils.errors import UserError, plural
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
-"""Split → the tasks that are evaluated on this split and have their own files."""
+"""Split → the tasks that are evaluated on this split and have their own files, not files of another task."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:

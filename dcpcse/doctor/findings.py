@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any
 
 SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
-"""Special tokens of BERT and RoBERTa, which are searched for if there is no tokenizer."""
+"""The special tokens of BERT and RoBERTa, to search for if no tokenizer is given."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import MOST_LINE_BYTES
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
-"""Cells that other readers read as missing values; dcpcse reads them as text."""
+"""Texts of cells that other programs read as missing values. dcpcse reads them as text."""
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 10_000
@@ -320,4 +320,4 @@ _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     ),
     "long": (note, "long", _truncated),
 }
-"""Check of a single sentence → level, name and text of its finding."""
+"""Name of a check of single sentences → level, name and text of the finding."""

@@ -17,8 +17,9 @@ MULTILINGUAL = "multilingual"
 """The task set of MTEB tasks in many languages."""
 
 MULTILINGUAL_TASKS = ("STS17", "STS22.v2", "Tatoeba", "TatoebaFromEnglish")
-"""The tasks of this set. mteb has all except the last one, which searches translations of Tatoeba's English
-sentences."""
+"""The tasks of the task set multilingual. mteb has all except the last task, which searches for translations of
+Tatoeba's English sentences.
+"""
 
 OPTIONS_OF_FAMILY = {
     "classifier": "transfer",

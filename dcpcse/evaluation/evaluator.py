@@ -39,7 +39,7 @@ OWN_METRICS = {
     "labels": "labels_accuracy",
     "beir": "retrieval_ndcg_at_10",
 }
-"""Family of the user's evaluation data (`own_data` and `retrieval_data`) → name of their metric."""
+"""Family of the user's evaluation data (`own_data` and `retrieval_data`) → name of the metric for model selection."""
 
 
 def evaluate_suite(

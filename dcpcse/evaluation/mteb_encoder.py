@@ -28,7 +28,7 @@ from dcpcse.utils.parsing import parse_yaml, read_json, read_text
 from dcpcse.utils.run_files import RUN_FILE, read_options
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
-"""Name of an option of `encode` in mteb → its name in `SentenceEncoder.encode`."""
+"""Name of an option of `encode` in mteb → name of the option in `SentenceEncoder.encode`."""
 
 INSTRUCTION = "{instruction}"
 """Part of a prompt that is replaced by the instruction that mteb has for the task."""
@@ -83,7 +83,7 @@ class MTEBEncoder:
         whole = replace(self.options, truncate_dim=None)  # the embeddings, which may be cached, are shortened later
         self.encode_texts = encode or partial(model.encode, **whole.given())
         self.errors: list[Exception] = []
-        """Errors that the model raised, not mteb."""
+        """The errors that the model raised. Errors that mteb raised are not included."""
         self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
         self._shorten = shortening(model, self.options)
 

@@ -42,7 +42,9 @@ PREFIX = f"{MTEB}/"
 """Prefix of a task's name in results."""
 
 MEASURES = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
-"""Prefix of mteb's measure of a retrieval task → prefix of pytrec_eval's name of this measure for a single query."""
+"""Prefix of a measure's name in mteb, for retrieval tasks → prefix of the name in pytrec_eval, which gives the measure
+of each query.
+"""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ MTEB = "mteb"
 """The family of MTEB tasks and the prefix of their names, since mteb and SentEval both have an STSBenchmark."""
 
 NO_SUBSET = "default"
-"""mteb's name of the only subset of a task without subsets."""
+"""The name that mteb gives to the only subset of a task without subsets."""
 
 MTEB_FACTS = "model_meta.json"
 """The file with which mteb describes the model in a folder of its results."""
@@ -91,7 +91,7 @@ ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "q
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
 
 ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
-"""Statistic → the name of the array with its values; `cosine` for all others."""
+"""Statistic → name of the array with its values. For other statistics, the name is `cosine`."""
 
 
 def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:

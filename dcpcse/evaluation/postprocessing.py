@@ -294,8 +294,7 @@ def _fit_flow(vectors: np.ndarray, *, show_progress: bool, **settings: Any) -> M
 
 
 POSTPROCESSORS: Mapping[str, Callable[..., Map]] = {"whitening": _fit_whitening, "flow": _fit_flow}
-"""Value of --postprocess → function of embeddings (N, H) and settings that returns the map fitted to the
-embeddings."""
+"""Value of --postprocess → function that fits the map, from embeddings (N, H) and settings."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dcpcse.utils.run_files import mode_and_size
 from dcpcse.utils.tables import make_table
 
 SizedResults = Mapping[int | None, Mapping[str, Result]]
-"""Size of the embeddings (None: complete) → task → result; the largest size comes first."""
+"""Size of the embeddings (None: not shortened) → task → result. The largest size comes first."""
 
 BOX_PLOT_WIDTH = 41
 
@@ -402,4 +402,4 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
         *((" ".join([one.metric, *place]), points, None) for place, _, points in _subsets(one)),
     ],
 }
-"""Family → its scores; see `measures`."""
+"""Family → function that returns the scores of a result of the family, as in `measures`."""

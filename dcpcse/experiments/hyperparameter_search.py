@@ -38,7 +38,7 @@ TRIAL_DEFAULTS = {
     "metric_for_best_model": "stsb_spearman",
     "load_best_model_at_end": "True",
 }
-"""Options of train.py that every trial uses unless they are given."""
+"""Options of train.py that every trial uses, unless the user gives other values."""
 
 
 def learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:

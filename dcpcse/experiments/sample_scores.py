@@ -50,7 +50,7 @@ SHOWN = (
     Untouched("first and last layer", "avg_first_last"),
     Untouched("static without biased tokens", "static", _UNBIASED),
 )
-"""Representations with a row in every table; biased tokens are defined in PromptBERT, section 3."""
+"""The representations that have a row in every table. PromptBERT, section 3, defines biased tokens."""
 
 UNTOUCHED = (
     *SHOWN,

@@ -26,7 +26,7 @@ MARGIN = 4.0
 """Bandwidths by which a density extends beyond the lowest and the highest cosine; a kernel has 3e-5 of its mass
 outside."""
 MARKS = 12
-"""Number of markers on a density; they distinguish the models without colours."""
+"""Number of markers on a density. Markers distinguish the models without colours."""
 
 
 @style.styled

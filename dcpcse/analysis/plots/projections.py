@@ -38,7 +38,9 @@ DISSIMILAR_UP_TO = 1.0
 """Highest gold score of dissimilar pairs; pairs above senteval.geometry.POSITIVE_ABOVE are similar."""
 
 LOOKS = (1, 0)
-"""Styles of the first two groups; with them, 0, 3 and 5 are orange, blue and green, as in figure 6 of ConPVP."""
+"""Indices of the styles of the first two groups. The gold scores 0, 3 and 5 are then orange, blue and green, as in
+figure 6 of ConPVP.
+"""
 
 
 def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:

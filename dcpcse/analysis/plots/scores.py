@@ -31,7 +31,7 @@ GROUP_WIDTH = 0.84
 """Total width of the violins of a task, relative to the distance between two tasks."""
 
 Point = tuple[float, float | None, float | None]
-"""A score × 100 and the ends of its interval, None without one."""
+"""A score × 100 and the ends of its interval; None without an interval."""
 
 
 @style.styled

@@ -27,7 +27,7 @@ TITLES = {
     "effective_rank": "effective rank",
 }
 ORDER = ("loss", "loss_", "weight_", "learning_rate", "grad_norm", "", "eval_")
-"""Order of the panels, by name or prefix; names not listed take the position of the empty string."""
+"""Order of the panels by name or prefix of the values. Other names have the position of the empty string."""
 
 
 @style.styled

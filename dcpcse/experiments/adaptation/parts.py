@@ -174,7 +174,7 @@ def _place(data: TrainingData, row: int) -> str:
 
 
 Divided = Mapping[str, tuple[str, Sequence[int]]]
-"""Part → the data from which it is taken, and the numbers of its rows."""
+"""Part → name of the argument whose data contain the part, and row numbers of the part."""
 
 
 def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], seed: int) -> Divided:

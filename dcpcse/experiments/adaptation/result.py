@@ -23,7 +23,7 @@ GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothi
 """The verdicts."""
 
 FEW = 4
-"""If fewer settings were tried and some are left, the result says that more time may change it."""
+"""If fewer settings were tried, and settings are left, the result says that more time may change the verdict."""
 
 
 @dataclass(frozen=True)

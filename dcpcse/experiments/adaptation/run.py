@@ -56,7 +56,7 @@ TRIALS = "trials"
 """The folder with the model of the best trial so far, in the output folder; it is removed at the end."""
 
 TRIALS_BEFORE_PRUNING = 3
-"""Number of trials that are trained to their end before others are compared with their median."""
+"""Number of trials that must end without pruning before a trial is compared with their median."""
 
 TEST_MARGIN = 1.5
 """Safety factor of the time that is reserved for the test part, since texts differ in length."""

@@ -56,7 +56,7 @@ SETTINGS = (
     _prompts(3e-3, 16, 0.05),
     _prompts(3e-3, 16, 0.1),
 )
-"""The settings in the order in which they are tried; the first ones differ as much as possible."""
+"""The settings in the order of trials. The first settings differ as much as possible."""
 
 MEASURING: Options = {
     **{"eval_strategy": "steps", "save_strategy": "best", "save_only_model": True, "save_total_limit": 1},

@@ -195,7 +195,7 @@ REPLACEABLE_FILES = {
     "data/stsb_train.csv": "stsb_file",
     "data/sts_texts.txt": "sts_texts_file",
 }
-"""Training file of presets → the option that replaces it; other training files are not replaced."""
+"""Training file of presets → option that gives another file. Other training files cannot be replaced."""
 
 
 def _texts(row: PublishedRow) -> list[str]:

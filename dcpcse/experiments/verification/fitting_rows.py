@@ -24,7 +24,7 @@ _ENCODERS = {
     "roberta-large": ("roberta", 1024, 50_265),
     "sentence-transformers/bert-base-nli-mean-tokens": ("bert", 768, 30_522),
 }
-"""Encoder in the rows → its model type, hidden size and vocabulary size."""
+"""Hub id of an encoder of the rows → its model type, hidden size and vocabulary size."""
 
 
 def choose_row(subject: Subject, name: str | None) -> PublishedRow:
