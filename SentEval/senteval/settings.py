@@ -26,7 +26,7 @@ class Settings:
         official: Whether all files must have the official sizes.
         shots, draws: Number of labelled examples per class, and number of draws, of the few-shot tasks.
         kmeans_runs: Number of K-means runs that are averaged.
-        kmeans_starts: Number of starts of each run, which uses the best start.
+        kmeans_starts: Number of starts of each run. A run uses its best start.
         identical: Treatment of identical sentences in retrieval, "merge" or "keep" (`senteval.retrieval`).
         sample_file, sample_size: File with one sentence per line, and number of sentences to draw from it, for the
             anisotropy of the geometry task. Without a file, the sentences of the split are used.

@@ -229,7 +229,7 @@ def _result(
     """Return the result of a protocol.
 
     Args:
-        tested: The split whose examples are predicted; it is missing in dev mode.
+        tested: The split whose examples are predicted. In dev mode, the data lack this split.
     """
     gold = correct = None
     if outcome.predictions is not None and settings.split == "test":

@@ -245,7 +245,7 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
 
 
 def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
-    """Raise UserError if own data of one run have the name of another task of another run."""
+    """Raise UserError if a name stands for user data in one run and for another task in another run."""
     families = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
     if len(families) > 1:
         (kind, first), (other, second) = list(families.items())[:2]

@@ -147,8 +147,9 @@ def shortening(
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the dev metrics: SentEval's by their names in the papers, those of user data by names in `OWN_METRICS`.
+    """Return the dev metrics of SentEval's tasks and of user data by name.
 
+    Metrics of SentEval's tasks have their names in the papers, metrics of user data have the names in `OWN_METRICS`.
     Accuracies are × 100, all other scores are fractions. The mean `avg_sts` or `avg_transfer` is included if the
     results contain all tasks of the mean. If a family has several sets of user data, the metric is the mean over the
     sets. Each set then also has a separate metric, such as `retrieval_FOLDER_ndcg_at_10`.

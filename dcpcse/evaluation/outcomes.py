@@ -158,9 +158,9 @@ def read_outcomes(path: Path) -> RunOutcomes:
     """Read the outcomes of a run from the results of evaluation.py or of mteb.
 
     Args:
-        path: One of these: a file of --similarities_file (.npz); a file of --output_file (.json); a result of mteb
-            (.json); or a folder of mteb's results. For a file of --output_file, the outcomes are read from the .npz
-            file of the same name, or from similarities.npz in the same folder, if one of these files exists.
+        path: A file of --similarities_file (.npz), a file of --output_file (.json), a result of mteb (.json), or a
+            folder of mteb's results. For a file of --output_file, the outcomes are read from the .npz file of the same
+            name, or from similarities.npz in the same folder, if one of these files exists.
 
     Raises:
         UserError: If a file is damaged or has another kind of content.
@@ -208,7 +208,7 @@ def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path,
 
 
 def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOutcomes]:
-    """Return task → outcomes, from arrays by `TASK/NAME`. Raises UserError for arrays that do not fit together."""
+    """Return outcomes by task, from arrays by `TASK/NAME`. Raises UserError if arrays do not fit together."""
     tasks = {}
     for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
         gold, cosines, correct, means = (arrays.get(f"{task}/{name}") for name in ARRAYS)

@@ -135,8 +135,8 @@ class Statistic:
         scores: A function of `counts` (see `Outcomes.scores`), gold (n,) and the values (R, n) of each model. It
             returns the scores (R, S) of each model.
         mean_over: The items over which the score is a mean: "examples", "positives", or None if the score is not a
-            mean. The variance of a mean over n items is too small in resamples by a factor of (n - 1) / n. It has n -
-            1 degrees of freedom. Correlations need no such correction: with 50 pairs, they vary too much in resamples.
+            mean. The variance of a mean over n items is too small in resamples by a factor of (n - 1) / n. The degrees
+            of freedom are n - 1. Correlations need no such correction: with 50 pairs, they vary too much in resamples.
         scale: How intervals are computed: "correlation" with Fisher's transformation, "proportion" by Wilson's method,
             "linear" without a transformation.
         least: Minimum number of examples of a task.

@@ -1,9 +1,9 @@
 """Generate templates with T5 from words and their definitions (PromptBERT, section 4.2; Gao et al., 2021).
 
-The [MASK] of a template should be filled by a word with the meaning of the sentence. A definition therefore takes the
-role of the sentence, and the defined word takes the role of the mask. T5 fills the two gaps around the word, `<X> word
-<Y> definition` and `definition <X> word <Y>`. One beam search over the sum of the log-probabilities of all examples
-finds the gap texts that fit all examples.
+A good template has a [MASK] that a word with the meaning of the sentence can fill. Therefore a definition stands for
+the sentence, and the defined word stands for the [MASK]. T5 fills the two gaps around the word, which have one of two
+forms: `<X> word <Y> definition` and `definition <X> word <Y>`. One beam search over the sum of the log-probabilities
+of all examples finds the gap texts that fit all examples.
 """
 
 from collections.abc import Callable, Iterator, Sequence

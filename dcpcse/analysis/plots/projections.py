@@ -411,7 +411,7 @@ def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], 
 
 
 def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, EncoderArguments]:
-    """Return place → the options that load the encoder with the matrices; checks all places before any is loaded."""
+    """Check all encoders before the first one is loaded. Return the options of loading by path or hub id."""
     from dcpcse.inference.loading import has_representation
 
     options = EncoderArguments(base=args.base, cache_dir=args.cache_dir, lm_head=args.lm_head)

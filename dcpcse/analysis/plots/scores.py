@@ -227,7 +227,7 @@ def draw_prompt_lengths(
 
     Args:
         comparable: Whether the published scores belong to the same encoder, steps and settings. If not, the legend
-            says so.
+            calls them not comparable.
     """
     published = published or {}
     figure = style.figure(style.COLUMN, 2.5)

@@ -1,10 +1,10 @@
 """The kinds of data, and the measures on the dev and test parts. A measure is a task of senteval.
 
 scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1.
-pairs         mean reciprocal rank: the anchor's own positive among the positives and hard negatives of the part.
-classes       mean average precision: the texts of a text's own class among all other texts of the part. It uses the
-              rank of every text of the class, where the accuracy of the first rank would use one, and needs no
-              classifier, whose training would add noise.
+pairs         mean reciprocal rank: the rank of an anchor's positive among positives and hard negatives of the part.
+classes       mean average precision: the ranks of the texts with the class of a text, among all other texts of the
+              part. This measure uses the rank of every text of the class, where the accuracy of the first rank would
+              use only one rank. It needs no classifier, whose training would add noise.
 """
 
 import unicodedata

@@ -41,7 +41,7 @@ class Cell:
     Args:
         published: The published figure. It is the mean or the best of the runs: see `PublishedRow.reported`.
         published_best, published_worst: The published maximum and minimum over runs.
-        comparable: Whether encoder, steps and settings are those of the published figures.
+        comparable: Whether encoder, steps and settings are the same as for the published figures.
         digits: The number of decimals with which the figures are printed.
     """
 
@@ -161,7 +161,7 @@ def figures_of(row: PublishedRow, scores: Mapping[str, Any]) -> dict[str, float]
 
 
 def _predicted(unit: RunUnit) -> dict[str, list[str]]:
-    """Return column → predicted tokens."""
+    """Return the predicted tokens of each column."""
     path = unit.folder / PRINTED["predict"]
     lines = schema.read_lines(dict, path)
     if len(lines) != 1 or not all(_is_tokens(lines[0].get(column)) for column in unit.row.columns):
