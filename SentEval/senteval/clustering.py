@@ -25,7 +25,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class ClusteringResult:
-    """Accuracy and normalised mutual information (NMI), both × 100, of every K-means run."""
+    """The accuracy × 100 and the normalised mutual information (NMI) × 100 of every K-means run."""
 
     task: str
     split: str
@@ -97,7 +97,10 @@ class LoadedClustering:
         return [self.examples.lines[0].path]
 
     def score(self, embed: Embeddings, settings: Settings) -> ClusteringResult:
-        """Run K-means settings.kmeans_runs times, run i with seed + i, on embeddings that are not normalised."""
+        """Run K-means `settings.kmeans_runs` times on the embeddings, which are not normalised.
+
+        Run i has the seed `settings.seed` + i.
+        """
         from sklearn.cluster import KMeans  # imported here because it is slow: see `senteval.tasks`
         from sklearn.metrics import normalized_mutual_info_score
 

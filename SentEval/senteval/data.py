@@ -116,7 +116,7 @@ def read_sick(name: str, path: Path) -> ScoredPairs:
 def read_table(
     name: str, path: Path, rows: list[Line], columns: TableColumns, scale: tuple[float, float]
 ) -> ScoredPairs:
-    """Return the pairs of the rows of a tab-separated table. Raises DataError if a score is not within scale."""
+    """Return the pairs in the rows of a tab-separated table. Raises DataError if a score is not within `scale`."""
     pairs = []
     for row in rows:
         cells = split_columns(row, 1 + max(columns))
@@ -126,7 +126,7 @@ def read_table(
 
 
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
-    """Return the pair of a line, with single spaces between words. Raises DataError if a sentence is empty."""
+    """Return the pair in a line, with single spaces between words. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
         raise line.error("an empty sentence found in a pair with a score, text expected")
@@ -134,7 +134,7 @@ def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
 
 
 def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
-    """Return the score of a pair. Raises DataError unless it is a number within scale."""
+    """Return the score of a pair as a number. Raises DataError unless the text is a number within `scale`."""
     lowest, highest = scale
     if not is_number(text) or not lowest <= float(text) <= highest:
         bounds = "" if math.isinf(highest) else f" from {lowest:g} to {highest:g}"

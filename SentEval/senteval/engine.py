@@ -225,7 +225,7 @@ def _classifier(given: Any) -> Classifier:
 
 @contextmanager
 def _prefixed(owner: str) -> Iterator[None]:
-    """Prefix the message of a DataError with `owner`, the name of the faulty value."""
+    """Add `owner`, the name of the faulty value, before the message of a DataError in the context."""
     try:
         yield
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The exception for faults that the user can fix, and helpers for its messages."""
+"""The exception DataError, for faults that the user can fix, and helpers for its messages."""
 
 import reprlib
 from numbers import Integral

@@ -1,4 +1,4 @@
-"""Checks of the files of a task: whether they exist, have the official size, and are identical to the known ones."""
+"""Checks of the files of a task: whether they exist, have the official size, and are identical to the known files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

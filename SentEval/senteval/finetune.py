@@ -77,7 +77,7 @@ class RelatednessResult:
 
 @dataclass(frozen=True)
 class RelatednessTask:
-    """The trained version of a similarity task that has train, dev and test splits."""
+    """A similarity task with train, dev and test splits, on which a probe is trained."""
 
     name: str
     pairs: StsTask

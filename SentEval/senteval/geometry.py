@@ -92,7 +92,7 @@ class PairGeometry:
     """Measures of scored pairs: gold scores and cosines (N,), Spearman × 100, alignment and uniformity.
 
     Args:
-        alignment: None if there are no positive pairs.
+        alignment: The alignment; None if there are no positive pairs.
     """
 
     gold: np.ndarray

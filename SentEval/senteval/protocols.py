@@ -112,7 +112,7 @@ class TorchProbe:
 
 @dataclass(frozen=True)
 class SklearnFit:
-    """A trained logistic regression and its dev accuracy as a fraction; None without a dev set."""
+    """A trained logistic regression, and its dev accuracy as a fraction (None without a dev set)."""
 
     model: "LogisticRegression"
     dev_accuracy: float | None
@@ -239,7 +239,7 @@ def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why:
 
 
 def _choose(fits: Sequence[Sequence[Any]], grid: Sequence[float]) -> tuple[float, float]:
-    """Return the penalty with the best mean dev accuracy over folds, and that mean.
+    """Return the penalty with the best mean dev accuracy over folds, and this mean accuracy.
 
     Args:
         fits: A list for each fold, with a fit for each penalty.

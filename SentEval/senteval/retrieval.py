@@ -72,7 +72,7 @@ class RetrievalTask:
     family = "retrieval"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedRetrieval":
-        """Read and check the split. Raises DataError if it has no usable pair with the top score."""
+        """Read and check the split. Raises DataError if no query has an answer."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
         top = np.flatnonzero(pairs.gold == EQUIVALENT)
         if not len(top):

@@ -196,7 +196,7 @@ class _Stack:
         return self.features.index_select(0, rows.flatten()).view(*rows.shape, -1)
 
     def _drop(self, hidden: Tensor) -> Tensor:
-        """Apply dropout to hidden units (P, L, nhid, B), the same in every fit, since all have the same seed."""
+        """Apply dropout to hidden units (P, L, nhid, B). All fits have the same seed and thus the same dropout."""
         kept = 1 - self.settings.dropout
         if kept == 1:
             return hidden
@@ -205,7 +205,7 @@ class _Stack:
 
     @torch.no_grad()
     def _check_dev(self) -> None:
-        """Keep the weights of every fit with a new best dev accuracy, and count a miss for the others."""
+        """Keep the weights of each fit with a new best dev accuracy, and count a miss for each other fit."""
         predicted = _logits(self.weights, self._gather(self.dev)).argmax(2)  # (P, L, m)
         correct = (predicted == self.labels[self.dev].unsqueeze(1)).sum(-1)
         active, misses, best = self.active[self.slots], self.misses[self.slots], self.best[self.slots]

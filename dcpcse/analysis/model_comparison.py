@@ -253,7 +253,7 @@ def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> 
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
-    """Raise UserError unless all runs have the same number of examples and, if they are known, gold scores."""
+    """Raise UserError unless all runs have the same number of examples and the same gold scores, if known."""
     (first, base), *others = [(name, run.tasks[task]) for name, run in runs]
     for name, outcomes in others:
         problem = None
@@ -374,13 +374,13 @@ def _families_of_all(tasks: Iterable[str], models: Mapping[str, Sequence[RunOutc
 
 
 def _shown_name(task: str, members: Mapping[str, Mapping[str, None]]) -> str:
-    """Return the name of a row; the name of a part of an MTEB task is without its split if there is only one split."""
+    """Return the name of a row. For parts of MTEB tasks, it contains the split only if there are several splits."""
     subset = task.rpartition("/")[0]
     return subset if task.startswith(f"{MTEB}/") and len(members[subset]) == 1 else task
 
 
 def _add_to_families(name: str, families: Mapping[str, tuple[str, ...]], members: dict[str, dict[str, None]]) -> None:
-    """Add a task to the members of its families, and its families to the families above them."""
+    """Add a task to the members of its families, and these families to the members of larger families."""
     for family in families[name]:
         members.setdefault(family, {})[name] = None
         if family.startswith(f"{MTEB}/"):

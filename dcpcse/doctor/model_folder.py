@@ -110,7 +110,7 @@ def _tokenizer(path: Path) -> Findings:
 
 
 def _first_token(path: Path) -> Findings:
-    """Check that texts begin with [CLS] if the encoder represents them by [CLS], the default of plain encoders."""
+    """Check that texts begin with [CLS] if the encoder uses the vector of [CLS], as plain encoders do by default."""
     from dcpcse.encoders.backbones import load_tokenizer  # imports torch; not for training files
     from dcpcse.encoders.pooling import POOLERS
     from dcpcse.encoders.storage.load_options import LoadOptions

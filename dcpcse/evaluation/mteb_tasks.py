@@ -183,7 +183,7 @@ def multilingual_tasks() -> MtebTasks:
 
 
 def _reverse(forward: type, name: str) -> Any:
-    """Return a task with this name: the bitext-mining task of the given class with both sides exchanged."""
+    """Return a bitext-mining task with this name: the task of the given class with exchanged sides."""
 
     class Reverse(forward):
         metadata = forward.metadata.model_copy(update={"name": name})
@@ -421,7 +421,7 @@ def _find(name: str) -> list[Any]:
 
 
 def _tasks_of_file(path: Path, class_name: str) -> list[Any]:
-    """Return the tasks that a Python file defines; only the task of class `class_name` unless it is empty."""
+    """Return the tasks that a Python file defines or, if `class_name` is given, only the task of this class."""
     abstask = import_mteb().abstasks.AbsTask
     module = _run_file(path)
     classes = {
@@ -462,7 +462,7 @@ def _load_task(task: Any, data_dir: str | Path | None) -> str | None:
 
 
 def _load_data(task: Any, data_dir: Path | None) -> str | None:
-    """Load the data of a task; mteb uses `datasets` for this. Return the reason if they are not available."""
+    """Load the data of a task with mteb, which uses `datasets`. Return the reason if the data are not available."""
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
         raise OptionError(
@@ -479,7 +479,7 @@ def _load_data(task: Any, data_dir: Path | None) -> str | None:
 
 
 def _snapshot(task: Any) -> Path | None:
-    """Return the folder of a task's data set in the cache of the hub; None if it was not downloaded."""
+    """Return the folder of a task's data set in the cache of the hub; None if the data set was not downloaded."""
     path, revision = (task.metadata.dataset[key] for key in ("path", "revision"))
     try:
         return Path(
@@ -523,7 +523,7 @@ def _missing_split(task: Any) -> str | None:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Let `datasets` only read its cache, since a benchmark can have hundreds of gigabytes."""
+    """Let `datasets` read only its cache within the context: a benchmark can have hundreds of gigabytes."""
     import datasets.config  # imported here because it is slow
 
     places = (datasets.config, huggingface_hub.constants)

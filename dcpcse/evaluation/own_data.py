@@ -159,7 +159,7 @@ def _content(table: Table, rows: Iterable[Any]) -> Content:
 
 
 def _selection(table: Table, kind: _Kind) -> str:
-    """Return advice: to select columns if a table has too many, to use the other kind of data if it has too few."""
+    """Return advice: select columns if a table has too many columns, use the other kind of data if it has too few."""
     if len(table.columns) < kind.width:
         return "; texts with their classes are labels, not pairs" if len(table.columns) == LABELS.width else ""
     target = kind.target(table.columns)

@@ -347,7 +347,7 @@ def _judgements(path: Path) -> Iterator[Judgement]:
 
 
 def _fault(line: Line, problem: str, remedy: str) -> DataError:
-    """Return the error of a line that has the right form but a wrong content."""
+    """Return the error for a line with the right form and a wrong content."""
     return line._replace(remedy=remedy).error(problem)
 
 

@@ -81,7 +81,7 @@ class Outcomes:
 
 
 def _spearman(counts: np.ndarray, gold: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Spearman's correlation; tied values get their average rank. NaN where all values of a resample are equal."""
+    """Return Spearman's correlations with average ranks for ties; NaN if all values of a resample are equal."""
     gold = _centred_ranks(gold, counts)
     weighted = counts * gold
     square = np.einsum("ns,ns->s", weighted, gold)
@@ -242,10 +242,10 @@ class Estimate:
         return 100 * self.value, 100 * self.low, 100 * self.high
 
     def covers(self, examples: str = "test pairs") -> str:
-        """Return a line that says what the interval covers.
+        """Return a text that says what the interval covers: examples, and seeds or not.
 
         Args:
-            examples: The name of the examples.
+            examples: The name of the examples, such as "test pairs".
         """
         return f"this interval covers {examples}{' and seeds' if self.seeds else ', not seeds'}"
 

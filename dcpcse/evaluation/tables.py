@@ -40,7 +40,7 @@ def html_tables(at_size: SizedResults, mode: str) -> str:
 
 
 def _title(at_size: SizedResults, mode: str) -> str:
-    """Return the mode, with the size if there is only one; otherwise each row has its size."""
+    """Return the title: the mode and, if there is only one size, the size. Otherwise, each row has its size."""
     return mode_and_size(mode, next(iter(at_size)) if len(at_size) == 1 else None)
 
 
@@ -116,7 +116,7 @@ def _points(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 
 def _names_and_points(results: Sequence[Result], mode: str) -> tuple[list[str], list[float]]:
-    """Return names, scores and their average; as published, STS tasks in dev mode have no average."""
+    """Return names, scores and their average. As in the papers' scripts, STS tasks in dev mode have no average."""
     names, scores = [result.task for result in results], [result.points for result in results]
     if mode == "dev" and results[0].family == "sts":
         return names, scores

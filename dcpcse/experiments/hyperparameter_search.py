@@ -240,7 +240,7 @@ class Trials:
             return True
 
     def _train(self, folder: Path, options: TrainingOptions) -> float | None:
-        """Run train.py in a separate process, and return the best STS-B dev score; None if there is none."""
+        """Run train.py in a separate process, and return the best STS-B dev score; None if no score was logged."""
         from dcpcse.experiments.reproduction.run_unit import LOG, train_once  # this imports torch
 
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

@@ -429,7 +429,7 @@ def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, Enco
 
 
 def _matrices(model: "SentenceEncoder", chosen: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the chosen matrices (V, H) of an encoder by their names in titles; equal ones are under one name."""
+    """Return the chosen matrices (V, H) of an encoder by their names in titles. Equal matrices share one name."""
     from dcpcse.evaluation.evaluator import token_embeddings
 
     matrices = {"input": token_embeddings(model)}

@@ -101,7 +101,7 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
 
 
 def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
-    """Read one of the given sets of data; in messages, it has the name of its file or of the argument."""
+    """Read a given set of data. Messages name the file of the data or, without a file, the argument."""
     option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
     read = load_training_data(data, cache_dir, name=option, documents=documents)

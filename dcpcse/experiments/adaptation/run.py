@@ -167,7 +167,7 @@ def _place(folder: Path, number: int) -> Path:
 
 
 class _Unit(NamedTuple):
-    """A setting to try: its number, the trials that are finished when it is started, and the remaining seconds."""
+    """A setting to try, with its number, the trials that have ended before it starts, and the remaining seconds."""
 
     number: int
     setting: Options
@@ -177,7 +177,7 @@ class _Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trials:
-    """The common parts of all trials: options of train.py, data, output folder, and the callback after each step."""
+    """The parts that all trials share: options of train.py, data, output folder, and a callback after each step."""
 
     shared: Options
     parts: Parts

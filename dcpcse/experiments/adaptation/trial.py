@@ -115,7 +115,7 @@ class Watch(TrainerCallback):
     def on_step_end(
         self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Evaluate after the last step. If there is no time for another step, stop the training."""
+        """Evaluate after the last step. If there is no time for another step, evaluate and stop the training."""
         self._slowest = max(self._slowest, time.monotonic() - self._since)
         if self.on_step is not None:
             self.on_step(state.global_step)
@@ -154,7 +154,7 @@ def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, wat
 
     Raises:
         UserError: If options, encoder and data do not fit together. If the training fails later, no error is raised,
-            and the outcome of the trial is failed.
+            and the outcome of the trial is "failed".
     """
     started = time.monotonic()
     with quiet():
@@ -218,7 +218,7 @@ def trainable(
 
 
 def _chosen(error: UserError, options: Options, overrides: Options) -> str:
-    """Return, in parentheses, the options in an error that adapt has chosen; empty if there are none."""
+    """Return a text in parentheses with the options in an error that adapt has chosen; empty without such options."""
     named = {*re.findall(r"--(\w+)|(\w+)=", str(error))}
     named = {one or other for one, other in named} | {getattr(error, "option", "")}
     chosen = ", ".join(

@@ -40,7 +40,7 @@ class PublishedRow:
     - preset: a preset of train.py, to which options are added
     - plain: the options of evaluation.py for an untrained encoder
     - glove: averages of word vectors from a file
-    - cited: the row is not reproduced, and this is the reason
+    - cited: the reason why the row is not reproduced
 
     Args:
         published, deviation, best, worst: Column → figure as printed (× 100); empty if the paper prints no such

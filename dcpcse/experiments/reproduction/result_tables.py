@@ -74,7 +74,7 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
 
 
 def _notes(name: str, results: Sequence[RowResult]) -> list[str]:
-    """Return the notes of the rows; a note of all rows is given once, with the name of the table."""
+    """Return the notes of the rows. A note that all rows share appears once, with the name of the table."""
     shared = set.intersection(*(set(result.notes) for result in results))
     common = [note for note in results[0].notes if note in shared] if len(results) > 1 else []
     specific = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]

@@ -67,7 +67,7 @@ def is_finished(unit: RunUnit) -> bool:
 
 
 def run_unit(unit: RunUnit) -> None:
-    """Train and evaluate a unit. An interrupted unit is resumed; a finished one is left unchanged.
+    """Train and evaluate a unit. An interrupted unit is resumed; a finished unit stays unchanged.
 
     Raises UserError if a command fails, or if another process is running this unit.
     """

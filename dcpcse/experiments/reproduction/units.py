@@ -148,7 +148,7 @@ def relevant_options(row: PublishedRow) -> set[str]:
 
 
 def published_encoder(row: PublishedRow) -> str | None:
-    """Return the hub id of the encoder with which a row was published; None for rows without one."""
+    """Return the hub id of the encoder with which a row was published; None for rows without an encoder."""
     if row.plain:
         return row.plain.get("model")
     if row.preset is None:

@@ -124,7 +124,7 @@ def _settings(row: PublishedRow) -> Mapping[str, Any]:
 
 
 def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
-    """Whether a method may have trained the subject.
+    """Return whether the method in `settings` may have trained the subject.
 
     Some formats do not name the method. Other code uses SimCSE's format for completely trained encoders.
     """
