@@ -1,11 +1,11 @@
-"""Evaluation of sentence embeddings on the SentEval tasks and related ones, for any encoder.
+"""Evaluation of sentence embeddings of any encoder, on the tasks of SentEval and on related tasks.
 
     from senteval import STS_TASKS, evaluate
     results = evaluate(encode, STS_TASKS, "SentEval/data").results     # encode: list of str -> array (n, H)
     spearman = {task: result.score for task, result in results.items()}
 
-Faults in the files, the embeddings or the settings raise DataError, with the problem and the remedy in one line.
-`senteval.engine.SE` is SentEval's original interface.
+If the files, the embeddings or the settings are faulty, DataError is raised. Its message is one line with the problem
+and the remedy. `senteval.engine.SE` is SentEval's original interface.
 """
 
 from importlib import import_module
@@ -61,7 +61,7 @@ _MODULES = {
     "suite": ("Evaluation", "Suite", "evaluate", "load_suite"),
     "tasks": ("TASKS", "Result", "find_tasks"),
 }
-"""Module -> the names that this package imports from it (as under TYPE_CHECKING above)."""
+"""Module -> the names that this package imports from the module. TYPE_CHECKING above lists the same names."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Retrieval of documents: which documents rank first for a query, in the layout and with the scores of BEIR.
+"""Retrieval of documents for queries, with data in the layout of BEIR and with the scores of BEIR.
 
 Source: Thakur et al., *BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information Retrieval Models*
-(2021). Documents are ranked by the cosine of their embedding and the query's embedding. The scores are computed as by
-trec_eval, which BEIR and mteb use:
+(2021). For each query, documents are ranked by the cosine of the document's and the query's embedding. The scores are
+computed as by trec_eval, which BEIR and mteb use:
 
 nDCG@10     the gain of a document is its score in the judgements, discounted by log2(rank + 1); the sum is divided by
             the same sum for the best possible ranking
@@ -11,8 +11,8 @@ recall@k    the share of the relevant documents that are among the first k
 MAP@100     the precision at the rank of each relevant document among the first 100, summed and divided by the number
             of relevant documents
 
-A document is relevant if its score is above 0. A document with the id of the query is ignored, as in BEIR. Documents
-with equal cosines are in the descending order of their ids, as in trec_eval.
+A document is relevant for a query if its score in the judgements is above 0. A document with the same id as the query
+is ignored, as in BEIR. Documents with equal cosines are ranked in descending order of their ids, as in trec_eval.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +29,10 @@ from senteval.scores import check_rows, unit_rows
 from senteval.settings import Settings
 
 CUTOFF = 10
-"""Number of first ranks that nDCG, MRR and the first recall count."""
+"""Number of first ranks that nDCG@10, MRR@10 and recall@10 count."""
 
 DEPTH = 100
-"""Number of first ranks that the second recall and MAP count; documents after them are not ranked."""
+"""Number of first ranks that recall@100 and MAP@100 count. Documents after these ranks are not ranked."""
 
 DOCUMENTS, QUERIES = 8192, 512
 """Numbers of documents and queries whose cosines are computed at once."""
@@ -43,8 +43,8 @@ class IdentifiedTexts:
     """N documents or N queries with their ids.
 
     Args:
-        name: What the texts are, for messages.
-        ids: N different strings.
+        name: A word for the texts in messages.
+        ids: The ids: N different strings.
         source, lines, unit: See `senteval.data.ScoredPairs`.
     """
 
@@ -59,7 +59,7 @@ class IdentifiedTexts:
         return len(self.ids)
 
     def part(self, rows: slice | Sequence[int]) -> "IdentifiedTexts":
-        """Return the texts of these rows."""
+        """Return the texts in these rows, with their ids and lines."""
 
         def of(values: Sequence[Any]) -> Sequence[Any]:
             return values[rows] if isinstance(rows, slice) else [values[row] for row in rows]
@@ -67,18 +67,18 @@ class IdentifiedTexts:
         return IdentifiedTexts(self.name, of(self.ids), of(self.texts), self.source, of(self.lines), self.unit)
 
     def located(self) -> Iterator[Located]:
-        """Yield every text with its line."""
+        """Yield every text with the `Line` that contains it."""
         for text, number in zip(self.texts, self.lines, strict=True):
             yield text, Line(self.source, number, "", unit=self.unit)
 
 
 @dataclass(frozen=True)
 class BeirResult:
-    """The scores of a ranking, as means over queries and as fractions; see the module docstring.
+    """The scores of a ranking: fractions, averaged over queries. The module docstring defines the scores.
 
     Args:
         queries, documents: Number of queries and of documents.
-        queries_left_out: Number of the queries without a relevant document, which are not scored.
+        queries_left_out: Number of queries without a relevant document. These queries are not scored.
         query_ndcg: nDCG@10 of each query (Q,).
         gold: Number of relevant documents of each query (Q,).
     """
@@ -114,13 +114,14 @@ class BeirResult:
 
 @dataclass(frozen=True, eq=False)
 class BeirTask:
-    """Retrieval among N documents for Q queries, each of which has a relevant document.
+    """Retrieval among N documents for Q queries. Each query has at least one relevant document.
 
     Args:
-        relevant: A dict for each query: row of a relevant document → its score in the judgements, above 0.
-        split: The name of the judgements.
+        relevant: For each query, a dict: row of each relevant document → score of the document in the judgements,
+            above 0.
+        split: The name of the split of the judgements.
         queries_left_out: See `BeirResult`.
-        contents: File, or name of data without a file → its content.
+        contents: File, or the name of data that are not from a file → content.
     """
 
     name: str
@@ -134,12 +135,12 @@ class BeirTask:
 
     @property
     def content(self) -> Content:
-        """What identifies the data in records: see `senteval.pairs.PairsTask`."""
+        """The content that identifies the data in records (see `senteval.pairs.PairsTask`)."""
         digest = Content.of("".join(content.sha256 for content in self.contents.values()).encode()).sha256
         return Content(digest, sum(content.bytes for content in self.contents.values()))
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedBeir":
-        """Return the data, which were checked when they were read; data_dir and the split of settings are ignored."""
+        """Return the data, which are already loaded and checked. data_dir and `settings.split` are ignored."""
         for path, content in self.contents.items():
             record(path, content)
         return LoadedBeir(self)
@@ -147,7 +148,7 @@ class BeirTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedBeir:
-    """A task of retrieval among documents with its checked data."""
+    """A document retrieval task with its checked data."""
 
     task: BeirTask
     family = "beir"
@@ -160,7 +161,7 @@ class LoadedBeir:
         return list(self.task.contents)
 
     def score(self, embed: Embeddings, settings: Settings) -> BeirResult:
-        """Rank the documents for each query. Raises DataError if an embedding is zero, which has no cosine."""
+        """Rank the documents for each query. Raises DataError if an embedding is zero: no cosine is defined then."""
         task = self.task
 
         def unit_vectors(texts: IdentifiedTexts) -> np.ndarray:
@@ -199,16 +200,16 @@ def top_documents(
     ignored: np.ndarray,
     device: str = "cpu",
 ) -> np.ndarray:
-    """Return the rows (Q, K) of the documents with the largest cosines, best first; K is `DEPTH`, or N if N is less.
+    """Return the rows (Q, K) of the documents with the largest cosines, best first; K is the minimum of `DEPTH` and N.
 
     Args:
-        queries: Unit vectors (Q, H) in float64.
-        documents: A function of a slice of rows that returns the unit vectors of these documents. A row of the result
-            with fewer than K documents ends with -1.
-        ids: The N different ids of the documents; of documents whose cosines are equal when rounded to 2⁻³⁰, the one
-            with the largest id is first.
-        ignored: Row of the document that each query (Q,) ignores, or -1.
-        device: Where cosines are computed; a CPU in place of a device that has no float64.
+        queries: The unit vectors (Q, H) of the queries, in float64.
+        documents: A function that returns the unit vectors of the documents in a slice of rows. If a query has fewer
+            than K documents, its row of the result ends with -1.
+        ids: The N different ids of the documents. Among documents whose cosines are equal when rounded to 2⁻³⁰, the
+            document with the largest id is first.
+        ignored: For each query (Q,), the row of the document to ignore, or -1.
+        device: The device on which cosines are computed. If the device has no float64, the CPU is used.
     """
     device = "cpu" if device.startswith("mps") else device
     by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__))
@@ -232,10 +233,10 @@ def top_documents(
 
 
 def ranking_scores(ranking: np.ndarray, relevant: Sequence[Mapping[int, float]]) -> dict[str, np.ndarray]:
-    """Return the scores (Q,) of each query by the names of `BeirResult`; see the module docstring for their meaning.
+    """Return the scores (Q,) of the queries by the names in `BeirResult`. The module docstring defines the scores.
 
     Args:
-        ranking: Rows (Q, K) of documents, best first, -1 for none.
+        ranking: For each query, the rows (Q, K) of documents, best first; -1 stands for no document.
         relevant: See `BeirTask`.
     """
     gains = np.zeros((len(relevant), max(DEPTH, ranking.shape[1])))

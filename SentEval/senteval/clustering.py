@@ -1,4 +1,4 @@
-"""Clustering of short texts: K-means on frozen embeddings, where K is the number of labels.
+"""Clustering of short texts by K-means on frozen embeddings, with as many clusters as labels.
 
 The score is the accuracy of the best one-to-one matching of clusters and labels, averaged over ten runs. Source: Zhang
 et al. (SCCL, 2021); section 6 of ConPVP uses their eight data sets.
@@ -25,7 +25,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class ClusteringResult:
-    """Accuracy and normalised mutual information (NMI), both × 100, of every K-means run."""
+    """The accuracy × 100 and the normalised mutual information (NMI) × 100 of every K-means run."""
 
     task: str
     split: str
@@ -42,7 +42,7 @@ class ClusteringResult:
 
     @property
     def deviation(self) -> float:
-        """The sample standard deviation of the accuracy over the runs."""
+        """The sample standard deviation of the accuracies of the runs."""
         return float(np.std(self.accuracies, ddof=1))
 
     @property
@@ -73,7 +73,7 @@ class ClusteringTask:
     family = "clustering"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedClustering":
-        """Read and check the file. Raises DataError if it is missing or faulty, or in dev mode."""
+        """Read and check the file. Raises DataError if the file is missing or faulty, or in dev mode."""
         settings.require_test(self.name)
         (path,) = require_files(self.name, data_dir / "clustering", [self.file], ADVICE)
         examples = read_clusters(path)
@@ -97,7 +97,10 @@ class LoadedClustering:
         return [self.examples.lines[0].path]
 
     def score(self, embed: Embeddings, settings: Settings) -> ClusteringResult:
-        """Run K-means settings.kmeans_runs times, run i with seed + i, on embeddings that are not normalised."""
+        """Run K-means `settings.kmeans_runs` times on the embeddings, which are not normalised.
+
+        Run i has the seed `settings.seed` + i.
+        """
         from sklearn.cluster import KMeans  # imported here because it is slow: see `senteval.tasks`
         from sklearn.metrics import normalized_mutual_info_score
 

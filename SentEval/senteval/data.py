@@ -1,6 +1,6 @@
 """Functions that read and check files of scored sentence pairs, for all tasks.
 
-Every fault raises DataError with file and line, so that a broken download is found before sentences are encoded.
+If a file is faulty, DataError names file and line, before any sentence is encoded.
 """
 
 import math
@@ -25,9 +25,9 @@ class ScoredPairs:
     Args:
         first, second: The N sentences of each side.
         gold: The scores (N,) in float64, on the scale of the set.
-        lines: The numbers of the N pairs in source, counted from 1.
+        lines: The line numbers of the N pairs in `source`, counted from 1.
         files: All files that the set was read from.
-        unit: What the numbers count if they do not count lines (`senteval.lines.Line`).
+        unit: What `lines` counts, if it does not count lines (see `senteval.lines.Line`).
     """
 
     name: str
@@ -43,7 +43,7 @@ class ScoredPairs:
         return len(self.lines)
 
     def located(self) -> Iterator[Located]:
-        """Yield every sentence with its line."""
+        """Yield every sentence with the `Line` that contains it."""
         for side in (self.first, self.second):
             for sentence, number in zip(side, self.lines, strict=True):
                 yield sentence, Line(self.source, number, "", unit=self.unit)
@@ -73,8 +73,8 @@ SICK_COLUMNS = TableColumns(first=1, second=2, gold=3)
 def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
     """Read a set in the format of STS12-16: a file of sentence pairs, and a file of their scores with the same lines.
 
-    Pairs without a score are skipped: in 2015 and 2016 the organisers scored only some of the pairs. Raises
-    DataError for any fault in the two files.
+    Pairs without a score are skipped, because in 2015 and 2016 the organisers scored only some of the pairs. Raises
+    DataError if one of the files is faulty.
     """
     sentences, scores = read_lines(input_path), read_lines(gold_path, with_blank_end=True)
     if not any(score.text.strip() for score in scores[len(sentences) :]):
@@ -94,10 +94,10 @@ def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
 
 
 def read_stsbenchmark(name: str, path: Path) -> ScoredPairs:
-    """Read a file of STSBenchmark: tab-separated, without a header, quotation marks are plain text.
+    """Read a file of STSBenchmark: tab-separated, without a header, and with quotation marks as plain text.
 
-    More than seven columns are allowed, since some rows of the original distribution have them. Raises DataError for
-    any fault in the file.
+    More than seven columns are allowed, because some rows of the original distribution have more. Raises DataError if
+    the file is faulty.
     """
     return read_table(name, path, read_lines(path), STSBENCHMARK_COLUMNS, STS_SCALE)
 
@@ -105,7 +105,7 @@ def read_stsbenchmark(name: str, path: Path) -> ScoredPairs:
 def read_sick(name: str, path: Path) -> ScoredPairs:
     """Read a file of SICK: tab-separated with one header line.
 
-    Raises DataError for any fault in the file, including a missing header.
+    Raises DataError if the file is faulty, or if its header is missing.
     """
     header, *rows = read_lines(path) or [Line(path, 1, "")]
     if is_number(split_columns(header, 1 + max(SICK_COLUMNS))[SICK_COLUMNS.gold]):
@@ -116,7 +116,7 @@ def read_sick(name: str, path: Path) -> ScoredPairs:
 def read_table(
     name: str, path: Path, rows: list[Line], columns: TableColumns, scale: tuple[float, float]
 ) -> ScoredPairs:
-    """Return the pairs of the rows of a tab-separated table. Raises DataError if a score is not within scale."""
+    """Return the pairs in the rows of a tab-separated table. Raises DataError if a score is not within `scale`."""
     pairs = []
     for row in rows:
         cells = split_columns(row, 1 + max(columns))
@@ -126,7 +126,7 @@ def read_table(
 
 
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
-    """Return the pair of a line, with single spaces between words. Raises DataError if a sentence is empty."""
+    """Return the pair in a line, with single spaces between words. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
         raise line.error("an empty sentence found in a pair with a score, text expected")
@@ -134,7 +134,7 @@ def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
 
 
 def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
-    """Return the score of a pair. Raises DataError unless it is a number within scale."""
+    """Return the score of a pair as a number. Raises DataError unless the text is a number within `scale`."""
     lowest, highest = scale
     if not is_number(text) or not lowest <= float(text) <= highest:
         bounds = "" if math.isinf(highest) else f" from {lowest:g} to {highest:g}"
@@ -145,7 +145,7 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
 def collect(
     name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY, unit: str = ""
 ) -> ScoredPairs:
-    """Return the pairs as ScoredPairs. Raises DataError if there are fewer than 2, or if all scores are equal."""
+    """Return pairs as ScoredPairs. Raises DataError if there are fewer than 2 pairs, or if all scores are equal."""
     if len(pairs) < 2:
         raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {remedy}")
     numbers, first, second, scores = (list(column) for column in zip(*pairs, strict=True))

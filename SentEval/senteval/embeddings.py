@@ -9,7 +9,7 @@ from senteval.errors import DataError, quote
 from senteval.lines import Line, Located
 
 Encode = Callable[[list[str]], np.ndarray]
-"""A function that returns embeddings (n, H) of n sentences, row i for sentence i; it chooses the batch size."""
+"""A function that returns embeddings (n, H) of n sentences, row i for sentence i. It chooses the batch size itself."""
 
 Finish = Callable[[np.ndarray], np.ndarray]
 """A function that maps the embeddings (n, H) of the n distinct sentences of a task to vectors (n, K)."""
@@ -29,12 +29,12 @@ class Inside(Protocol):
         ...
 
     def encode_without_frequent(self, sentences: list[str], count: int, counted: list[str]) -> np.ndarray:
-        """Return embeddings (n, H) of n sentences without the `count` most frequent tokens of the texts `counted`."""
+        """Return embeddings (n, H) of n sentences after the `count` most frequent tokens of `counted` are removed."""
         ...
 
 
 class Embeddings:
-    """A mapping from sentences to embeddings: called with n sentences, it returns their embeddings (n, H).
+    """A lookup table of embeddings. Call it with n sentences to get the embeddings (n, H) of these sentences.
 
     Args:
         sentences, vectors: The N distinct sentences and their embeddings (N, H).
@@ -53,7 +53,7 @@ class Embeddings:
         return len(self.vectors)
 
     def of(self, sentences: Sequence[str], finish: Callable[[np.ndarray], np.ndarray]) -> "Embeddings":
-        """Return the embeddings of the given n sentences after `finish` has mapped them from (n, H) to (n, K)."""
+        """Return a table of the n sentences, with their embeddings (n, H) mapped by `finish` to (n, K)."""
         finished = check_vectors(finish(self(sentences)), len(sentences), source="finish")
         return Embeddings(sentences, finished, self.inside)
 
@@ -66,16 +66,17 @@ def encode_all(
     chunk: int = CHUNK,
     source: str = "encode",
 ) -> Embeddings:
-    """Encode every distinct sentence once, longest first, so that a lack of memory is noticed at once.
+    """Encode every distinct sentence once, longest first: if memory does not suffice, the first chunk fails.
 
     Args:
-        located: Sentences with their lines.
+        located: Sentences with the lines that contain them.
         chunk: Number of sentences per call of encode.
         source: The name of `encode` in messages.
 
     Raises:
-        DataError: If a vector does not consist of finite real numbers, if vectors differ in dimension, or if all
-            vectors are equal. The message names the sentence and its first line.
+        DataError: If a vector contains anything else than finite real numbers, if vectors differ in dimension, or if
+            all vectors are equal. For a faulty vector, the message names the sentence and the first line that contains
+            it.
     """
     lines: dict[str, Line] = {}
     for sentence, line in located:
@@ -94,7 +95,7 @@ def encode_all(
 
 
 def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, source: str = "encode") -> np.ndarray:
-    """Return a copy of vectors in float32 or float64. Raises DataError unless they are numbers (count, width)."""
+    """Return a copy of vectors in float32 or float64. Raises DataError unless vectors are numbers (count, width)."""
     if not isinstance(vectors, np.ndarray):
         found = f"a {type(vectors).__name__}"
     elif vectors.ndim != 2 or len(vectors) != count or not vectors.shape[1] or width not in (None, vectors.shape[1]):

@@ -1,6 +1,6 @@
-"""SentEval's original interface, `SE(params, batcher, prepare).eval(names)`, for scripts written for it.
+"""SentEval's original interface, `SE(params, batcher, prepare).eval(names)`, for existing scripts.
 
-params is a dict with these keys; all but the first have the default given here:
+`params` is a dict with these keys. task_path is required; the other keys have the defaults below:
 
     task_path    the folder that contains downstream/
     batch_size   128; the maximum number of sentences in a call of batcher
@@ -11,9 +11,9 @@ params is a dict with these keys; all but the first have the default given here:
     classifier   {'nhid': 0}; nhid is required, the other keys are the fields of `senteval.stacked.Classifier`
     official     True; False allows files whose sizes differ from the official ones
 
-Other keys are passed on to the script's functions. Unlike the original, this module leaves the global random state
-unchanged, encodes equal sentences of a task once, and raises DataError for a pair without a defined cosine instead of
-counting it as 0.
+Other keys are passed on to the script's functions. There are three differences to the original: the global random
+state stays unchanged, equal sentences of a task are encoded once, and a pair without a defined cosine raises DataError
+instead of counting as 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,7 +62,7 @@ CLASSIFIER = tuple(field.name for field in fields(Classifier))
 
 
 class Params(dict):
-    """A dict whose entries are also attributes; as in the original, a missing attribute is None."""
+    """A dict whose entries are also attributes. As in the original, an attribute without an entry is None."""
 
     __setattr__ = dict.__setitem__
     __delattr__ = dict.__delitem__
@@ -75,7 +75,7 @@ class Params(dict):
 
 
 class SE:
-    """Evaluates the encoder of a script. `results` is the last return value of `eval`.
+    """Evaluates the encoder of a script. The attribute `results` is the last return value of `eval`.
 
     batcher and prepare get the same `Params` object in every call, with the name of the task as `current_task`.
 
@@ -83,7 +83,7 @@ class SE:
         params, batcher, prepare: See the module docstring.
 
     Raises:
-        DataError: If params are unusable.
+        DataError: If `params` are unusable.
     """
 
     def __init__(self, params: Mapping[str, Any], batcher: Batcher, prepare: Prepare | None = None) -> None:
@@ -98,7 +98,7 @@ class SE:
         settings_of(self.params)  # raises errors before anything is encoded
 
     def eval(self, name: str | Iterable[str]) -> dict[str, Any]:
-        """Return the results of a task under SentEval's keys; for a list of names, a dict of name -> results.
+        """Return the results of a task by SentEval's keys. For a list of tasks, return a dict of results by task.
 
         The files of all tasks are read and checked before anything is encoded. Raises DataError for an unknown task,
         faulty files or unusable embeddings.
@@ -140,7 +140,7 @@ def settings_of(params: Params) -> Settings:
 
 
 def encode_by(batcher: Batcher, params: Params, located: Iterable[Located]) -> Embeddings:
-    """Encode all distinct sentences with a batcher. Raises DataError unless vectors are finite and equally long."""
+    """Encode all distinct sentences with a batcher. Raises DataError unless vectors are finite and of equal length."""
 
     def encode(sentences: list[str]) -> np.ndarray:
         return as_array(batcher(params, [sentence.split() for sentence in sentences]))
@@ -165,7 +165,7 @@ def load_all_splits(name: str, data_dir: Path, settings: Settings) -> LoadedSts:
 
 
 def score_pairs(loaded: LoadedSts, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
-    """Return scipy's correlation results for each set, and the correlations over all pairs and averaged over sets."""
+    """Return scipy's correlations for each set, the correlations over all pairs, and the averages over sets."""
     compare = similarities if params.similarity is None else partial(similarities_by, params.similarity)
     similarity_of = [compare(loaded.task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in loaded.subsets]
     results: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def similarities_by(
     first: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """Return the similarities (N,) that the script's function computes. Raises DataError unless all are finite."""
+    """Return the similarities (N,) from the function of a script. Raises DataError unless all are finite."""
     found = []
     for line, *vectors in zip(pairs.lines, first, second, strict=True):
         value = similarity(*vectors)
@@ -225,7 +225,7 @@ def _classifier(given: Any) -> Classifier:
 
 @contextmanager
 def _prefixed(owner: str) -> Iterator[None]:
-    """Prefix the message of a DataError with `owner`, the name of the faulty value."""
+    """Add `owner`, the name of the faulty value, before the message of a DataError in the context."""
     try:
         yield
     except DataError as error:

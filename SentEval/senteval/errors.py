@@ -1,4 +1,4 @@
-"""The exception for faults that the user can fix, and helpers for its messages."""
+"""The exception DataError, for faults that the user can fix, and helpers for its messages."""
 
 import reprlib
 from numbers import Integral
@@ -15,8 +15,8 @@ class DataError(ValueError):
 
     Args:
         message: The message.
-        remedy: The setting that the end of the message names, such as `data_dir` or `official=False`. A program in
-            which this setting has another name can replace it.
+        remedy: The setting named at the end of the message, such as `data_dir` or `official=False`. A program in which
+            this setting has another name can replace the name in the message.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -25,12 +25,12 @@ class DataError(ValueError):
 
 
 def quote(text: str) -> str:
-    """Return text in quotes, on one line and shortened in the middle, for an error message."""
+    """Return text in quotes for an error message, on one line and, if it is long, shortened in the middle."""
     return _quoter.repr(text)
 
 
 def shown(given: Any) -> str:
-    """Return any value as text on one line, shortened in the middle, for an error message."""
+    """Return any value as text for an error message, on one line and, if it is long, shortened in the middle."""
     return " ".join(_quoter.repr(given).split())
 
 

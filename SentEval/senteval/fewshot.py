@@ -42,7 +42,7 @@ class FewShotResult:
 
     @property
     def deviation(self) -> float:
-        """The sample standard deviation of the accuracy over the draws."""
+        """The sample standard deviation of the accuracies of the draws."""
         return float(np.std(self.draws, ddof=1))
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class LoadedFewShot:
         return self.loaded.files()
 
     def score(self, embed: Embeddings, settings: Settings) -> FewShotResult:
-        """Draw examples and train and test a classifier on them, settings.draws times."""
+        """Repeat `settings.draws` times: draw examples, train a classifier on them, and test it on the test set."""
         features, labels, rows = self.loaded.all_features(embed)
         probe = SklearnProbe(features, labels, self.loaded.task.classes, settings)
         pool = rows["all"] if "all" in rows else rows["train"]
@@ -101,7 +101,7 @@ class LoadedFewShot:
 
 
 def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.random.Generator) -> np.ndarray:
-    """Draw `shots` row numbers per class from pool, without replacement.
+    """Draw `shots` row numbers per class from the row numbers in `pool`, without replacement.
 
     Args:
         labels: The labels of all rows.

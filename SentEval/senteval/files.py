@@ -1,4 +1,4 @@
-"""Checks of the files of a task: whether they exist, have the official size, and are identical to the known ones."""
+"""Checks of the files of a task: whether they exist, have the official size, and are identical to the known files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -28,7 +28,7 @@ class MissingFilesError(DataError):
 
 
 def require_files(task: str, folder: Path, names: Sequence[str], advice: str = DOWNLOAD) -> list[Path]:
-    """Return the paths of a task's files. Raises MissingFilesError with the names of all missing ones."""
+    """Return the paths of a task's files. Raises MissingFilesError with the names of all missing files."""
     if not folder.is_dir():
         raise MissingFilesError(f"{task}: there is no folder {folder}; {advice}", all_of_them=True)
     missing = [name for name in names if not (folder / name).is_file()]
@@ -39,7 +39,7 @@ def require_files(task: str, folder: Path, names: Sequence[str], advice: str = D
 
 
 def require_count(task: str, path: Path, found: int, official: int, unit: str) -> None:
-    """Raise DataError unless a file has its official number of texts or pairs."""
+    """Raise DataError unless a file has the official number of texts or pairs."""
     if found != official:
         raise DataError(
             f"{path}: {found} {unit} found, but {task} officially has {official}; "
@@ -50,7 +50,7 @@ def require_count(task: str, path: Path, found: int, official: int, unit: str) -
 
 @cache
 def known_files() -> dict[str, str]:
-    """Return path in the data folder -> sha256 of the file with which the documented scores were computed."""
+    """Return the sha256 of each file with which the documented scores were computed, by path in the data folder."""
     lines = read_bytes(KNOWN).decode().splitlines()
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
 
@@ -58,10 +58,10 @@ def known_files() -> dict[str, str]:
 def identify(
     paths: Iterable[Path], data_dir: Path, read: Mapping[Path, Content] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return path in data_dir -> `sha256`, size in `bytes`, and whether it is `known` (see `known_files`).
+    """Return `sha256`, `bytes` (size) and `known` (see `known_files`) of each file, by its path in data_dir.
 
     Args:
-        read: The contents of files that `senteval.lines.recorded` has seen; these files are not read again.
+        read: Path → content, as recorded by `senteval.lines.recorded`. These files are not read again.
     """
     found, read = {}, read or {}
     for path in dict.fromkeys(paths):

@@ -1,7 +1,8 @@
-"""Relatedness tasks with a trained probe: a softmax over the grades 1 to 5 with the features |u − v| and u * v.
+"""Relatedness tasks with a trained probe: a softmax classifier of the grades 1 to 5 on |u − v| and u * v.
 
-Source: Tai, Socher and Manning (2015). These tasks are SentEval's original STSBenchmark and SICKRelatedness, which
-SimCSE calls `-finetune`. Early stopping uses Spearman instead of Pearson.
+u and v are the embeddings of the two sentences. Source: Tai, Socher and Manning (2015). These tasks are SentEval's
+original STSBenchmark and SICKRelatedness. SimCSE adds `-finetune` to their names. Early stopping here uses Spearman
+instead of Pearson.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,7 @@ class RelatednessResult:
     In dev mode everything except dev_spearman is None.
 
     Args:
-        predictions: Grades (n_test,) from 1 to 5, in the order of the file.
+        predictions: The predicted grades (n_test,) from 1 to 5, in the order of the file.
     """
 
     task: str
@@ -76,7 +77,7 @@ class RelatednessResult:
 
 @dataclass(frozen=True)
 class RelatednessTask:
-    """The trained version of a similarity task that has train, dev and test splits."""
+    """A similarity task with train, dev and test splits, on which a probe is trained."""
 
     name: str
     pairs: StsTask
@@ -129,10 +130,10 @@ class LoadedRelatedness:
 
 
 def grade_weights(gold: np.ndarray) -> np.ndarray:
-    """Return weights (N, 5) of the grades 1 to 5 whose mean grades are the scores gold (N,) (Tai et al., eq. 15).
+    """Return weights (N, 5) of the grades 1 to 5, so that the mean grades are the scores gold (N,).
 
-    As published, a score below 1 (STSBenchmark has some) keeps only its weight for grade 1, so that its row sums to
-    the score instead of 1.
+    Source: Tai et al., eq. 15. As in the published code, a score below 1 (STSBenchmark has some) has only a weight for
+    grade 1, so the row sums to the score instead of 1.
     """
     below = np.floor(gold)
     rows = np.zeros((len(gold), GRADES + 1))

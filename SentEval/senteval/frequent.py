@@ -1,7 +1,8 @@
 """Spearman after the most frequent tokens are removed from the sentences (ConPVP, figure 5).
 
-The tokens are counted in both sentences of every pair of STSBenchmark's test split, and removed from the input of the
-encoder. The figure shows the average over the seven STS tasks by the number of removed tokens.
+The tokens are counted in both sentences of every pair of STSBenchmark's test split. The most frequent tokens are
+removed from the input of the encoder. The figure shows the average over the seven STS tasks for each number of removed
+tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +31,10 @@ COUNTED_IN = "STSBenchmark"
 def spearman_without_frequent(
     tasks: Mapping[str, Sequence[ScoredPairs]], counted: Sequence[str], inside: Inside
 ) -> dict[str, dict[int, float]]:
-    """Return task -> number of removed tokens -> Spearman × 100 over the pairs of all sets of the task.
+    """Return Spearman × 100 over the pairs of all sets of each task, by task and number of removed tokens.
 
-    Every distinct sentence is encoded once per number. The result ends before the first number with which no text of a
-    task remains.
+    Every distinct sentence is encoded once per number of removed tokens. The result ends before the first number for
+    which all texts of a task become empty.
 
     Args:
         counted: The sentences in which tokens are counted.
@@ -62,7 +63,7 @@ def _cosines(owner: str, sets: Sequence[ScoredPairs], embed: Embeddings) -> np.n
 
 @dataclass(frozen=True)
 class FrequentResult:
-    """task -> number of removed tokens -> Spearman × 100; with 0, the sentences are unchanged."""
+    """Spearman × 100 by task and number of removed tokens. For the number 0, the sentences are unchanged."""
 
     task: str
     split: str
@@ -71,7 +72,7 @@ class FrequentResult:
 
     @property
     def average_without(self) -> dict[int, float]:
-        """Number of removed tokens -> mean of the Spearman correlations × 100 over the tasks."""
+        """The mean of Spearman × 100 over the tasks, by number of removed tokens."""
         counts = next(iter(self.without.values()))
         return {count: float(np.mean([scores[count] for scores in self.without.values()])) for count in counts}
 
@@ -114,7 +115,7 @@ class LoadedFrequent:
         return [path for sets in self.sets.values() for pairs in sets for path in pairs.files]
 
     def score(self, embed: Embeddings, settings: Settings) -> FrequentResult:
-        """Compute all scores. Raises DataError if `embed` has no access to the encoder."""
+        """Compute all scores. Raises DataError if `embed` has no access to the encoder's internals."""
         if embed.inside is None:
             raise DataError(
                 f"{self.task} removes tokens, which needs access to the encoder (inside=); leave {self.task} out"

@@ -41,7 +41,7 @@ class CosineBin:
     """Cosines of the pairs with a score in [low, high); the last bin includes high.
 
     Args:
-        quantiles: Percentage of the pairs -> cosine that they do not exceed.
+        quantiles: Percentage -> cosine that this percentage of the pairs does not exceed.
     """
 
     low: float
@@ -54,15 +54,15 @@ class CosineBin:
 
 @dataclass(frozen=True)
 class GeometryResult:
-    """The measures described in the module docstring. Measures of tokens are None without access to the encoder.
+    """The measures in the module docstring. Without access to the encoder, the measures of tokens are None.
 
     Args:
-        sentences: Number of sentences for the uniformity.
-        sample, sample_size: Source and number of sentences for the anisotropy.
+        sentences: Number of sentences over which the uniformity is computed.
+        sample, sample_size: Source and number of the sentences over which the anisotropy is computed.
         spearman: Spearman correlation × 100.
         tokens: Number of rows of the token embedding matrix.
-        without_frequent: Number of removed tokens -> Spearman × 100 of the split, for the numbers with which any text
-            remains.
+        without_frequent: Number of removed tokens -> Spearman × 100 on the split. Numbers for which all texts become
+            empty are left out.
     """
 
     task: str
@@ -92,7 +92,7 @@ class PairGeometry:
     """Measures of scored pairs: gold scores and cosines (N,), Spearman × 100, alignment and uniformity.
 
     Args:
-        alignment: None if there are no positive pairs.
+        alignment: The alignment; None if there are no positive pairs.
     """
 
     gold: np.ndarray
@@ -105,14 +105,14 @@ class PairGeometry:
 
 @dataclass(frozen=True)
 class GeometryTask:
-    """The geometry of the embeddings of a similarity task's sentences."""
+    """A task that measures the geometry of the embeddings of a similarity task's sentences."""
 
     name: str
     pairs: StsTask
     family = "geometry"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedGeometry":
-        """Read and check the split and the file of sample sentences. Raises DataError for faults in either."""
+        """Read and check the split and the file of sample sentences. Raises DataError if one of them is faulty."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
         if not (pairs.gold > POSITIVE_ABOVE).any():
             raise DataError(
@@ -140,7 +140,7 @@ class LoadedGeometry:
         return [*self.pairs.files, *dict.fromkeys(line.path for line in self.sample or ())]
 
     def score(self, embed: Embeddings, settings: Settings) -> GeometryResult:
-        """Compute all measures; measures of tokens are computed only if `embed` has access to the encoder."""
+        """Compute all measures. The measures of tokens need access to the encoder (`embed.inside`)."""
         pairs = self.pairs
         # This comes first, because it reports an encoder that returns one vector for all sentences.
         measured = measure_pairs(self.task, pairs, embed(pairs.first), embed(pairs.second))
@@ -174,7 +174,7 @@ class LoadedGeometry:
 
 
 def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.ndarray) -> PairGeometry:
-    """Return the measures of pairs with the embeddings first and second (N, H).
+    """Return the measures of pairs. `first` and `second` are the embeddings (N, H) of the two sides.
 
     Raises DataError if a cosine is undefined.
     """
@@ -191,12 +191,12 @@ def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.n
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the mean squared distance of positive pairs first and second (N, H) after normalisation."""
+    """Return the mean squared distance of the normalised embeddings `first` and `second` (N, H) of positive pairs."""
     return float(np.mean(np.sum((unit_rows(first) - unit_rows(second)) ** 2, axis=1)))
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """Return the log of the mean Gaussian potential over all pairs of rows of vectors (N, H), after normalisation."""
+    """Return the log of the mean Gaussian potential over all pairs of rows of the normalised vectors (N, H)."""
     from scipy.spatial.distance import pdist  # imported here because it is slow: see `senteval.tasks`
 
     return float(np.log(np.mean(np.exp(-2 * pdist(unit_rows(vectors), "sqeuclidean")))))
@@ -212,7 +212,7 @@ def mean_cosine(vectors: np.ndarray) -> float:
 
 
 def cosine_bins(cosines: np.ndarray, gold: np.ndarray) -> tuple[CosineBin, ...]:
-    """Return the distributions of cosines (N,) in bins of gold scores (N,), without empty bins."""
+    """Return the distribution of the cosines (N,) in each bin of gold scores (N,), without empty bins."""
     bins = []
     for low, high in pairwise(BINS):
         inside = (gold >= low) & ((gold < high) | (high == BINS[-1]))
@@ -224,7 +224,10 @@ def cosine_bins(cosines: np.ndarray, gold: np.ndarray) -> tuple[CosineBin, ...]:
 
 
 def read_sample(path: Path, size: int, seed: int) -> list[Line]:
-    """Draw `size` distinct non-empty lines of a file at random, or take all. Raises DataError for fewer than 2."""
+    """Return `size` random distinct lines of a file that are not empty, or all if there are fewer.
+
+    Raises DataError if there are fewer than 2 distinct lines.
+    """
     lines = {single_blanks(line.text): line for line in require_lines(path, remedy=REMEDY)}
     lines.pop("", None)
     if len(lines) < 2:

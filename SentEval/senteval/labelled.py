@@ -1,6 +1,6 @@
 """Functions that read and check files of texts with class labels, for all tasks.
 
-Every fault raises DataError with file and line, before sentences are encoded.
+If a file is faulty, DataError names file and line, before any sentence is encoded.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ Row = tuple[Line, tuple[str, ...], int]
 
 @dataclass(frozen=True, eq=False)
 class LabelledTexts:
-    """N examples of a split: single texts or pairs of texts, with classes.
+    """N examples of a split: single texts or pairs of texts, with their classes.
 
     Args:
         texts: One list of N texts for single texts, two lists for pairs.
-        labels: Class indices (N,), int64, from 0.
-        lines: The file lines of the N examples.
+        labels: The class indices (N,) in int64, counted from 0.
+        lines: The lines of the files that contain the N examples.
     """
 
     texts: tuple[list[str], ...]
@@ -42,17 +42,17 @@ class LabelledTexts:
         return LabelledTexts(texts, self.labels[np.asarray(rows, dtype=int)], [self.lines[row] for row in rows])
 
     def by_length(self) -> "LabelledTexts":
-        """Return the examples sorted by number of words, then label, as SentEval does; its folds depend on it."""
+        """Return the examples sorted by number of words, then label. SentEval's folds depend on this order."""
         words = [[len(text.split()) for text in side] for side in self.texts]
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
     def without_blank_end(self, sizes: Mapping[Path, int]) -> "LabelledTexts":
         """Return the examples without empty texts at the end of a file.
 
-        No lines are kept of a file without a size.
+        If a file has no entry in `sizes`, all empty texts at its end are left out.
 
         Args:
-            sizes: File → number of its first lines that are always kept.
+            sizes: File → number of lines at the start of the file that are never left out.
         """
         filled = [any(texts) for texts in zip(*self.texts, strict=True)]
         last = {line.path: line.number for line, is_text in zip(self.lines, filled, strict=True) if is_text}
@@ -65,16 +65,16 @@ class LabelledTexts:
         )
 
     def file_order(self) -> np.ndarray:
-        """Return the row numbers (n,) in the order of the lines; several files are in alphabetical order."""
+        """Return the row numbers (n,) sorted by file name and line."""
         return np.array(sorted(range(len(self)), key=lambda row: (self.lines[row].path, self.lines[row].number)))
 
 
 def read_class_files(*paths: Path) -> LabelledTexts:
     """Read one file per class, in the order of the classes, with one text per line (MR, CR, SUBJ, MPQA).
 
-    Blank lines, which the published files contain (CR 4, MPQA 3), count as empty texts; `without_blank_end` leaves out
-    those at the end that are not in the published files. Files that are not valid UTF-8
-    are read as ISO-8859-1. Raises DataError if a file has no text.
+    Blank lines, which the published files contain (CR 4, MPQA 3), count as empty texts. `without_blank_end` leaves out
+    blank lines at the end that are not in the published files. Files that are not valid UTF-8 are read as ISO-8859-1.
+    Raises DataError if a file has no text.
     """
     rows = [
         (line, (single_blanks(line.text),), label)
@@ -176,7 +176,8 @@ def require_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> 
 def rows_below_header(path: Path, column: int, labels: Container[str]) -> list[Line]:
     """Return the lines below a header of at least five columns.
 
-    Raises DataError if there are none, or if the given column of the header contains a label.
+    Raises DataError if there are no such lines. Raises DataError if the header is missing, that is, if the given
+    column of the first line contains a label.
     """
     header, *rows = require_lines(path)
     if split_columns(header, 5)[column].strip() in labels:

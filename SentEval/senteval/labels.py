@@ -19,13 +19,13 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class LabelsResult:
-    """The scores of a classifier on labelled texts in cross-validation.
+    """The cross-validated scores of a classifier on labelled texts.
 
-    Both are computed from the predictions of all folds together.
+    Accuracy and macro F1 are computed from the predictions of all folds together.
 
     Args:
         accuracy: Share of texts whose class is predicted correctly, × 100.
-        macro_f1: Mean over classes of F1, × 100.
+        macro_f1: Mean of F1 over the classes, × 100.
         classes: Names of the classes.
         folds: Number of folds.
         correct: Whether the class of each text is predicted correctly (N,).
@@ -56,9 +56,9 @@ class LabelsTask:
     """A task with the user's labelled texts.
 
     Args:
-        examples: Single texts; their labels are indices of classes.
+        examples: Single texts, whose labels are indices of `classes`.
         classes: The names of the classes.
-        source: The file of the texts, or their name in messages if they have no file.
+        source: The file that contains the texts, or the name for the texts in messages if they are not from a file.
         content: See `senteval.pairs.PairsTask`.
 
     Raises:
@@ -90,7 +90,7 @@ class LabelsTask:
             )
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedLabels":
-        """Return the texts, which were checked when they were read; data_dir is ignored."""
+        """Return the texts, which are already loaded and checked. data_dir is ignored."""
         record(self.source, self.content)
         return LoadedLabels(self, settings.split)
 
@@ -110,7 +110,10 @@ class LoadedLabels:
         return [self.task.source]
 
     def score(self, embed: Embeddings, settings: Settings) -> LabelsResult:
-        """Predict the class of each text by logistic regression on the other folds, drawn with settings.seed."""
+        """Predict the class of each text by logistic regression, trained on the folds without the text.
+
+        The folds are drawn with `settings.seed`.
+        """
         from sklearn.metrics import f1_score  # imported here because it is slow: see `senteval.tasks`
 
         examples = self.task.examples
@@ -130,8 +133,8 @@ class LoadedLabels:
 def cross_validated(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:
     """Return the class (N,) that scikit-learn's logistic regression predicts for each row of features (N, H).
 
-    The classifier (C = 1, trained to convergence) is trained on the folds that do not contain the row. The folds are
-    stratified by class. Raises DataError if the classifier does not converge.
+    The classifier for a row (C = 1, trained to convergence) is trained on the folds that do not contain the row. The
+    folds are stratified by class. Raises DataError if the classifier does not converge.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

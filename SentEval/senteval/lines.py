@@ -1,7 +1,9 @@
 """A reader of text files that returns lines with their numbers, so that error messages can name file and line.
 
-Lines end at "\\n" or "\\r\\n" only. str.splitlines would also split at U+2028, U+0085 and other separators that occur
-inside sentences, and all later texts would get the label of a different line.
+Lines end at "
+" or "\r
+" only. str.splitlines also splits at U+2028, U+0085 and other separators that occur inside sentences. After such a
+split, all later texts would get the label of a different line.
 """
 
 import codecs
@@ -32,10 +34,10 @@ class Line(NamedTuple):
     """One line of a file without its line break, or one row of other data.
 
     Args:
-        path: The file, or the name of the data if they have no file.
+        path: The file, or the name of data that are not from a file.
         number: The number of the line, from 1.
         remedy: The advice in error messages.
-        unit: What the number counts: "line", or for other data "row", for example.
+        unit: What the number counts: "line", or for example "row" for data that are not from a file.
     """
 
     path: Path
@@ -46,7 +48,7 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The file and the number, as they are named in error messages."""
+        """The file and the number, in the form in which error messages name them."""
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
 
     def error(self, problem: str) -> DataError:
@@ -54,18 +56,18 @@ class Line(NamedTuple):
 
 
 Located = tuple[str, Line]
-"""A sentence and its line."""
+"""A sentence and the line that contains it."""
 
 
 class Content(NamedTuple):
-    """What identifies the content of a file: its digest, and its size in bytes."""
+    """Identifies the content of a file: its digest, and its size in bytes."""
 
     sha256: str
     bytes: int
 
     @classmethod
     def of(cls, raw: bytes) -> "Content":
-        """Return the digest and the size of these bytes."""
+        """Return the content that consists of these bytes."""
         return cls(hashlib.sha256(raw).hexdigest(), len(raw))
 
 
@@ -74,7 +76,7 @@ _record: ContextVar[dict[Path, Content] | None] = ContextVar("record", default=N
 
 @contextmanager
 def recorded() -> Iterator[dict[Path, Content]]:
-    """Yield a dictionary, to which `record` adds contents by path; `read_lines` records every file that it reads."""
+    """Yield a dictionary path → content of all files that `read_lines` reads within the context (see `record`)."""
     token = _record.set({})
     try:
         yield _record.get()
@@ -83,7 +85,7 @@ def recorded() -> Iterator[dict[Path, Content]]:
 
 
 def record(path: Path, content: Content) -> None:
-    """Add a content to the dictionary of `recorded`. Raises DataError if the path had another content before."""
+    """Add a content to the dictionary of `recorded`. Raises DataError if the path has another content there."""
     contents = _record.get()
     if contents is not None and contents.setdefault(path, content) != content:
         raise DataError(f"{path}: has changed while the tasks were loaded; start again")
@@ -92,8 +94,7 @@ def record(path: Path, content: Content) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the contents of a file, unpacked if its name ends in .gz.
 
-    Raises OSError for a damaged .gz file, and for anything that is not a file, since opening a pipe could wait
-    forever.
+    Raises OSError if a .gz file is damaged, or if the path is not a regular file: opening a pipe could wait forever.
     """
     with open(path, "rb", opener=_open_regular) as file:
         raw = file.read()
@@ -116,15 +117,17 @@ def _open_regular(path: str, flags: int) -> int:
 def read_lines(
     path: Path, or_latin1: bool = False, remedy: str = REMEDY, *, with_blank_end: bool = False
 ) -> list[Line]:
-    """Return the lines of a UTF-8 file, without a byte-order mark, the final line break and blank lines at the end.
+    """Return the lines of a UTF-8 file, without the byte-order mark and without blank lines at the end.
 
     Args:
-        or_latin1: Read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks.
+        or_latin1: Whether a file that is not UTF-8 is read as ISO-8859-1, as SentEval does for its classification
+            tasks.
         remedy: The advice in error messages.
         with_blank_end: Also return the blank lines at the end, for formats in which they have a meaning.
 
     Raises:
-        DataError: If the file cannot be read, if it contains control bytes or, without or_latin1, if it is not UTF-8.
+        DataError: If the file cannot be read, if it contains control bytes, or if it is not UTF-8 and or_latin1 is not
+            set.
     """
     try:
         raw = read_bytes(path)
@@ -159,7 +162,7 @@ def read_lines(
 
 
 def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[str]:
-    """Split a line at its tabs. Raises DataError unless it has `wanted` columns (or more, if more_allowed)."""
+    """Split a line at its tabs. Raises DataError unless there are `wanted` columns (or more, if more_allowed)."""
     cells = line.text.split("\t")
     if len(cells) < wanted or (len(cells) > wanted and not more_allowed):
         bound = "at least " if more_allowed else ""
@@ -171,14 +174,14 @@ def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[st
 def single_blanks(text: str) -> str:
     """Replace every run of white space by one space, and strip the ends.
 
-    The published evaluation splits sentences at white space and joins them with single spaces before encoding. With a
-    tokeniser that preserves white space the embeddings, and thus the scores, would otherwise differ.
+    The published evaluation does the same before encoding. Otherwise, tokenisers that preserve white space would give
+    different embeddings, and thus different scores.
     """
     return " ".join(text.split())
 
 
 def is_number(text: str) -> bool:
-    """Whether text is a finite number in decimal digits; float() also parses "nan", "inf", "1_0" and other scripts."""
+    """Whether text is a finite number in digits 0 to 9; float() also accepts "nan", "inf", "1_0" and other scripts."""
     try:
         return text.isascii() and "_" not in text and math.isfinite(float(text))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Names of tasks, task sets and modes, and look-up by name.
+"""Names of tasks, task sets and modes, and functions that look up names.
 
-This module imports nothing slow, so that a program can show and check these names at once.
+This module imports nothing slow, so a program can show and check names without delay.
 """
 
 import difflib
@@ -46,14 +46,17 @@ DEV_TASKS = (
     *FAMILIES["retrieval"],
     *FAMILIES["geometry"],
 )
-"""Tasks of the task sets that have a dev split or, if cross-validated, a dev accuracy."""
+"""The tasks that can be evaluated in dev mode: they have a dev split or, if cross-validated, a dev accuracy."""
 
 MODE_NAMES = ("test", "fasttest", "dev")
 """SimCSE's three modes; see `senteval.MODES` for their settings."""
 
 
 def tasks_of_set(name: str, split: str) -> tuple[str, ...]:
-    """Return the tasks of a set that have the split. Raises DataError if the set is unknown or no task has it."""
+    """Return the tasks of a set that have the split.
+
+    Raises DataError if the set is unknown, or if no task of the set has the split.
+    """
     if name not in TASK_SETS:
         raise DataError(f"unknown task set {quote(name)}; choose one of {', '.join(TASK_SETS)}")
     names = tuple(task for task in TASK_SETS[name] if split != "dev" or task in DEV_TASKS)
@@ -63,7 +66,7 @@ def tasks_of_set(name: str, split: str) -> tuple[str, ...]:
 
 
 def find_by_name(name: str, known: Mapping[str, T]) -> T:
-    """Return the task of this name. Raises DataError, with a suggestion and all names, if it is unknown."""
+    """Return the value of this name. If the name is unknown, raise DataError with a suggestion and all names."""
     if not isinstance(name, str):
         raise DataError(f"{name!r} is not the name of a task; the known tasks are {', '.join(known)}")
     if name in known:

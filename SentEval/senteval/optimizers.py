@@ -1,6 +1,7 @@
-"""The optimisers of SentEval's classifiers, by name, for stacks of independent classifiers.
+"""Create optimisers of SentEval's classifiers from their names, for stacks of independent classifiers.
 
-All of them are elementwise, so that classifiers stacked in one tensor train in the same way as separate ones.
+All of these optimisers are elementwise, so classifiers that are stacked in one tensor train as separate classifiers
+do.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
 def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, float]]:
     """Return the class and the options of a description such as "adam" or "sgd,lr=0.1".
 
-    Raises DataError if the description is malformed, the name unknown, or the learning rate of sgd missing.
+    Raises DataError if the description is malformed, if the name is unknown, or if sgd has no learning rate.
     """
     if not isinstance(description, str):
         raise DataError(f"optim is {shown(description)}; a string such as 'adam' or 'sgd,lr=0.1' is needed")
@@ -57,7 +58,7 @@ def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimi
 
 
 def keep_first(optimizer: optim.Optimizer, weights: Sequence[Tensor], keep: Tensor) -> list[Tensor]:
-    """Keep only the entries `keep` along the first dimension of the weights and their moments; return new weights."""
+    """Keep only the entries `keep` of the first dimension of weights and optimiser state. Return the new weights."""
     kept = [weight.detach()[keep].requires_grad_() for weight in weights]
     for old, new in zip(weights, kept, strict=True):
         state = optimizer.state.pop(old, {})  # plain SGD has no state

@@ -16,13 +16,13 @@ from senteval.sts import LoadedSts
 
 @dataclass(frozen=True)
 class BinaryPairsResult:
-    """The scores of pairs that are labelled 1 (the same, similar) or 0, with the cosine as the score of a pair.
+    """The scores of the cosines as predictions of binary labels: 1 (same, similar) or 0.
 
     Args:
         average_precision, roc_auc: Area under the precision-recall curve (as a step function) and under the ROC curve,
             as fractions.
-        best_accuracy: The largest share of pairs, × 100, that are classified correctly if a pair counts as 1 when its
-            cosine is at least threshold; threshold is None if no threshold is better than counting all pairs as 0.
+        best_accuracy: The accuracy × 100 with the best threshold: a pair is predicted as 1 if the cosine is at least
+            `threshold`. If no threshold is better than the prediction 0 for all pairs, `threshold` is None.
         gold, cosines: Labels and cosines (N,) of all pairs.
     """
 
@@ -57,11 +57,11 @@ class BinaryPairsResult:
 class PairsTask:
     """A task with the user's sentence pairs.
 
-    Pairs with the scores 0 and 1 are evaluated by average precision, all others by Spearman correlation on any scale.
+    If all scores are 0 or 1, the pairs are evaluated by average precision. Otherwise they are evaluated by Spearman
+    correlation, and the scores may have any scale.
 
     Args:
-        content: The identity of the pairs in records: the digest and size of their file or, without a file, of their
-            text.
+        content: Identifies the pairs in records: the digest and size of their file or, without a file, of their text.
     """
 
     name: str
@@ -73,7 +73,7 @@ class PairsTask:
         return "binary-pairs" if set(self.pairs.gold) == {0.0, 1.0} else "pairs"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedPairs":
-        """Return the pairs, which were checked when they were read; data_dir is ignored."""
+        """Return the pairs, which are already loaded and checked. data_dir is ignored."""
         record(self.pairs.source, self.content)
         kind = LoadedBinaryPairs if self.family == "binary-pairs" else LoadedPairs
         return kind(self.name, settings.split, (self.pairs,))

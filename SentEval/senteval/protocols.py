@@ -1,7 +1,7 @@
 """SentEval's three protocols for classifiers: nested cross-validation, cross-validation and fixed split.
 
-All accuracies are × 100. They are rounded to two decimals where the published code rounds, because it chooses the
-penalty with the best rounded mean (of equal means, the first penalty in the grid).
+All accuracies are × 100. They are rounded to two decimals where the published code rounds. The published code chooses
+the penalty with the best rounded mean; among equal means, it chooses the first penalty in the grid.
 
 Source: SentEval (Conneau and Kiela, 2018), as in SimCSE.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imported where it is used: see `senteval.tasks`
     from sklearn.model_selection import StratifiedKFold
 
 FOLD_SEED = 1111
-"""The seed of the folds of nested cross-validation; SentEval uses its option `seed` in the other protocols only."""
+"""The seed of the folds of nested cross-validation. SentEval uses its option `seed` only in the other protocols."""
 
 HELD_OUT = 0.05
 """Share of the training set that is held out for early stopping of the final fit."""
@@ -44,10 +44,11 @@ class Outcome:
     """Dev and test accuracy × 100 of a task.
 
     Args:
-        penalties: The chosen penalties.
+        penalties: The chosen L2 penalties.
         folds: The test accuracy of each outer fold, for nested cross-validation.
-        predictions: Classes (n,) of the test rows, or of all rows for nested cross-validation, where each is predicted
-            by the classifier of the fold that holds it out; None without a test set.
+        predictions: The predicted classes (n,) of the test rows; None without a test set. For nested cross-validation,
+            the predicted classes of all rows: each row is predicted by the classifier of the outer fold that does not
+            train on the row.
     """
 
     dev_accuracy: float
@@ -58,13 +59,16 @@ class Outcome:
 
 
 class Probe(Protocol):
-    """A kind of classifier on one feature matrix. All row numbers refer to this matrix."""
+    """A kind of classifier, with the feature matrix on which it is trained. All row numbers refer to this matrix."""
 
     grid: tuple[float, ...]
     grid_kfold: tuple[float, ...]
 
     def fit(self, folds: Sequence[tuple[Rows, Rows]], grid: Sequence[float]) -> list[list[Any]]:
-        """Train on the first rows of each fold with each penalty; dev accuracies are computed on the second rows."""
+        """Train a classifier per fold and penalty.
+
+        A fold consists of the rows to train on and the rows on which the dev accuracy is computed.
+        """
         ...
 
     def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Any]:
@@ -77,7 +81,7 @@ class Probe(Protocol):
 
 
 class TorchProbe:
-    """SentEval's own classifier; all fits are trained at once (`senteval.stacked`)."""
+    """The classifier of SentEval in torch. All fits are trained at once (see `senteval.stacked`)."""
 
     grid = grid_kfold = PENALTIES
 
@@ -108,7 +112,7 @@ class TorchProbe:
 
 @dataclass(frozen=True)
 class SklearnFit:
-    """A trained logistic regression and its dev accuracy as a fraction; None without a dev set."""
+    """A trained logistic regression, and its dev accuracy as a fraction (None without a dev set)."""
 
     model: "LogisticRegression"
     dev_accuracy: float | None
@@ -154,7 +158,7 @@ class SklearnProbe:
 
 
 def build_probe(features: np.ndarray, labels: np.ndarray, classes: int, settings: Settings) -> Probe:
-    """Return the classifier of the settings on features (N, H) with labels (N,)."""
+    """Return the classifier that the settings choose, for features (N, H) with labels (N,)."""
     return (TorchProbe if settings.use_torch else SklearnProbe)(features, labels, classes, settings)
 
 
@@ -165,7 +169,10 @@ def _splitter(k: int, seed: int) -> "StratifiedKFold":
 
 
 def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
-    """Evaluate by nested cross-validation: k outer folds for the accuracy, k inner folds of each for its penalty."""
+    """Evaluate by nested cross-validation with k outer folds, and k inner folds per outer fold.
+
+    The outer folds give the accuracy. The inner folds choose the penalty of their outer fold.
+    """
     splitter = _splitter(k, FOLD_SEED)
     outer = list(splitter.split(labels, labels))
     inner = [
@@ -189,7 +196,7 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
 
 
 def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, seed: int) -> Outcome:
-    """Choose the penalty by cross-validation with k folds of the training rows; evaluate on the test rows, if any."""
+    """Choose the penalty by k-fold cross-validation on the training rows. Evaluate on the test rows, if any."""
     splitter = _splitter(k, seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
     penalty, best = _choose(probe.fit(folds, probe.grid_kfold), probe.grid_kfold)
@@ -201,9 +208,10 @@ def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, see
 
 
 def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: Rows) -> Outcome:
-    """Choose the penalty and stopping point by the dev rows of a fixed split; evaluate on the test rows, if any.
+    """Choose penalty and stopping point on the dev rows of a fixed split. Evaluate on the test rows, if any.
 
-    The published code trains again with the chosen penalty, which reproduces the same fit exactly.
+    The published code trains again with the chosen penalty. Here the first fit is used, since both fits are exactly
+    equal.
     """
     (fits,) = probe.fit([(train, dev)], probe.grid)
     scores = [round(100 * fit.dev_accuracy, 2) for fit in fits]
@@ -231,7 +239,7 @@ def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why:
 
 
 def _choose(fits: Sequence[Sequence[Any]], grid: Sequence[float]) -> tuple[float, float]:
-    """Return the penalty with the best mean dev accuracy over folds, and that mean.
+    """Return the penalty with the best mean dev accuracy over folds, and this mean accuracy.
 
     Args:
         fits: A list for each fold, with a fit for each penalty.

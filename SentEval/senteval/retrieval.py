@@ -1,8 +1,9 @@
 """Sentence retrieval on STSBenchmark: how often the sentence with the same meaning ranks among the first 1, 3 or 5.
 
 Source: D2CSE, "Sentence Retrieval". The queries are both sentences of every pair with the highest score, 5 (97 pairs
-and 194 queries in the test split). The candidates are the other sentences of the split, ranked by cosine. The paper
-does not say how it treats sentences that occur more than once, so a setting offers two treatments:
+and 194 queries in the test split). The answer to a query is the other sentence of its pair. The candidates are the
+other sentences of the split, ranked by cosine. The paper does not say how it treats sentences that occur more than
+once. The setting `identical` offers two treatments:
 
 merge  Each distinct sentence is a candidate once. Pairs of identical sentences then have no answer and are skipped
        (the published test split has none).
@@ -33,12 +34,12 @@ CUTOFFS = (1, 3, 5)
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """Recall × 100 by cutoff, and the rank of every answer.
+    """Recall × 100 by number of first ranks (1, 3 or 5), and the rank of the answer to every query.
 
     Args:
         identical_pairs: The number of top-scored pairs whose sentences are identical.
-        ranks: Query, answer and rank of the answer, from 1, for each query; D2CSE's Table 3 is about one of them ("yes
-            you got it .").
+        ranks: Query, answer, and rank of the answer (counted from 1), for each query. Table 3 of D2CSE shows the query
+            "yes you got it .".
     """
 
     task: str
@@ -53,7 +54,7 @@ class RetrievalResult:
 
     @property
     def points(self) -> float:
-        """The mean of the recalls. The paper does not report it; "Avg." in its Table 4 is of the STS tasks."""
+        """The mean of the recalls. The paper does not report this mean; its "Avg." (Table 4) is over the STS tasks."""
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class RetrievalTask:
     family = "retrieval"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedRetrieval":
-        """Read and check the split. Raises DataError if it has no usable pair with the top score."""
+        """Read and check the split. Raises DataError if no query has an answer."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
         top = np.flatnonzero(pairs.gold == EQUIVALENT)
         if not len(top):
@@ -127,7 +128,7 @@ class LoadedRetrieval:
 
 
 def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the rank, from 1, of each query's answer among all texts except the query itself, by cosine.
+    """Return the rank of each query's answer by cosine, among all texts except the query. The best rank is 1.
 
     Copies of the answer's text are not counted. Other texts with the same cosine rank before the answer; otherwise an
     encoder with one vector for all sentences would be perfect.

@@ -1,6 +1,6 @@
 """Functions that correlate the similarities of embeddings with human scores.
 
-All correlations are fractions between -1 and 1, not × 100 as in papers.
+All correlations are numbers between -1 and 1, not × 100 as in papers.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ROUNDING = 1e-12
 
 
 class Numbered(Protocol):
-    """How messages name rows of data: the name of the data, their file, their line numbers, and what these count."""
+    """Data whose rows messages can name: the name and file of the data, line numbers, and what the numbers count."""
 
     name: str
     source: Path
@@ -29,7 +29,7 @@ class Numbered(Protocol):
 
 @dataclass(frozen=True)
 class Correlation:
-    """Correlations of similarities with gold scores, as fractions, and the number of pairs."""
+    """Pearson and Spearman correlations of similarities with gold scores (not × 100), and the number of pairs."""
 
     pearson: float
     spearman: float
@@ -40,11 +40,11 @@ class Correlation:
 class TaskResult:
     """The scores of one split of a task.
 
-    Papers of the SimCSE family report Spearman of `all`; older ones report `mean` or `wmean`. The three are not
-    comparable.
+    Papers of the SimCSE family report the Spearman correlation of `all`; older papers report `mean` or `wmean`. These
+    three figures are not comparable.
 
     Args:
-        subsets: Correlations within each set.
+        subsets: Set → correlations over the pairs of the set.
         all: Correlations over the pairs of all sets together.
         gold, cosines: Gold scores and cosines (N,) of all pairs, set by set.
     """
@@ -84,7 +84,7 @@ class TaskResult:
         return Correlation(float(pearson), float(spearman), self.all.nsamples)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; correlations are fractions."""
+        """Return a JSON-serialisable dict; correlations are not × 100."""
         return {"task": self.task, "split": self.split, "sets": self.as_senteval()}
 
     def as_senteval(self) -> dict[str, dict]:
@@ -118,7 +118,7 @@ def similarities(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.nd
 
 
 def check_rows(task: str, data: Numbered, sentences: Sequence[str], rows: np.ndarray) -> None:
-    """Raise DataError for the first sentence whose embedding, a row of (N, H), is zero or not finite.
+    """Raise DataError for the first sentence whose embedding, a row of `rows` (N, H), is zero or not finite.
 
     Args:
         data: The rows of data that contain the sentences, such as `ScoredPairs`.
@@ -149,7 +149,7 @@ def cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def scaled_to_one(rows: np.ndarray) -> np.ndarray:
-    """Scale every row of an array (N, H) so that its largest magnitude is 1, in float64; then no square overflows."""
+    """Scale every row of an array (N, H) to the maximum magnitude 1, in float64, so that no square overflows."""
     rows = rows.astype(np.float64)
     return rows / np.abs(rows).max(axis=1, keepdims=True)
 
@@ -169,13 +169,13 @@ def row_dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def correlate(owner: str, similarity: np.ndarray, gold: np.ndarray) -> Correlation:
-    """Return the correlations of similarities and gold scores, both (N,); see `correlations`."""
+    """Return the correlations of similarities (N,) and gold scores (N,); see `correlations`."""
     pearson, spearman = correlations(owner, similarity, gold)
     return Correlation(float(pearson[0]), float(spearman[0]), len(gold))
 
 
 def correlations(owner: str, similarity: np.ndarray, gold: np.ndarray) -> tuple[Any, Any]:
-    """Return scipy's Pearson and Spearman results of similarities and gold scores, both (N,).
+    """Return scipy's Pearson and Spearman results of similarities (N,) and gold scores (N,).
 
     Tied values get their average rank.
 
@@ -210,7 +210,7 @@ def score_task(
     """Return the scores of each set and of all sets together.
 
     Args:
-        similarity_of: One array (N,) for each set.
+        similarity_of: For each set, the similarities (N,) of its pairs.
     """
     results = {
         pairs.name: correlate(f"{task} {pairs.name}", similarity, pairs.gold)

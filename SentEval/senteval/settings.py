@@ -14,25 +14,25 @@ IDENTICAL = ("merge", "keep")
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings that a score depends on, apart from the embeddings and data.
+    """All settings of an evaluation. A score depends only on these settings, the embeddings and the data.
 
     Args:
         split: The evaluated split, "test" or "dev".
-        kfold: Folds of the cross-validated tasks.
-        classifier: Training of the torch classifier.
+        kfold: Number of folds of the cross-validated tasks.
+        classifier: Training settings of the torch classifier.
         seed: Seed of classifiers, folds, draws and K-means runs.
-        use_torch: Use SentEval's own classifier instead of scikit-learn's logistic regression.
+        use_torch: Whether the classifier is SentEval's torch classifier; if not, scikit-learn's logistic regression.
         dtype, device: Type and device of the torch classifiers.
-        official: Require the official sizes of all files.
-        shots, draws: Labelled examples per class and number of draws of the few-shot tasks.
+        official: Whether all files must have the official sizes.
+        shots, draws: Number of labelled examples per class, and number of draws, of the few-shot tasks.
         kmeans_runs: Number of K-means runs that are averaged.
-        kmeans_starts: Number of starts of which each run keeps the best.
+        kmeans_starts: Number of starts of each run. A run uses its best start.
         identical: Treatment of identical sentences in retrieval, "merge" or "keep" (`senteval.retrieval`).
-        sample_file, sample_size: File of sentences, one per line, and number of them for the anisotropy of the
-            geometry task (default: the sentences of the split).
+        sample_file, sample_size: File with one sentence per line, and number of sentences to draw from it, for the
+            anisotropy of the geometry task. Without a file, the sentences of the split are used.
 
     Raises:
-        DataError: For values that are not allowed.
+        DataError: If a value is not allowed.
     """
 
     split: str = "test"

@@ -1,9 +1,10 @@
 """Functions that train many small classifiers at once on the same frozen features, as one stack of tensors.
 
-SentEval's protocols fit the same linear or one-hidden-layer classifier hundreds of times: for every fold and every
-L2 penalty. Fits on training sets of equal size draw the same permutations, since all have the same seed, so their
-batches can be computed together: P folds with L penalties each give one batched product. Each fit has its own early
-stopping and the accuracy of a separate fit. Source of the protocol: SentEval (Conneau and Kiela, 2018).
+SentEval's protocols fit the same linear or one-hidden-layer classifier hundreds of times: for every fold and every L2
+penalty. All fits have the same seed, so fits on training sets of equal size draw the same permutations, and their
+batches can be computed together: P folds with L penalties each give one batched product. Early stopping is separate
+for each fit, and each fit has the accuracy that it would have if it were trained alone. Source of the protocol:
+SentEval (Conneau and Kiela, 2018).
 """
 
 from collections import defaultdict
@@ -28,17 +29,17 @@ BATCH_BYTES_ACCELERATOR = 1 << 30
 
 @dataclass(frozen=True)
 class Classifier:
-    """Training settings of a classifier; the defaults are SentEval's own.
+    """Training settings of a classifier, with the defaults of SentEval.
 
     Args:
-        nhid: Hidden units; 0 for logistic regression.
-        optim: See `senteval.optimizers`.
-        epoch_size: Epochs between two checks of the dev accuracy.
-        tenacity: Total number of checks without a new best before training stops.
+        nhid: Number of hidden units; 0 for logistic regression.
+        optim: Name and options of the optimiser (see `senteval.optimizers`).
+        epoch_size: Number of epochs between two checks of the dev accuracy.
+        tenacity: Total number of checks without a new best accuracy after which training stops.
         dropout: Dropout rate of the hidden units.
 
     Raises:
-        DataError: For values that are not allowed.
+        DataError: If a value is not allowed.
     """
 
     nhid: int = 0
@@ -65,7 +66,7 @@ class Fold:
     """The rows (n,) to train on, the rows (m,) for early stopping, and the penalties to try.
 
     Args:
-        drawn: Length of a permutation that was drawn from the fold's random numbers before training, or None.
+        drawn: Length of a permutation that the fold draws from its random numbers before training, or None.
     """
 
     train: np.ndarray
@@ -76,7 +77,7 @@ class Fold:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A trained classifier: its best dev accuracy, as a fraction, and the weights at that point."""
+    """A trained classifier: the best dev accuracy, as a fraction, and the weights with this accuracy."""
 
     penalty: float
     dev_accuracy: float
@@ -92,13 +93,13 @@ class Fit:
 def fit_folds(
     features: Tensor, labels: Tensor, folds: Sequence[Fold], classes: int, settings: Classifier, seed: int
 ) -> list[list[Fit]]:
-    """Fit every fold with each of its penalties; return a list of fits for each fold, in the order of its penalties.
+    """Train a classifier per fold and penalty. Return a list of fits for each fold, in the order of the penalties.
 
     All folds must have the same number of penalties.
 
     Args:
-        features: (N, H), on the device and in the dtype to train with.
-        labels: (N,), on the same device.
+        features: The features (N, H), on the device and in the dtype that the training uses.
+        labels: The labels (N,), on the same device as the features.
     """
     alike = defaultdict(list)
     for index, fold in enumerate(folds):
@@ -173,10 +174,10 @@ class _Stack:
             self._step(rows[:, start:stop], labels[:, start:stop])
 
     def _step(self, rows: Tensor, labels: Tensor) -> None:
-        """Do one optimiser step of every fit on its own batch.
+        """Do one optimiser step of every fit.
 
         Args:
-            rows, labels: (P, B).
+            rows, labels: The rows and labels (P, B) of the batch of each fold.
         """
         logits = _logits(self.weights, self._gather(rows), self._drop)
         losses = F.cross_entropy(
@@ -195,7 +196,7 @@ class _Stack:
         return self.features.index_select(0, rows.flatten()).view(*rows.shape, -1)
 
     def _drop(self, hidden: Tensor) -> Tensor:
-        """Apply dropout to hidden units (P, L, nhid, B), the same in every fit, since all have the same seed."""
+        """Apply dropout to hidden units (P, L, nhid, B). All fits have the same seed and thus the same dropout."""
         kept = 1 - self.settings.dropout
         if kept == 1:
             return hidden
@@ -204,7 +205,7 @@ class _Stack:
 
     @torch.no_grad()
     def _check_dev(self) -> None:
-        """Keep the weights of every fit with a new best dev accuracy, and count a miss for the others."""
+        """Keep the weights of each fit with a new best dev accuracy, and count a miss for each other fit."""
         predicted = _logits(self.weights, self._gather(self.dev)).argmax(2)  # (P, L, m)
         correct = (predicted == self.labels[self.dev].unsqueeze(1)).sum(-1)
         active, misses, best = self.active[self.slots], self.misses[self.slots], self.best[self.slots]
@@ -229,7 +230,7 @@ class _Stack:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU random numbers inside the context, and restore the caller's state afterwards."""
+    """Seed torch's CPU random numbers within the context, and restore the previous state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

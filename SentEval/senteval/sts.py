@@ -1,7 +1,7 @@
 """The semantic textual similarity (STS) tasks: their files and the number of scored pairs in each.
 
-The numbers are the official ones and agree with the published files. As in SentEval, STS13 lacks its fourth set,
-SMT, because only its scores may be redistributed, not its sentences.
+The numbers are official and agree with the published files. As in SentEval, STS13 lacks the fourth set, SMT: its
+sentences may not be redistributed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ Reader = Callable[..., ScoredPairs]
 
 @dataclass(frozen=True)
 class PairSet:
-    """One set of a split: its files, in the order of the reader's arguments, and its number of scored pairs."""
+    """One set of a split: its files, in the order of the arguments of `StsTask.read`, and its number of pairs."""
 
     name: str
     files: tuple[str, ...]
@@ -37,8 +37,8 @@ class StsTask:
 
     Args:
         folder: Folder of the files in downstream/.
-        read: The reader of its file format.
-        splits: Name of a split -> its sets.
+        read: The function that reads the file format.
+        splits: Name of each split -> the sets of the split.
     """
 
     name: str
@@ -52,7 +52,7 @@ class StsTask:
         return LoadedSts(self.name, settings.split, self.read_split(data_dir, settings.split, settings.official))
 
     def read_split(self, data_dir: Path, split: str, official: bool) -> tuple[ScoredPairs, ...]:
-        """Return the checked sets of a split. Raises DataError if the split does not exist or a file is faulty."""
+        """Return the checked sets of a split. Raises DataError if the split does not exist, or if a file is faulty."""
         if split not in self.splits:
             having = ", ".join(other.name for other in STS.values() if split in other.splits) or "none"
             raise DataError(
@@ -155,11 +155,11 @@ def load_pairs(name: str, data_dir: str | Path, split: str, official: bool = Tru
 
     Args:
         data_dir: The folder that contains downstream/.
-        official: Require the official numbers of pairs; False for your own files in the same format and with the same
-            names.
+        official: Whether the files must have the official numbers of pairs. Set it to False for your own files in the
+            same format and with the same names.
 
     Raises:
-        DataError: If the task or split is unknown, or a file is missing or faulty.
+        DataError: If the task or split is unknown, or if a file is missing or faulty.
     """
     task = find_by_name(name, STS)
     return task.read_split(Path(data_dir), split, official)

@@ -18,12 +18,12 @@ from senteval.tasks import Loaded, Result, Task, find_tasks
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results by task, with the settings, times and files of the evaluation.
+    """The results of an evaluation by task, with its settings, times and files.
 
     Args:
         sentences: Number of distinct sentences.
-        seconds: Times of "encode" and of scoring each task.
-        files: See `senteval.files.identify`.
+        seconds: Name → time in seconds: "encode" for the encoding, and the name of each task for its scoring.
+        files: The files that were read; see `senteval.files.identify`.
     """
 
     results: dict[str, Result]
@@ -34,16 +34,16 @@ class Evaluation:
 
     @property
     def unknown_files(self) -> list[str]:
-        """Names of files that passed all checks but differ from those used to compute the documented scores."""
+        """The names of the files that differ from the files with which the documented scores were computed."""
         return [name for name, facts in self.files.items() if not facts["known"]]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks with their checked data, on which any number of encoders can be evaluated.
+    """Tasks with their checked data. One suite can evaluate any number of encoders.
 
     Args:
-        files: See `senteval.files.identify`; they are not read again.
+        files: The files that were read; see `senteval.files.identify`.
     """
 
     tasks: Mapping[str, Loaded]
@@ -60,10 +60,13 @@ class Suite:
         on_result: Callable[[Result], None] = lambda result: None,
         chunk: int = CHUNK,
     ) -> Evaluation:
-        """Encode every distinct sentence of all tasks once and score each task. See `evaluate` for the arguments.
+        """Encode every distinct sentence of all tasks once, and score each task.
+
+        See `evaluate` for the other arguments.
 
         Args:
-            finish: Maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored.
+            finish: A function that maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K)
+                that are scored.
             chunk: Number of sentences per call of `encode`.
         """
         embed, seconds = self.embed(encode, inside=inside, progress=progress, chunk=chunk)
@@ -77,9 +80,10 @@ class Suite:
         progress: Progress = lambda *_: None,
         chunk: int = CHUNK,
     ) -> tuple[Embeddings, dict[str, float]]:
-        """Encode every distinct sentence of all tasks once; return the embeddings and the time of "encode".
+        """Encode every distinct sentence of all tasks once. Return the embeddings, and {"encode": time in seconds}.
 
-        With `score`, one encoding is scored several times, each with another `finish`. See `measure`.
+        Call `score` with the embeddings, also several times with different functions `finish`. See `measure` for the
+        arguments.
         """
         seconds: dict[str, float] = {}
         with _timed(seconds, "encode"):
@@ -95,12 +99,12 @@ class Suite:
         progress: Progress = lambda *_: None,
         on_result: Callable[[Result], None] = lambda result: None,
     ) -> Evaluation:
-        """Score each task on the result of `embed`.
+        """Score each task with the embeddings that `Suite.embed` returns.
 
         See `measure` for the other arguments.
 
         Args:
-            seconds: Times measured so far.
+            seconds: The times that `Suite.embed` returns.
         """
         seconds, results = dict(seconds), {}
         for done, (name, task) in enumerate(self.tasks.items()):
@@ -117,10 +121,10 @@ def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, e
     """Read and check the data of all tasks.
 
     Args:
-        extra: Tasks with the user's data.
+        extra: Tasks with the user's own data, which need no files of `data_dir`.
 
     Raises:
-        DataError: If a name is unknown or a file is faulty; the first fault is reported.
+        DataError: If a name is unknown or a file is faulty. The message names the first fault.
     """
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
     names = [task.name for task in chosen]
@@ -146,16 +150,16 @@ def evaluate(
     """Evaluate an encoder on tasks.
 
     Args:
-        encode: A function that is called with every distinct sentence of all tasks once, in chunks, longest first,
-            after the files of all tasks are checked.
+        encode: A function that returns the embeddings (n, H) of n sentences. It is called after the files of all tasks
+            are checked, in chunks of sentences, longest sentences first. Each distinct sentence is encoded once.
         data_dir: The folder that contains downstream/ (and clustering/).
-        settings: Settings that replace the settings of the mode.
+        settings: Settings to use instead of the settings of `mode`.
         inside: Access to the encoder's internals, for the tasks geometry and frequent.
-        progress: A function that is called during the evaluation.
+        progress: A function that is called during the evaluation to report progress.
         on_result: A function that is called with each result as soon as it is computed.
 
     Raises:
-        DataError: If a task or mode is unknown, files are faulty or embeddings are unusable.
+        DataError: If a task or the mode is unknown, if files are faulty, or if embeddings are unusable.
     """
     suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
     return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)

@@ -1,7 +1,6 @@
 """The table of all tasks by name, and the interfaces of tasks and results.
 
-scikit-learn and scipy.stats, whose imports take seconds, are imported only in the functions that use them, so that
-other runs do not wait for them.
+The imports of scikit-learn and scipy.stats take seconds. They are therefore inside the functions that need them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ from senteval.transfer import TRANSFER
 
 
 class Result(Protocol):
-    """The scores of one task. Most results also have `points`, the main score × 100 for tables."""
+    """The scores of one task. Most results also have the attribute `points`, the main score × 100 for tables."""
 
     task: str
     split: str
@@ -39,7 +38,7 @@ class Loaded(Protocol):
     """A task with its checked data."""
 
     def located(self) -> Iterable[Located]:
-        """Yield every sentence that the task needs, with its line."""
+        """Yield every sentence that the task needs, with the `Line` that contains it."""
         ...
 
     def files(self) -> list[Path]:
@@ -52,7 +51,7 @@ class Loaded(Protocol):
 
 
 class Task(Protocol):
-    """A task: its name, its family (the table of its results), and its data."""
+    """A task: its name, its family (results of a family form a table), and its data."""
 
     name: str
     family: str
@@ -68,7 +67,7 @@ TASKS: dict[str, Task] = {
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of the given names, each once.
+    """Return the tasks with the given names, without duplicates.
 
     Raises DataError if there are no names, if a name is unknown, or if `names` is a string.
     """

@@ -1,7 +1,7 @@
 """The transfer tasks, which measure the accuracy of a classifier on frozen embeddings.
 
-This module contains the files, sizes and protocol of each task. The sizes are the official ones and agree with the
-published files.
+This module contains the files, sizes and protocol of each task. The sizes are official and agree with the published
+files.
 """
 
 from collections import Counter
@@ -34,14 +34,14 @@ from senteval.settings import Settings
 class TransferResult:
     """The accuracies × 100 and the numbers of examples of a task.
 
-    Under nested cross-validation every example is a test example once.
+    In nested cross-validation, every example is a test example once.
 
     Args:
-        accuracy, f1: None in dev mode; f1 exists for MRPC only.
+        accuracy, f1: Test accuracy and F1, × 100; None in dev mode. Only MRPC has an F1.
         folds: Test accuracy of each outer fold of a nested cross-validation.
-        penalties: The penalties chosen by dev accuracy.
-        gold, correct: Class (n,) of each test example, and whether it was predicted, in the order of the file (several
-            files in alphabetical order); None in dev mode.
+        penalties: The L2 penalties chosen by dev accuracy.
+        gold, correct: The class (n,) of each test example, and whether the prediction is correct; None in dev mode.
+            Examples are in the order of the file; several files are in alphabetical order.
     """
 
     task: str
@@ -63,7 +63,7 @@ class TransferResult:
         return self.dev_accuracy if self.split == "dev" else self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without empty values, None, and the values of single examples."""
+        """Return a JSON-serialisable dict, without empty values, None, and values of single examples."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -77,7 +77,7 @@ class TransferResult:
 
 
 Examples = Mapping[str, LabelledTexts]
-"""Split -> its examples, sorted by length; the only split of tasks without splits is "all"."""
+"""Split -> examples of the split, sorted by length. Tasks without splits have the only split "all"."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class TransferTask:
     Args:
         folder: Folder of the files in downstream/.
         classes: Number of classes.
-        files: Split -> (file, size) of its files; a task without splits has one split "all" with a file for each
-            class, in their order.
-        protocol: See `PROTOCOLS`.
-        read: The reader, called with the paths of a split's files.
-        f1: Whether F1 is computed as well.
+        files: Split -> (file, size) of each file of the split. A task without splits has one split "all", with one
+            file per class in the order of the classes.
+        protocol: The name of the protocol, a key of `PROTOCOLS`.
+        read: The function that reads a split, called with the paths of its files.
+        f1: Whether F1 is computed in addition to the accuracy.
     """
 
     name: str
@@ -113,7 +113,7 @@ class TransferTask:
     def read_splits(
         self, data_dir: Path, wanted: Mapping[str, tuple[tuple[str, int], ...]], official: bool
     ) -> dict[str, LabelledTexts]:
-        """Return the checked examples of the wanted splits, sorted by length as SentEval's protocol requires."""
+        """Return the checked examples of each split in `wanted`, sorted by length as SentEval's protocol requires."""
         folder = data_dir / "downstream" / self.folder
         require_files(self.name, folder, [name for files in wanted.values() for name, _ in files])
         return {split: self._read_split(folder, files, official).by_length() for split, files in wanted.items()}
@@ -156,7 +156,7 @@ class LoadedTransfer:
 
 
 def featurize(examples: LabelledTexts, embed: Embeddings) -> np.ndarray:
-    """Return features (N, F): the embeddings of texts, or the features of pairs."""
+    """Return features (N, F): the embeddings of single texts, or the features of pairs (see `pair_features`)."""
     if len(examples.texts) == 1:
         return embed(examples.texts[0])
     return pair_features(*map(embed, examples.texts))
@@ -179,8 +179,8 @@ class TaskProtocol:
     """A protocol.
 
     Args:
-        check: Checks the data before sentences are encoded.
-        run: Computes the result.
+        check: A function that checks the data before sentences are encoded.
+        run: A function that computes the result.
     """
 
     check: Callable[[TransferTask, Examples, Settings], None]
@@ -229,7 +229,7 @@ def _result(
     """Return the result of a protocol.
 
     Args:
-        tested: The split whose examples are predicted; it is missing in dev mode.
+        tested: The split whose examples are predicted. In dev mode, the data lack this split.
     """
     gold = correct = None
     if outcome.predictions is not None and settings.split == "test":

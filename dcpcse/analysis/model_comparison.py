@@ -1,4 +1,4 @@
-"""Compare models by the outcomes of their runs: scores with intervals, and paired tests of differences."""
+"""Compare models by the outcomes of their runs: scores with intervals, and paired tests of the differences."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ ALL_PAIRS = 3
 """Maximum number of models of which all pairs are compared; more models are compared with the first one."""
 
 FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels", "mean": "beir"}
-"""Statistic → family, as in results, of tasks that belong to no family of senteval."""
+"""Statistic → name of the family in results, for tasks that belong to no family of senteval."""
 
 UNDECIDED = "cannot be told apart"
 
@@ -34,13 +34,13 @@ TASKS, LANGUAGES = "tasks", "languages"
 
 @dataclass(frozen=True)
 class ModelScore:
-    """A model's score × 100 on a task, the mean over its runs, with its confidence interval.
+    """A model's score × 100 on a task (the mean over the model's runs), with its confidence interval.
 
     Args:
-        low, high: None if the task has only main scores.
-        size: Number of test pairs, examples or, for an average of main scores, tasks; None for other averages and for
-            main scores.
-        covers: What the interval covers.
+        low, high: The ends of the interval; None if the task has only main scores.
+        size: Number of test pairs or examples of the task. For an average of main scores, the number of tasks. None
+            for other averages, and for tasks that have only main scores.
+        covers: A text that says what the interval covers, such as test pairs and seeds.
     """
 
     task: str
@@ -55,12 +55,12 @@ class ModelScore:
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """The difference second - first of the scores × 100 of two models, with its interval and two-sided p-value.
+    """The difference of two models' scores × 100, second minus first, with its interval and two-sided p-value.
 
     Args:
-        low, high, p: None if the task has only main scores.
-        p_holm: p adjusted for the number of tasks; None for averages, which are one test each.
-        verdict: Which model is better, by p_holm or, for averages, by p.
+        low, high, p: The ends of the interval, and the p-value; None if the task has only main scores.
+        p_holm: The p-value adjusted for the number of tasks; None for averages, whose p-values are not adjusted.
+        verdict: A text that says which model is better, according to p_holm or, for averages, to p.
     """
 
     task: str
@@ -75,24 +75,24 @@ class ModelDifference:
     covers: str | None = None
 
     def cells(self) -> list[str]:
-        """Return the cells of a row of the table of differences."""
+        """Return the cells of this difference's row in the table of differences."""
         bounds = "-" if self.low is None else f"{self.low:+.2f} to {self.high:+.2f}"
         return [self.task, f"{self.value:+.2f}", bounds, _p_value(self.p), _p_value(self.p_holm), self.verdict]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Scores and differences of models, which print as tables; a notebook shows them as HTML.
+    """The scores and differences of models. They print as tables; a notebook shows HTML tables.
 
     Args:
-        mode: test, fasttest or dev; None if the results files do not say it.
+        mode: "test", "fasttest" or "dev"; None if the results files do not contain the mode.
         level: Coverage of the intervals.
         samples: Number of resamples.
         seed: Seed of the resamples.
-        runs: Model → number of its runs.
+        runs: Name of a model → number of its runs.
         scores: The score of each task and model.
         differences: The difference of each task and pair of models.
-        notes: What the intervals cover, and what was left out.
+        notes: Lines that say what the intervals cover, and what was left out.
     """
 
     mode: str | None
@@ -133,7 +133,7 @@ class Comparison:
             yield make_table(heads, [row.cells() for row in differences], "lrrrrl", f"{second} minus {first}")
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return the differences as a DataFrame, one row per pair of models and task, × 100."""
+        """Return the differences × 100 as a DataFrame with one row per task and pair of models."""
         import pandas  # a requirement of datasets, imported here because it is slow
 
         return pandas.DataFrame([asdict(difference) for difference in self.differences])
@@ -147,7 +147,7 @@ class Comparison:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def plot(self) -> "Figure":
-        """Return a matplotlib figure: the score and interval of each model on each task.
+        """Return a matplotlib figure with the score and interval of each model on each task.
 
         Raises UserError if matplotlib is not installed.
         """
@@ -178,11 +178,11 @@ def compare_runs(
     """Compare models by the outcomes of their runs on the tasks that all runs have.
 
     Args:
-        models: Name → runs with different seeds.
+        models: Name of a model → runs of the model with different seeds.
 
     Raises:
-        UserError: If there is one model only, if runs differ in mode or data, if a run is given twice as two seeds, or
-            if a task has too few examples.
+        UserError: If only one model is given, if runs differ in mode or data, if two runs of a model are the same run,
+            or if a task has too few examples.
     """
     if len(models) < 2:
         raise UserError(f"{plural(len(models), 'model')} given; give at least two models to compare")
@@ -216,9 +216,11 @@ def _common_mode(runs: Sequence[tuple[str, RunOutcomes]]) -> str | None:
 
 
 def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the tasks that all runs have, as tasks with outcomes of `examples` or only with `main_scores`, and notes.
+    """Return the tasks that all runs have, by the kind of their scores, and notes.
 
-    Tasks are in the order of the published tables, others after them. Raises UserError if there is no common task.
+    The keys are `examples`, for tasks with outcomes of examples, and `main_scores`, for tasks that only have main
+    scores. Tasks are in the order of the published tables, followed by other tasks. Raises UserError if there is no
+    common task.
     """
     task_names = list(dict.fromkeys(task for _, run in runs for task in run.names))
     order = {task: index for index, task in enumerate(FAMILY_OF)}
@@ -243,7 +245,7 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
 
 
 def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
-    """Raise UserError if own data of one run have the name of another task of another run."""
+    """Raise UserError if a name stands for user data in one run and for another task in another run."""
     families = {run.families[task][-1]: name for name, run in runs if any(run.families.get(task, ()))}
     if len(families) > 1:
         (kind, first), (other, second) = list(families.items())[:2]
@@ -251,7 +253,7 @@ def _require_same_family(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> 
 
 
 def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
-    """Raise UserError unless all runs have the same number of examples and, if they are known, gold scores."""
+    """Raise UserError unless all runs have the same number of examples and the same gold scores, if known."""
     (first, base), *others = [(name, run.tasks[task]) for name, run in runs]
     for name, outcomes in others:
         problem = None
@@ -327,8 +329,8 @@ def _resample(
 ) -> list[_Row]:
     """Return a row for each task, and an average for each family of at least two tasks.
 
-    For an average, the examples are resampled if all of its tasks have outcomes; otherwise its tasks are resampled,
-    which must be at least three.
+    If all tasks of an average have outcomes of examples, the examples are resampled. Otherwise the tasks are
+    resampled; at least three tasks are needed for this.
     """
     rows: dict[str, _Row] = {}
     for number, task in enumerate(tasks["examples"]):
@@ -372,13 +374,13 @@ def _families_of_all(tasks: Iterable[str], models: Mapping[str, Sequence[RunOutc
 
 
 def _shown_name(task: str, members: Mapping[str, Mapping[str, None]]) -> str:
-    """Return the name of a row; the name of a part of an MTEB task is without its split if there is only one split."""
+    """Return the name of a row. For parts of MTEB tasks, it contains the split only if there are several splits."""
     subset = task.rpartition("/")[0]
     return subset if task.startswith(f"{MTEB}/") and len(members[subset]) == 1 else task
 
 
 def _add_to_families(name: str, families: Mapping[str, tuple[str, ...]], members: dict[str, dict[str, None]]) -> None:
-    """Add a task to the members of its families, and its families to the families above them."""
+    """Add a task to the members of its families, and these families to the members of larger families."""
     for family in families[name]:
         members.setdefault(family, {})[name] = None
         if family.startswith(f"{MTEB}/"):
@@ -389,7 +391,7 @@ def _average(name: str, of_family: Sequence[_Row], unit: str, samples: int, seed
     """Return the average of rows.
 
     Args:
-        unit: The name of the rows if they are resampled.
+        unit: A word for the rows if the rows, and not examples, are resampled.
     """
     if len(of_family) == 1:
         return of_family[0]

@@ -1,4 +1,4 @@
-"""The HTML report of runs: it measures their models and collects the values that `report.html.j2` shows."""
+"""The HTML report of runs: measure the models of the runs, and collect the values for `report.html.j2`."""
 
 import argparse
 import base64
@@ -46,8 +46,8 @@ DEFAULT_QUERIES = (
 class ReportInputs:
     """The pairs of an STS-B split, the queries, and a corpus of distinct sentences to search.
 
-    If the pairs are not available, pairs is None and no_pairs gives the reason; without a corpus, corpus is empty and
-    no_corpus gives the reason.
+    If the pairs are not available, `pairs` is None, and `no_pairs` contains the reason. Without a corpus, `corpus` is
+    empty, and `no_corpus` contains the reason.
     """
 
     pairs: "ScoredPairs | None" = None
@@ -59,7 +59,7 @@ class ReportInputs:
     no_corpus: str = ""
 
     def located(self) -> "Iterator[Located]":
-        """Yield every sentence with its file and line, which error messages name."""
+        """Yield every sentence with its file and line, for error messages."""
         from senteval.lines import Line
 
         if self.pairs is not None:
@@ -71,10 +71,10 @@ class ReportInputs:
 
 
 def load_inputs(args: argparse.Namespace) -> ReportInputs:
-    """Load the pairs, queries and corpus that the options name.
+    """Load the pairs, queries and corpus that the options choose.
 
-    Raises UserError or DataError if data named by an option cannot be read. If no option names the data and the
-    default data cannot be read, the pairs are left out.
+    If no option names the pairs, and the default pairs cannot be read, the pairs are left out. Raises UserError or
+    DataError if data that an option names cannot be read.
     """
     pairs, no_pairs = _load_pairs(args)
     queries = read_sentences(Path(args.queries), "queries") if args.queries else DEFAULT_QUERIES
@@ -115,7 +115,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class ModelMeasurements:
-    """Results of a model: the geometry of the embedded pairs (None without pairs), and each query's neighbours."""
+    """Results of a model: the geometry of the embedded pairs, or None without pairs; the neighbours of each query."""
 
     pairs: "PairGeometry | None"
     neighbours: list[list[Neighbour]]
@@ -124,10 +124,10 @@ class ModelMeasurements:
 def measure_models(
     folders: Mapping[str, Path], inputs: ReportInputs, encoder: EncoderArguments, options: EncodeOptions, count: int
 ) -> tuple[dict[str, ModelMeasurements], dict[str, str]]:
-    """Evaluate one model after another; return label → results, and label → error message for models that failed.
+    """Evaluate one model after another. Return the results by label, and the error messages of failed models.
 
     Args:
-        count: Number of neighbours of each query.
+        count: Number of neighbours to find for each query.
     """
     from senteval import DataError
 
@@ -150,9 +150,9 @@ def measure_models(
 def measure_model(
     label: str, model: "SentenceEncoder", inputs: ReportInputs, options: EncodeOptions, count: int
 ) -> ModelMeasurements:
-    """Evaluate a model, encoding each distinct sentence once.
+    """Evaluate a model. Each distinct sentence is encoded once.
 
-    Raises DataError if an embedding has no cosine.
+    Raises DataError if an embedding is zero or not finite: no cosine is defined then.
     """
     from senteval.geometry import measure_pairs
 
@@ -165,7 +165,7 @@ def measure_model(
 
 
 def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Embeddings":
-    """Call `senteval.embeddings.encode_all` with a progress bar labelled with the model."""
+    """Call `senteval.embeddings.encode_all` with a progress bar that shows the label of the model."""
     from senteval.embeddings import encode_all
     from tqdm.auto import tqdm
 
@@ -183,8 +183,8 @@ def find_neighbours(
 ) -> list[list[Neighbour]]:
     """Return the nearest sentences of each query, nearest first, as in Table 3 of D2CSE.
 
-    The query itself is never among them. query_vectors (Q, H) and corpus_vectors (C, H) must not contain rows of
-    zeros; the sentences of the corpus must be distinct.
+    The query itself is never among its nearest sentences. `query_vectors` (Q, H) and `corpus_vectors` (C, H) must not
+    contain rows of zeros. The sentences of the corpus must be distinct.
     """
     from senteval.scores import unit_rows
 
@@ -201,7 +201,7 @@ def top_neighbours(cosines: np.ndarray, corpus: Sequence[str], count: int, query
 
 @dataclass(frozen=True)
 class EvaluationScores:
-    """The content of a score file, labelled with the name of its run or of the file."""
+    """The content of a score file; the label is the name of the run or of the file."""
 
     label: str
     path: Path
@@ -210,7 +210,7 @@ class EvaluationScores:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """A table of scores: column heads, named rows, and notes. Values that are not numbers count as missing."""
+    """A table of scores: column names, named rows, and notes. Values that are not numbers count as missing."""
 
     caption: str
     heads: Sequence[str]
@@ -219,19 +219,19 @@ class ScoreTable:
     notes: Sequence[str] = ()
 
     def text(self, score: Any) -> str | None:
-        """Format a score; None if it is missing."""
+        """Return a score as text; None if the score is missing."""
         return f"{score:.{self.digits}f}" if is_number(score) else None
 
     @property
     def best(self) -> list[str | None]:
-        """The highest score of each column, formatted; None if fewer than two rows have one."""
+        """The highest score of each column as text; None for columns with fewer than two scores."""
         columns = [list(filter(is_number, column)) for column in zip(*(row for _, row in self.rows), strict=True)]
         return [self.text(max(scores)) if len(scores) > 1 else None for scores in columns]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure (its SVG in base64 and its width in inches), or the reason why there is none."""
+    """A figure (its SVG in base64 and its width in inches), or the reason why the figure is missing."""
 
     svg: str = ""
     width: float = 0.0
@@ -251,7 +251,7 @@ def render_page(
 
     Args:
         problems: Notes about score files that could not be read.
-        failed: Label → reason why the model could not be evaluated.
+        failed: Label of a model → reason why it could not be evaluated.
     """
     from dcpcse.analysis.plots.alignment_uniformity import Point
     from dcpcse.analysis.plots.alignment_uniformity import draw as draw_plane
@@ -353,8 +353,8 @@ _ENVIRONMENT = Environment(
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template, given by its path relative to the package; all values are escaped.
+    """Render a template; all values are escaped. `template` is its path relative to the package.
 
-    Control characters and lone surrogates, which HTML and UTF-8 do not allow, are written as in JSON (`\\u0000`).
+    Control characters and lone surrogates, which HTML and UTF-8 do not allow, are written as in JSON (`\u0000`).
     """
     return printable(_ENVIRONMENT.get_template(template).render(values))

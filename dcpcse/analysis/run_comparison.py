@@ -14,7 +14,7 @@ PLACE_OPTIONS = ("output_dir",)
 
 @dataclass(frozen=True)
 class RunRow:
-    """A setting or value in all runs; None for runs that do not have it."""
+    """The values of one setting or measurement in all runs; None for a run without this value."""
 
     name: str
     values: tuple[Any, ...]
@@ -26,7 +26,7 @@ class RunRow:
 
 
 def align_rows(columns: Sequence[Mapping[str, Any]]) -> list[RunRow]:
-    """Return a row for every name that any run has, sorted by name."""
+    """Return a row for every name in at least one of the columns, sorted by name. A column contains one run."""
     names = sorted({name for column in columns for name in column})
     return [RunRow(name, tuple(column.get(name) for column in columns)) for name in names]
 
@@ -57,7 +57,7 @@ def compare_dev_scores(runs: Sequence[Run]) -> list[RunRow]:
 
 
 def compare_test_scores(reports: Sequence[Mapping[Path, Mapping[str, Any]]]) -> list[RunRow]:
-    """Compare the scores × 100 in the score files of each run (`run_history.find_scores`), by task and mode."""
+    """Compare the scores × 100 of each task and mode, from the score files of each run (`run_history.find_scores`)."""
     columns: list[dict[str, Any]] = []
     for of_run in reports:
         columns.append({})
@@ -70,7 +70,7 @@ def compare_test_scores(reports: Sequence[Mapping[Path, Mapping[str, Any]]]) -> 
 
 
 def compare_environments(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare versions, hardware, commit and platform; for a resumed run, all its values are listed."""
+    """Compare versions, hardware, commit and platform. A resumed run can have several values, which are all listed."""
     columns = []
     for run in runs:
         rows = [row for row in align_rows([_flatten(call) for call in run.environment]) if row.name != "from_step"]

@@ -34,7 +34,7 @@ _BY_FILE = {
     "corpus.jsonl": "retrieval data",
     "corpus.jsonl.gz": "retrieval data",
 }
-"""File → kind of the folder that contains it; the first match counts."""
+"""Name of a file → kind of the folder that contains the file. The first match counts."""
 
 
 def kind_of_path(path: Path) -> str | None:
@@ -50,7 +50,10 @@ def kind_of_path(path: Path) -> str | None:
 
 
 def expand_path(path: Path) -> list[tuple[Path, str]]:
-    """Return a path with its kind, or all paths of a known kind in a folder; raise UserError if there are none."""
+    """Return a path with its kind. For a folder of unknown kind, return its paths of known kinds.
+
+    Raises UserError if there is no path of a known kind.
+    """
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist; give files and folders, or nothing to check the environment")
     if kind := kind_of_path(path):
@@ -75,7 +78,7 @@ def _children(path: Path) -> Iterable[Path]:
 
 
 def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
-    """Run all checks for this kind on a path; an unreadable path is reported as a fault."""
+    """Run all checks for this kind on a path. If the path cannot be read, report a fault."""
 
     def find() -> list[Finding]:
         findings: list[Finding] = []

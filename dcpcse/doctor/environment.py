@@ -1,4 +1,4 @@
-"""Checks of the environment: package versions, devices, disk space, and the offline settings of the Hub."""
+"""Checks of the environment: package versions, devices, disk space, and offline settings of the Hub."""
 
 import importlib.metadata
 import os
@@ -21,7 +21,7 @@ _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_H
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check the environment; path: the folder whose disk space is checked."""
+    """Check the environment, and the free disk space of the folder `path`."""
     for line in read_text(SUPPORTED_VERSIONS).splitlines():
         if line:
             yield from _version(Requirement(line))

@@ -1,4 +1,4 @@
-"""Checks of evaluation data, which are read as for an evaluation, and of their sentences in training files."""
+"""Checks of evaluation data, and a search for their sentences in training files."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ from dcpcse.utils.errors import UserError, plural
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
-"""Split → the tasks that are evaluated on this split and have their own files."""
+"""Split → the tasks that are evaluated on this split and have their own files, not files of another task."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
@@ -54,7 +54,7 @@ def _modes(name: str) -> list[str]:
 
 
 def sentences(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the task and the text of each sentence in a folder; tasks that cannot be loaded are left out."""
+    """Yield task and text of each sentence in a folder of evaluation data, without tasks that cannot be loaded."""
     from senteval.settings import settings_of_mode  # imports torch
     from senteval.tasks import TASKS
 
@@ -98,10 +98,10 @@ accents.)"""
 
 
 def key(text: str) -> int | None:
-    """Return a 64-bit hash of the letters and digits of a text, ignoring case; None if it has none.
+    """Return a 64-bit hash of the letters and digits of a text, ignoring case; None if there are none.
 
-    Marks on letters, such as the vowel signs of Indic scripts, belong to the letters. It does not matter whether a
-    letter and its marks are one character or several.
+    Marks on letters, such as the vowel signs of Indic scripts, count as parts of the letters. It makes no difference
+    whether a letter and its marks are one character or several.
     """
     text = text.casefold()
     if text.isascii():
@@ -115,9 +115,10 @@ def key(text: str) -> int | None:
 
 
 def evaluation_keys(folders: Iterable[Path]) -> Mapping[int, str]:
-    """Return the key of each sentence in folders of evaluation data, with the first task that contains it.
+    """Return the key of each sentence in folders of evaluation data → the first task that contains the sentence.
 
-    The memory grows with the evaluation data, some 100 bytes per sentence, and not with the training file.
+    The result needs some 100 bytes per sentence of the evaluation data. The memory does not grow with the training
+    file.
     """
     keys: dict[int, str] = {}
     for folder in folders:

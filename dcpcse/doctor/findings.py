@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any
 
 SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
-"""Special tokens of BERT and RoBERTa, which are searched for if there is no tokenizer."""
+"""The special tokens of BERT and RoBERTa, to search for if no tokenizer is given."""
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,12 @@ class CheckSettings:
     """Settings of all checks, from the command line.
 
     Args:
-        tokenizer: A tokenizer of the package tokenizers, or None to count words.
+        tokenizer: A tokenizer of the package tokenizers. None: count words instead of tokens.
         batch: Number of rows in a batch.
         base: Path of the frozen encoder of a model folder.
-        evaluated: Key of each sentence in the given evaluation data → its task.
-        progress: A function that wraps an iterable in a progress bar, given the number of steps and a name.
+        evaluated: Key of each sentence in the given evaluation data → task of the sentence.
+        progress: A function that wraps an iterable in a progress bar. Further arguments: the number of steps, and a
+            name.
     """
 
     max_seq_length: int = 32
@@ -31,7 +32,7 @@ class CheckSettings:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id of the unknown token; None if the tokenizer has none."""
+        """The id of the unknown token; None if the tokenizer has no unknown token."""
         model = json.loads(self.tokenizer.to_str())["model"]
         token = model.get("unk_token")
         return model.get("unk_id") if token is None else self.tokenizer.token_to_id(token)
@@ -54,13 +55,13 @@ spoils the result.
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the output.
+    """A finding: one line of the output.
 
     Args:
-        what: The subject in a word or two.
+        what: The subject of the finding in a word or two.
         lines: Numbers of the first lines that the finding concerns.
         count: Number of lines that the finding concerns.
-        unit: Name of the items counted, if they are not lines.
+        unit: A word for the counted items, if `count` does not count lines.
     """
 
     level: str
@@ -71,7 +72,7 @@ class Finding:
     unit: str = "line"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the finding for JSON, with line numbers only if there are any."""
+        """Return the finding as a JSON-serialisable dict. Line numbers are included only if there are any."""
         of_lines = {"lines": list(self.lines), "count": self.count, "unit": self.unit} if self.lines else {}
         return {"level": self.level, "what": self.what, "text": self.text, **of_lines}
 
@@ -93,5 +94,5 @@ class CheckReport:
     findings: list[Finding] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
+        """Return the report as a JSON-serialisable dict."""
         return {"place": self.place, "kind": self.kind, "findings": [finding.as_dict() for finding in self.findings]}

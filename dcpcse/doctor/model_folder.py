@@ -69,7 +69,7 @@ def _weights(path: Path) -> Findings:
 
 
 def check_tensors(path: Path, what: str) -> Findings:
-    """Check the number, types and values of the tensors in a file, reading one tensor at a time without torch."""
+    """Check the number, types and values of the tensors in a file. One tensor is read at a time, without torch."""
     try:
         tensors = read_header(path)
         bad = _not_finite(path, [name for name, (_, kind) in tensors.items() if kind in _BY_NUMPY])
@@ -110,7 +110,7 @@ def _tokenizer(path: Path) -> Findings:
 
 
 def _first_token(path: Path) -> Findings:
-    """Check that texts begin with [CLS] if the encoder represents them by [CLS], the default of plain encoders."""
+    """Check that texts begin with [CLS] if the encoder uses the vector of [CLS], as plain encoders do by default."""
     from dcpcse.encoders.backbones import load_tokenizer  # imports torch; not for training files
     from dcpcse.encoders.pooling import POOLERS
     from dcpcse.encoders.storage.load_options import LoadOptions
@@ -141,7 +141,7 @@ def check_adapter(path: Path, settings: CheckSettings) -> Findings:
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check the manifest, checksums and tensors, and whether the model can be loaded with its base."""
+    """Check manifest, checksums and tensors of a model folder, and whether the model loads with its base encoder."""
     try:
         record = manifest.read_record(path)
     except UserError as error:
@@ -181,7 +181,7 @@ def _tensors(path: Path, record: dict) -> Findings:
 
 
 def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Findings:
-    """Check that the model loads with its base, if the base is available; loading fails for a different base."""
+    """Check that the model loads with its base encoder, if that is available. A different encoder fails to load."""
     base = find_base(path, record)
     if settings.base is None and base["found"] is not True:
         level = note if base["found"] is None else warning
@@ -205,7 +205,7 @@ def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Fin
 
 
 def check_run(path: Path, settings: CheckSettings) -> Findings:
-    """Check the records and the checkpoints of a run; without these, yield nothing."""
+    """Check the records and checkpoints of a run. For a folder without them, yield nothing."""
     if not any((path / name).is_file() for name in (RUN_FILE, STATE)):
         return
     found = read_run(path)

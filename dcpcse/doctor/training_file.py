@@ -1,4 +1,4 @@
-"""Check a training file in two passes with bounded memory: its bytes, then its rows as training reads them."""
+"""Check a training file in two passes with bounded memory: first the bytes, then the rows as training uses them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import MOST_LINE_BYTES
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
-"""Cells that other readers read as missing values; dcpcse reads them as text."""
+"""Texts of cells that other programs read as missing values. dcpcse reads them as text."""
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 10_000
@@ -32,7 +32,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd]")
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check a training file."""
+    """Check the bytes and the rows of a training file."""
     yield from _bytes(path)
     if problem := format_problem(path):
         yield warning("format", "; ".join(problem))
@@ -119,7 +119,7 @@ def _bytes(path: Path) -> Findings:
 
 
 class _SentenceCounts:
-    """Statistics of all rows of a file."""
+    """Statistics of the sentences in all rows of a file."""
 
     def __init__(self, settings: CheckSettings, header: Header) -> None:
         self.settings = settings
@@ -178,7 +178,7 @@ class _SentenceCounts:
                 self._unknown_rows.add(number)
 
     def findings(self, header: Header) -> Findings:
-        """Yield the findings; yield nothing if there are no rows."""
+        """Yield the findings; without rows, yield nothing."""
         if not self.count:
             return
         yield from self._labels()
@@ -320,4 +320,4 @@ _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     ),
     "long": (note, "long", _truncated),
 }
-"""Check of a single sentence → level, name and text of its finding."""
+"""Name of a check of single sentences → level, name and text of the finding."""

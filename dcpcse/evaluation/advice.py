@@ -1,4 +1,4 @@
-"""Name the options of the running program in the errors that senteval raises."""
+"""Replace setting names in the errors of senteval by the names of the program's options."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -25,8 +25,8 @@ def as_user_error(error: DataError, options: Mapping[str, str] = OF_EVALUATION) 
     """Return an error of senteval as a UserError that names the option with which the user can fix it.
 
     Args:
-        error: The error.
-        options: Option of evaluation → option of the running program, where the names differ.
+        error: The error of senteval.
+        options: The option of evaluation.py → the option of the running program, for options with different names.
     """
     text = str(error)
     if error.remedy:
@@ -38,11 +38,12 @@ def as_user_error(error: DataError, options: Mapping[str, str] = OF_EVALUATION) 
 
 @contextlib.contextmanager
 def advice(options: Mapping[str, str] = OF_EVALUATION, tasks: str | None = None) -> Iterator[None]:
-    """Raise errors of senteval as UserError; also usable as a decorator.
+    """Convert each DataError of senteval in the context to a UserError. Also usable as a decorator.
 
     Args:
-        options: As in `as_user_error`.
-        tasks: Options that choose the task STSBenchmark, for users who do not have the files of another task.
+        options: See `as_user_error`.
+        tasks: Command-line options that choose the task STSBenchmark. If the files of another task are missing, the
+            error recommends these options.
     """
     try:
         yield

@@ -1,6 +1,7 @@
 """Options of evaluation and their checks.
 
-This module is separate from `dcpcse.training.arguments`, whose import of TrainingArguments takes seconds.
+This module is separate from `dcpcse.training.arguments` because that module imports TrainingArguments, which takes
+seconds.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ MULTILINGUAL = "multilingual"
 """The task set of MTEB tasks in many languages."""
 
 MULTILINGUAL_TASKS = ("STS17", "STS22.v2", "Tatoeba", "TatoebaFromEnglish")
-"""The tasks of this set. mteb has all except the last one, which searches translations of Tatoeba's English
-sentences."""
+"""The tasks of the task set multilingual. mteb has all except the last task, which searches for translations of
+Tatoeba's English sentences.
+"""
 
 OPTIONS_OF_FAMILY = {
     "classifier": "transfer",
@@ -40,7 +42,7 @@ OPTIONS_OF_POSTPROCESS = {
 
 @dataclass
 class EvaluationArguments(EncoderArguments, EncodeOptions):
-    """The encoder that evaluation.py evaluates, the tasks, and the settings."""
+    """The options of evaluation.py: the encoder, the tasks, and the settings of the evaluation."""
 
     _argument_group_name = "evaluation"
 
@@ -172,7 +174,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
     )
 
     def check(self) -> None:
-        """Raise OptionError for options that have no effect or exclude each other."""
+        """Raise OptionError if an option has no effect, or if two options exclude each other."""
         if self.nhid and self.classifier == "sklearn":
             raise no_effect("nhid", f"with {spell('classifier', 'sklearn')}")
         if not self.model_name_or_path:
@@ -188,31 +190,31 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
 
     @property
     def options(self) -> EncodeOptions:
-        """The options of encoding without sizes, since embeddings are shortened after they are computed."""
+        """The options of encoding, without `truncate_dim`: embeddings are shortened after they are computed."""
         return EncodeOptions(**{**self.given(), "truncate_dim": None})
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """The sizes that are scored, largest first; (None,) for the complete embeddings."""
+        """The sizes of the scored embeddings, largest first; (None,) for embeddings that are not shortened."""
         return tuple(sorted(self.truncate_dim, reverse=True)) if self.truncate_dim else (None,)
 
     @property
     def mteb_option(self) -> str | None:
-        """The option that chooses tasks of MTEB, or None."""
+        """The option with which the user chose tasks of MTEB, or None."""
         if self.task_set == MULTILINGUAL:
             return spell("task_set", MULTILINGUAL)
         return next((spell(name) for name in ("mteb", "mteb_benchmark") if getattr(self, name)), None)
 
     @property
     def _others(self) -> bool:
-        """Whether there are user data or tasks of MTEB, which are evaluated without SentEval's tasks."""
+        """Whether there are user data or tasks of MTEB; tasks of SentEval are then optional."""
         return bool(self.pairs or self.labels or self.retrieval or self.mteb_option)
 
     def chosen_tasks(self) -> tuple[str, ...]:
         """Return the names of the tasks of `--task_set` or `--tasks`.
 
-        There are none if only user data or tasks of MTEB are given. Raises UserError if options contradict each
-        other, and DataError if no task of the set supports the mode.
+        The result is empty if only user data or tasks of MTEB are given. Raises UserError if options contradict each
+        other, and DataError if no task of the set supports `--mode`.
         """
         if self.tasks and self.task_set in (None, "na"):
             return tuple(self.tasks)
@@ -246,7 +248,7 @@ class EvaluationArguments(EncoderArguments, EncodeOptions):
             raise no_effect("geometry_sample", f"without {spell('geometry_sentences')}")
 
     def _require_mteb(self) -> None:
-        """Raise UserError for options that cannot be combined with tasks of MTEB or that need them."""
+        """Raise UserError for options that cannot be combined with tasks of MTEB, or that need tasks of MTEB."""
         option = self.mteb_option
         if option is None:
             for name in ("mteb_data_dir", "mteb_languages", "mteb_prompts", "mteb_results"):

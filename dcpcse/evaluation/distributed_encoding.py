@@ -1,4 +1,4 @@
-"""Evaluation in several processes: all of them encode sentences, and the first one computes the scores."""
+"""Evaluation in several processes: all processes encode sentences, and the first process computes the scores."""
 
 import logging
 from collections.abc import Callable
@@ -22,8 +22,8 @@ def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]
 
     Args:
         encode: An encode function that returns the same vectors in each process.
-        work: A function of an encode function that distributes sentences over all processes; with a single process, of
-            `encode`.
+        work: The function to run. Its argument is an encode function that distributes the sentences over all
+            processes. With a single process, the argument is `encode`.
     """
     if world_size() == 1:
         return work(encode)

@@ -1,7 +1,7 @@
 """A cache of embeddings between evaluations: one SQLite file per encoder.
 
-A file belongs to one identity: weights, representation, tokenizer, versions, and everything else that changes a vector
-by more than rounding. Vectors are written while they are computed, so that an interrupted run loses few of them.
+Each file belongs to one identity: weights, representation, tokenizer, versions, and everything else that changes a
+vector by more than rounding. Vectors are written while they are computed, so an interrupted run loses few of them.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def embeddings_dir(cache_dir: str) -> Path:
 
 
 class EmbeddingCache:
-    """An encode function that reads cached embeddings and encodes only the missing ones. It must be closed after use.
+    """An encode function that reads cached embeddings and encodes only the missing sentences. Close it after use.
 
     Args:
         encode: The function that encodes sentences.
@@ -41,7 +41,7 @@ class EmbeddingCache:
         hits: Number of sentences read from the cache.
 
     Raises:
-        UserError: If the file cannot be read or written, or if a vector is damaged.
+        UserError: If the cache file cannot be read or written, or if a cached vector is damaged.
     """
 
     def __init__(self, encode: EncodeSentences, folder: Path, identity: Mapping[str, Any]) -> None:

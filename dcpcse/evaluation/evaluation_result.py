@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult:
-    """The results of an evaluation by task, which print as the tables of the papers; a notebook shows them as HTML.
+    """The results of an evaluation by task. They print as the tables of the papers; a notebook shows HTML tables.
 
     Args:
-        at_size: Size of the embeddings (None: complete) → task → result of senteval, largest size first.
+        at_size: Size of the embeddings → task → result of senteval, largest size first. The size None means embeddings
+            that are not shortened.
         mode: "test", "fasttest" or "dev".
         sentences: Number of distinct sentences.
-        seconds: Times in seconds of "encode" and of each task.
-        files: Path → size, sha256, and whether the file is the known one.
-        record: The entries of the JSON record besides the scores.
+        seconds: Name → time in seconds: "encode" for the encoding, and the name of each task for its scoring.
+        files: Path of a data file → size, sha256, and whether the file is the one with which the documented scores
+            were computed.
+        record: The entries of the JSON record other than the scores.
     """
 
     at_size: SizedResults
@@ -49,22 +51,22 @@ class EvaluationResult:
 
     @property
     def results(self) -> Mapping[str, Result]:
-        """Task → result of senteval, with all scores of the task, for the largest size."""
+        """The result of each task with all scores of the task, for the largest size of the embeddings."""
         return next(iter(self.at_size.values()))
 
     @property
     def scores(self) -> dict[str, float]:
-        """Task → main score × 100, as in the tables; tasks without a main score (geometry, frequent) are left out."""
+        """The main score × 100 of each task, as in the tables. The tasks geometry and frequent have no main score."""
         return {task: result.points for task, result in self.results.items() if hasattr(result, "points")}
 
     @property
     def averages(self) -> dict[str, float]:
-        """Family of tasks → mean of the scores of its evaluated tasks."""
+        """The mean score of each family of tasks, over the evaluated tasks of the family."""
         return averages(self.results)
 
     @property
     def average(self) -> float:
-        """The mean of the scores, if all tasks are of one family. Raises UserError otherwise: see `averages`."""
+        """The mean of the scores. Raises UserError if the tasks belong to several families; use `averages` then."""
         averages = self.averages
         if len(averages) != 1:
             families = ", ".join(averages) or "none with scores"
@@ -73,15 +75,15 @@ class EvaluationResult:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """The known facts about the evaluated model; `identity` is empty for an encoder of other code."""
+        """The known facts about the evaluated model. `identity` is empty for a `ForeignEncoder`."""
         return self.record["model"]
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a DataFrame with the columns task, family, metric, score and n, one row per task and metric.
 
-        score: × 100 as in the tables, except the measures of geometry. n: number of scored examples, pairs or
-        sentences, if the task has such a number. For shortened embeddings, a first column truncate_dim contains the
-        size.
+        The column score contains scores × 100 as in the tables, except for the measures of geometry. The column n
+        contains the number of scored examples, pairs or sentences, if the task has such a number. For shortened
+        embeddings, an additional first column truncate_dim contains the size.
         """
         import pandas  # a requirement of datasets, imported here because it is slow
 
@@ -98,10 +100,10 @@ class EvaluationResult:
     def to_json(self, path: str | Path | None = None, *, overwrite: bool = False) -> str:
         """Return the JSON record of scores, model, protocol, versions and data files, and write it to a path if given.
 
-        The file is the same as from `evaluation.py --output_file`, which the commands report, info and compare read.
+        `evaluation.py --output_file` writes the same file. The commands report, info and compare read the file.
 
         Args:
-            path: The file. None: write no file.
+            path: The file to write. None: write no file.
             overwrite: Replace an existing file.
 
         Raises:
@@ -144,12 +146,13 @@ def head_of(
 def as_json(head: Mapping[str, Any], at_size: SizedResults, evaluation: EvaluationResult | None = None) -> str:
     """Return the content of the JSON file of an evaluation.
 
-    The scores belong to the largest size, `truncate_dim`; `shorter` contains the scores of the other sizes.
+    The scores belong to the largest size, which is the entry `truncate_dim`. The entry `shorter` contains the scores
+    for the smaller sizes.
 
     Args:
         head: The result of `head_of`.
         at_size: Size of the embeddings → task → result.
-        evaluation: The finished evaluation; if it is None, `complete` is false.
+        evaluation: The finished evaluation. If it is None, the entry `complete` is false.
     """
     (size, results), *others = at_size.items()
     content = {"complete": evaluation is not None, **head}
@@ -179,8 +182,8 @@ def _scores(results: Mapping[str, Result]) -> dict[str, Any]:
 def describe_model(model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
     """Return a record of the model: method, representation, base encoder, and digests that identify its vectors.
 
-    `denoised` says whether the vector of the empty template is subtracted. For an encoder of other code, only its kind
-    and name are known, and its identity is empty.
+    The entry `denoised` says whether the vector of the empty template is subtracted. For a `ForeignEncoder`, only the
+    kind and the name are known, and the identity is empty.
     """
     if isinstance(model, ForeignEncoder):
         return model.describe()

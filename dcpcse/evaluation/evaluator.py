@@ -1,4 +1,4 @@
-"""Evaluation of a model with senteval; used by evaluation.py, dcpcse.evaluate and for model selection in training."""
+"""Evaluation of a model with senteval, for evaluation.py, dcpcse.evaluate, and model selection in training."""
 
 import logging
 from collections import Counter
@@ -39,7 +39,7 @@ OWN_METRICS = {
     "labels": "labels_accuracy",
     "beir": "retrieval_ndcg_at_10",
 }
-"""Family of the user's evaluation data (`own_data` and `retrieval_data`) → name of their metric."""
+"""Family of the user's evaluation data (`own_data` and `retrieval_data`) → name of the metric for model selection."""
 
 
 def evaluate_suite(
@@ -53,20 +53,20 @@ def evaluate_suite(
 ) -> Evaluation:
     """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
 
-    All processes must call this function: all of them encode, the first one computes the scores, and all return the
-    result. Classifiers of transfer tasks are trained on the model's device.
+    All processes must call this function. All processes encode, the first process computes the scores, and all
+    processes return the result. Classifiers of transfer tasks are trained on the model's device.
 
     Args:
         model: The model.
         suite: The loaded tasks.
         cache_dir: The folder in which embeddings are cached; None for no cache.
-        fitting: A map that is fitted to the embeddings and applied before scoring. Scores that need the internals of
-            the model are then left out, as for an encoder of other code.
+        fitting: A postprocessor, which is fitted to the embeddings and applied to them before scoring. Scores that
+            need the internals of the model are then left out.
         on_result: A function that is called with each result as soon as it is computed.
         options: The options of `SentenceEncoder.encode`.
 
     Raises:
-        DataError: If embeddings are not finite or all equal (senteval).
+        DataError: If an embedding is not finite, or if all embeddings are equal.
     """
     how = {"options": EncodeOptions(**options), "cache_dir": cache_dir, "fitting": fitting}
     return evaluate_sizes(model, suite, (None,), **how, on_result=lambda size, result: on_result(result))[None]
@@ -83,21 +83,22 @@ def evaluate_sizes(
     fitting: Fitting | None = None,
     on_result: Callable[[int | None, Result], None] = lambda size, result: None,
 ) -> dict[int | None, Evaluation]:
-    """Evaluate embeddings that are shortened to several sizes; each distinct sentence is encoded once for all of them.
+    """Evaluate embeddings that are shortened to several sizes. Each distinct sentence is encoded once for all sizes.
 
-    Complete embeddings are cached. Tasks that need the internals of the model, and `fitting`, allow only one size.
+    The cache contains embeddings that are not shortened. `fitting`, and tasks that need the internals of the model,
+    allow only one size.
 
     Args:
         model: As in `evaluate_suite`.
         suite: As in `evaluate_suite`.
-        sizes: The sizes; None for complete embeddings.
-        options: Options of encoding, without a size.
+        sizes: The sizes of the embeddings. None: embeddings that are not shortened.
+        options: Options of encoding, without `truncate_dim`.
         cache_dir: As in `evaluate_suite`.
         fitting: As in `evaluate_suite`.
         on_result: A function that is called with the size and each result as soon as it is computed.
 
     Raises:
-        UserError: If a size is larger than the embeddings.
+        UserError: If a size is larger than the size of the model's embeddings.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
     show_progress, options = options.show_progress, replace(options, show_progress=False)
@@ -125,9 +126,10 @@ def evaluate_sizes(
 def shortening(
     model: SentenceEncoder | ForeignEncoder, options: EncodeOptions
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return a function that shortens embeddings (n, H) as `encode` does; None without `truncate_dim`.
+    """Return a function that shortens embeddings (n, H) to `truncate_dim` of the options as `encode` does, or None.
 
-    The function raises UserError if the embeddings are smaller.
+    The result is None if the options have no `truncate_dim`. The function raises UserError if the embeddings are
+    smaller than `truncate_dim`.
 
     Args:
         model: The model.
@@ -145,11 +147,12 @@ def shortening(
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the dev metrics by their names in the papers, and the metrics of user data by the names in `OWN_METRICS`.
+    """Return the dev metrics of SentEval's tasks and of user data by name.
 
+    Metrics of SentEval's tasks have their names in the papers, metrics of user data have the names in `OWN_METRICS`.
     Accuracies are × 100, all other scores are fractions. The mean `avg_sts` or `avg_transfer` is included if the
-    results contain all tasks that it averages. If there are several sets of user data of a family, the metric is their
-    mean, and each set also has a separate metric, such as `retrieval_FOLDER_ndcg_at_10`.
+    results contain all tasks of the mean. If a family has several sets of user data, the metric is the mean over the
+    sets. Each set then also has a separate metric, such as `retrieval_FOLDER_ndcg_at_10`.
     """
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
@@ -178,7 +181,7 @@ def _own_scores(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def described(options: EncodeOptions) -> dict[str, Any]:
-    """Return the entry for these options in records and identities; {} for the defaults."""
+    """Return the entry for these options of encoding in records and in identities of caches; {} for the defaults."""
     return {"encoding": recorded} if (recorded := options.recorded()) else {}
 
 
@@ -192,13 +195,14 @@ def cached_encode(
     """Wrap an encode function in an `EmbeddingCache`.
 
     Args:
-        encode: The encode function.
-        model: Its model.
-        cache_dir: The folder of the cache; None: yield `encode` itself.
+        encode: The encode function of the model.
+        model: The model.
+        cache_dir: The folder of the cache. None: yield `encode` without a cache.
         options: The options with which the function encodes.
 
     Raises:
-        UserError: For an encoder of other code, because nothing identifies its embeddings.
+        UserError: If the model is a `ForeignEncoder` and `cache_dir` is given, because nothing identifies the
+            embeddings of such a model.
     """
     if cache_dir is None:
         yield encode

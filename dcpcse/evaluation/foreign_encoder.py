@@ -29,9 +29,9 @@ TAKEN = (
 class ForeignEncoder:
     """An encoder of other code: an object with a method `encode`, or a function from a list of strings to an array.
 
-    name: of the function, or of the object's class, for messages and records. device: the device of a module of torch;
-    CUDA if available for all others. The embeddings depend on code and data that nothing identifies, so they cannot be
-    cached.
+    The attribute `name`, for messages and records, is the name of the function or of the object's class. The attribute
+    `device` is the device of a torch module. For all other objects it is CUDA if available, otherwise the CPU. The
+    embeddings cannot be cached, because they depend on code and data that nothing identifies.
     """
 
     def __init__(self, model: Any) -> None:
@@ -62,12 +62,12 @@ class ForeignEncoder:
 
         Args:
             sentences: N sentences.
-            options: batch_size, normalize, truncate_dim and show_progress of `SentenceEncoder.encode`. A function gets
-                at most batch_size sentences per call, by default 128.
+            options: batch_size, normalize, truncate_dim and show_progress, as in `SentenceEncoder.encode`. A function
+                gets at most batch_size sentences per call, by default 128.
 
         Raises:
-            UserError: For any other option.
-            DataError: Unless the model returns numbers (n, H), as an array, a tensor, or a list of rows.
+            UserError: If another option is given.
+            DataError: If the model does not return numbers (n, H) as an array, a tensor, or a list of rows.
         """
         chosen = EncodeOptions(**options)
         chosen.require_only(("batch_size", "normalize", "truncate_dim", "show_progress"), "an encoder of other code")
@@ -85,14 +85,14 @@ class ForeignEncoder:
         return chosen.finish(np.concatenate(parts))
 
     def refuse_cache(self) -> NoReturn:
-        """Raise UserError, because nothing identifies the embeddings."""
+        """Raise UserError: embeddings that nothing identifies cannot be cached."""
         raise UserError(
             f"{spell('cache_dir')}: nothing identifies the embeddings of {self.name}, so they cannot be cached; leave "
             "it out"
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return a JSON-serialisable record of the known facts about the model; its identity is empty."""
+        """Return a JSON-serialisable record of the known facts about the model; the entry identity is empty."""
         # Not imported: an object of this class exists only if the library is imported.
         library = sys.modules.get("sentence_transformers")
         record = {"kind": self.kind, "name": self.name, "identity": {}}
@@ -126,7 +126,7 @@ class ForeignEncoder:
 
 
 def as_encoder(model: Any) -> SentenceEncoder | ForeignEncoder:
-    """Return a model with the interface of the evaluation. Raises UserError if it is not an encoder."""
+    """Return a model with the interface that the evaluation uses. Raises UserError if the model is not an encoder."""
     return model if isinstance(model, SentenceEncoder | ForeignEncoder) else ForeignEncoder(model)
 
 

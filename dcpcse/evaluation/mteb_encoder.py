@@ -1,4 +1,4 @@
-"""An adapter that gives a model the interface of mteb's EncoderProtocol, with its prompts and its description."""
+"""An adapter that gives a model the interface of mteb's EncoderProtocol, with prompts and a description for mteb."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ from dcpcse.utils.parsing import parse_yaml, read_json, read_text
 from dcpcse.utils.run_files import RUN_FILE, read_options
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
-"""Name of an option of `encode` in mteb → its name in `SentenceEncoder.encode`."""
+"""Name of an option of `encode` in mteb → name of the option in `SentenceEncoder.encode`."""
 
 INSTRUCTION = "{instruction}"
 """Part of a prompt that is replaced by the instruction that mteb has for the task."""
@@ -52,13 +52,15 @@ class MTEBEncoder:
     Args:
         model: A model returned by `dcpcse.load`, or a `ForeignEncoder`.
         encode: A function that returns the model's embeddings, for example from a cache. None: `model.encode`.
-        prompts: The text before each text of a task, by names as in mteb (see `read_prompts`); it replaces the default
-            prompt of the model. None: the prompts in the settings of sentence-transformers in the folder.
-        folder: The local folder of the model; the record of its run names the training data.
-        options: Options of `SentenceEncoder.encode`, such as truncate_dim. mteb's batch_size takes precedence.
+        prompts: Name as in mteb → prompt, the text that precedes each text of a task (see `read_prompts`). A prompt
+            replaces the model's default prompt. None: use the prompts in the sentence-transformers settings of the
+            folder.
+        folder: The local folder of the model. The run record in this folder names the training data.
+        options: Options of `SentenceEncoder.encode`, such as truncate_dim. If mteb passes a batch_size, it takes
+            precedence.
 
     Raises:
-        UserError: If embeddings of the model cannot be shortened to this size.
+        UserError: If the model's embeddings cannot be shortened to truncate_dim.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class MTEBEncoder:
         whole = replace(self.options, truncate_dim=None)  # the embeddings, which may be cached, are shortened later
         self.encode_texts = encode or partial(model.encode, **whole.given())
         self.errors: list[Exception] = []
-        """Errors that the model raised, not mteb."""
+        """The errors that the model raised. Errors that mteb raised are not included."""
         self._prefix = model.text_prefix if isinstance(model, SentenceEncoder) else ""
         self._shorten = shortening(model, self.options)
 
@@ -114,8 +116,8 @@ class MTEBEncoder:
             options: batch_size and show_progress_bar, as in `SentenceEncoder.encode`.
 
         Raises:
-            UserError: If a batch has no text, an option is unknown, or an embedding is not finite (mteb would rank it
-                like any other).
+            UserError: If a batch has no text column, if an option is unknown, or if an embedding is not finite. mteb
+                itself would rank such an embedding like any other.
         """
         texts = _texts(inputs)
         if unknown := sorted(set(options) - set(OPTIONS)):
@@ -192,11 +194,16 @@ def _unit(embeddings: Any) -> Tensor:
 
 
 def read_prompts(path: str | Path) -> dict[str, str]:
-    """Read a YAML or JSON file of prompts: name → text.
+    """Read a YAML or JSON file that contains a mapping from names to prompts.
 
-    A name is the name of a task or of a type of tasks, alone or followed by -query or -document, or it is query or
-    document. Tasks of mteb and tasks from the user's files that were loaded are known. Raises UserError if the file is
-    not such a mapping or if a name is unknown.
+    A name has one of these forms:
+
+    - the name of a task or of a type of tasks
+    - such a name followed by -query or -document
+    - query or document
+
+    The known tasks are the tasks of mteb, and the user's tasks if their file has been loaded. Raises UserError if the
+    file does not contain such a mapping, or if a name is unknown.
     """
     option = spell("mteb_prompts", path)
     if not Path(path).is_file():
@@ -219,10 +226,10 @@ def read_prompts(path: str | Path) -> dict[str, str]:
 
 
 def folder_prompts(folder: Path) -> dict[str, str]:
-    """Return the prompts in the settings of sentence-transformers in a model folder, an empty dict if it has none.
+    """Return the prompts in the sentence-transformers settings of a model folder; an empty dict if there are none.
 
-    Names that mteb does not know are left out, with a log line. Raises UserError if the pooling leaves prompts out,
-    which is not supported.
+    Names that mteb does not know are left out, with a log line. Raises UserError if the settings exclude the prompt
+    tokens from the pooling, which is not supported.
     """
     path = folder / MODEL_CONFIG
     config = read_json(path) if path.is_file() else {}
@@ -245,7 +252,8 @@ def folder_prompts(folder: Path) -> dict[str, str]:
 def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> str | None:
     """Return the prompt for the texts of a task, or None.
 
-    The most specific name is used, in mteb's order: TASK-query, TASK, TYPE-query, TYPE, query.
+    The first of these names that has a prompt is used, as in mteb: TASK-query, TASK, TYPE-query, TYPE, query. For
+    documents, -document and document take the place of -query and query.
 
     Args:
         prompts: Name → prompt.
@@ -253,7 +261,7 @@ def prompt_of(prompts: Mapping[str, str], metadata: Any, prompt_type: Any) -> st
         prompt_type: mteb's PromptType of the texts, query or document, or None.
 
     Raises:
-        UserError: If the prompt needs an instruction and mteb has none for the task.
+        UserError: If the prompt contains a placeholder for an instruction, and mteb has no instruction for the task.
     """
     from mteb.models.abs_encoder import get_prompt  # imported here because it is slow
 
@@ -312,15 +320,16 @@ def model_meta(
     prefix: str,
     options: EncodeOptions,
 ) -> Any:
-    """Return mteb's ModelMeta of a model; what is unknown is None.
+    """Return mteb's ModelMeta of a model; unknown fields are None.
 
     The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
 
     Args:
-        mteb: The module.
+        mteb: The module mteb.
         model: The model.
-        folder: The folder of the model. The record of its run names the training data, and its README.md the license.
-        prompts: The text before each text of a task, by name.
+        folder: The folder of the model. The run record in the folder names the training data, and README.md names the
+            license.
+        prompts: Name → prompt, as in `MTEBEncoder`.
         prefix: The model's default prompt.
         options: Options of encoding.
     """
@@ -355,8 +364,8 @@ def model_meta(
 def training_datasets(folder: Path | None) -> set[str] | None:
     """Return the data sets on which the model in a folder was trained, by their names in mteb; None if unknown.
 
-    They are derived from the name of the training file of the run, if it is one of the files that data/ builds for the
-    presets. Raises UserError if the run's record is damaged.
+    The names are derived from the name of the training file in the run record. Only the files that data/ builds for
+    the presets are known. Raises UserError if the run record is damaged.
     """
     if folder is None or not (folder / RUN_FILE).is_file():
         return None
@@ -366,7 +375,7 @@ def training_datasets(folder: Path | None) -> set[str] | None:
 
 
 def _license(folder: Path | None, known: tuple[str, ...]) -> str | None:
-    """Return the license in the metadata of the folder's README.md; None if there is none that is known to mteb.
+    """Return the license in the metadata of the folder's README.md; None if it is missing or unknown to mteb.
 
     A README.md that cannot be read counts as having no license, since it does not affect the vectors.
     """

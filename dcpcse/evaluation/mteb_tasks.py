@@ -42,7 +42,9 @@ PREFIX = f"{MTEB}/"
 """Prefix of a task's name in results."""
 
 MEASURES = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
-"""Prefix of mteb's measure of a retrieval task → prefix of pytrec_eval's name of this measure for a single query."""
+"""Prefix of a measure's name in mteb, for retrieval tasks → prefix of the name in pytrec_eval, which gives the measure
+of each query.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ class MtebTasks:
     """Tasks of mteb.
 
     Args:
-        tasks: `mteb/NAME` → task.
-        benchmark: The name of the benchmark or task set, which is the title of its tables; None for single tasks.
-        option: The option that chose the tasks, for messages.
-        expression: Python code whose value are the tasks, for the command that downloads their data; None if the data
-            are downloaded when they are loaded.
+        tasks: Name in the form `mteb/NAME` → task.
+        benchmark: The name of the benchmark or task set, used as the title of tables; None for single tasks.
+        option: The option with which the user chose the tasks, for messages.
+        expression: A Python expression that evaluates to the tasks, for the download command in messages. None if
+            loading the data also downloads them.
     """
 
     tasks: Mapping[str, Any]
@@ -68,15 +70,15 @@ class MtebResult:
     """The result of an MTEB task.
 
     Args:
-        task: `mteb/NAME`.
+        task: Name of the task in the form `mteb/NAME`.
         task_type: mteb's type of the task, such as STS.
         metric: Name of the main score.
-        scores: Split → the scores of each subset as returned by mteb, as fractions.
+        scores: Split → the scores of each subset in mteb's form. Scores are fractions.
         dataset_revision: Revision of the data set.
         mteb_version: Version of mteb.
         benchmark: The benchmark whose tasks were evaluated, or None.
-        examples: Name of a part → outcomes of its examples, as far as mteb provides them.
-        family: Family of the task.
+        examples: Name of a part of the task → outcomes of the part's examples, if mteb provides them.
+        family: The family of the task; its results form a table.
     """
 
     task: str
@@ -101,7 +103,7 @@ class MtebResult:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The main score × 100 of each part by its name, see `dcpcse.evaluation.outcomes`."""
+        """The main score × 100 of each part of the task, by the name of the part; see `dcpcse.evaluation.outcomes`."""
         return scores_of_parts(self.task, self.scores, "mteb")
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,10 +121,10 @@ class MtebResult:
 
 
 def find_tasks(names: Sequence[str]) -> MtebTasks:
-    """Return mteb tasks, whose data are not loaded yet.
+    """Return tasks of mteb by name, without their data.
 
     Args:
-        names: Names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed.
+        names: Names of mteb's tasks. For your own tasks: FILE.py or FILE.py:CLASS; the file is executed.
 
     Raises:
         UserError: If a task is unknown or given twice.
@@ -135,13 +137,14 @@ def find_tasks(names: Sequence[str]) -> MtebTasks:
 
 
 def find_benchmark(name: str) -> MtebTasks:
-    """Return the tasks of one of mteb's benchmarks, whose data are not loaded yet.
+    """Return the tasks of one of mteb's benchmarks, without their data.
 
     Args:
         name: A name or alias of `mteb.get_benchmarks()`.
 
     Raises:
-        UserError: If there is no such benchmark, or if it has tasks that need more than text.
+        UserError: If there is no benchmark of this name, or if a task of the benchmark needs more than text, such as
+            images.
     """
     mteb = import_mteb()
     try:
@@ -166,10 +169,11 @@ def find_benchmark(name: str) -> MtebTasks:
 
 
 def multilingual_tasks() -> MtebTasks:
-    """Return the tasks of `--task_set multilingual`, whose data are not loaded yet.
+    """Return the tasks of `--task_set multilingual`, without their data.
 
-    STS17 and STS22.v2 are scored for each language or pair of languages. Tatoeba searches the English translation of
-    each sentence. The last task, which mteb does not have, searches the translation of each English sentence.
+    STS17 and STS22.v2 are scored for each language or pair of languages. The task Tatoeba searches for the English
+    translation of each sentence. The last task searches for the translation of each English sentence. mteb does not
+    have the last task.
     """
     mteb = import_mteb()
     *names, reverse = MULTILINGUAL_TASKS
@@ -179,7 +183,7 @@ def multilingual_tasks() -> MtebTasks:
 
 
 def _reverse(forward: type, name: str) -> Any:
-    """Return a task with this name: the bitext-mining task of the given class with both sides exchanged."""
+    """Return a bitext-mining task with this name: the task of the given class with exchanged sides."""
 
     class Reverse(forward):
         metadata = forward.metadata.model_copy(update={"name": name})
@@ -193,7 +197,7 @@ def _reverse(forward: type, name: str) -> Any:
 
 
 def in_languages(tasks: MtebTasks, languages: Sequence[str]) -> MtebTasks:
-    """Return the tasks, restricted to subsets with one of these languages on at least one side.
+    """Return the tasks, restricted to subsets in which at least one side has one of these languages.
 
     Tasks in other languages are left out, with a log line.
 
@@ -230,12 +234,12 @@ def _languages(task: Any) -> set[str]:
 
 
 def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
-    """Load the data of tasks; the data of a benchmark or a task set are not downloaded.
+    """Load the data of tasks. Data of a benchmark or a task set are never downloaded; single tasks may be downloaded.
 
     Args:
         tasks: The tasks.
-        data_dir: A folder that contains a copy of each data set, named after the last part of its hub id. None: the
-            cache of `datasets`, or the hub.
+        data_dir: A folder that contains a copy of each data set. The name of a copy is the last part of the hub id of
+            the data set. None: use the cache of `datasets` or, for single tasks, the hub.
 
     Raises:
         UserError: If the data of a task are missing or incomplete.
@@ -266,7 +270,7 @@ def load_data(tasks: MtebTasks, data_dir: str | Path | None = None) -> None:
 
 
 def load_downloaded(tasks: MtebTasks) -> list[str]:
-    """Load the data of tasks from the cache of the hub, without a download. Return the missing data sets.
+    """Load the data of tasks from the cache of the hub, without a download. Return the names of missing data sets.
 
     Raises UserError if data are incomplete.
     """
@@ -294,23 +298,24 @@ def evaluate_mteb_tasks(
     on_result: Callable[[int | None, MtebResult], None] = lambda size, result: None,
     **options: Unpack[EncodeKeywords],
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
-    """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
+    """Evaluate a model on loaded tasks. Return two dicts by task: the results, and the times in seconds.
 
-    All processes must call this function: all of them encode, and the first one computes the scores.
+    All processes must call this function: all processes encode, and the first process computes the scores.
 
     Args:
         model: The model.
         tasks: The loaded tasks.
         cache_dir: The folder in which embeddings are cached; None for no cache.
-        prompts: As in `MTEBEncoder`.
-        folder: As in `MTEBEncoder`.
-        results_dir: A folder for the results in mteb's own format, as a `mteb.ResultCache` that contains them.
+        prompts: See `MTEBEncoder`.
+        folder: See `MTEBEncoder`.
+        results_dir: The folder to which the results are written in mteb's format, with the layout of a
+            `mteb.ResultCache`.
         on_result: A function that is called with the size and each result as soon as it is computed.
-        options: As in `MTEBEncoder`.
+        options: See `MTEBEncoder`.
 
     Raises:
-        UserError: If results of an encoder of other code should be written, or if results would replace results for
-            more languages.
+        UserError: If `results_dir` is given and the model is a `ForeignEncoder`, or if existing results with more
+            languages would be replaced.
     """
     if results_dir is not None and isinstance(model, ForeignEncoder):
         raise UserError(
@@ -416,7 +421,7 @@ def _find(name: str) -> list[Any]:
 
 
 def _tasks_of_file(path: Path, class_name: str) -> list[Any]:
-    """Return the tasks that a Python file defines; only the task of class `class_name` unless it is empty."""
+    """Return the tasks that a Python file defines or, if `class_name` is given, only the task of this class."""
     abstask = import_mteb().abstasks.AbsTask
     module = _run_file(path)
     classes = {
@@ -457,7 +462,7 @@ def _load_task(task: Any, data_dir: str | Path | None) -> str | None:
 
 
 def _load_data(task: Any, data_dir: Path | None) -> str | None:
-    """Load the data of a task; mteb uses `datasets` for this. Return the reason if they are not available."""
+    """Load the data of a task with mteb, which uses `datasets`. Return the reason if the data are not available."""
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
         raise OptionError(
@@ -474,7 +479,7 @@ def _load_data(task: Any, data_dir: Path | None) -> str | None:
 
 
 def _snapshot(task: Any) -> Path | None:
-    """Return the folder of a task's data set in the cache of the hub; None if it was not downloaded."""
+    """Return the folder of a task's data set in the cache of the hub; None if the data set was not downloaded."""
     path, revision = (task.metadata.dataset[key] for key in ("path", "revision"))
     try:
         return Path(
@@ -502,9 +507,9 @@ def _load(task: Any) -> str | None:
 
 
 def _missing_split(task: Any) -> str | None:
-    """Return a message about a split that is missing from loaded data or empty; None if there is none.
+    """Return a message if a split is missing from the loaded data or empty; otherwise None.
 
-    mteb would raise KeyError after the texts of the other splits have been encoded.
+    Without this check, mteb would raise KeyError after it has encoded the texts of the other splits.
     """
     if task.dataset is None or hasattr(task, "corpus"):  # tasks of mteb's first version keep their data elsewhere
         return None
@@ -518,7 +523,7 @@ def _missing_split(task: Any) -> str | None:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Let `datasets` only read its cache, since a benchmark can have hundreds of gigabytes."""
+    """Let `datasets` read only its cache within the context: a benchmark can have hundreds of gigabytes."""
     import datasets.config  # imported here because it is slow
 
     places = (datasets.config, huggingface_hub.constants)
@@ -533,11 +538,15 @@ def _offline() -> Iterator[None]:
 
 
 class OutcomeRecorder:
-    """Recorder of the outcomes of one task while mteb evaluates it.
+    """Records the outcome of each example of one task while mteb evaluates the task.
 
-    The outcomes are cosines and gold scores (Spearman) for STS tasks, the share of each sentence in the mean F1 for
-    bitext mining, and the measure of each query for retrieval and reranking. mteb provides no outcomes for other
-    tasks, or for tasks with another main score.
+    The outcomes depend on the type of the task:
+
+    - STS with Spearman as main score: the cosine and the gold score of each pair
+    - bitext mining: the share of each sentence in the mean F1
+    - retrieval and reranking: the score of each query
+
+    mteb provides no outcomes for other types of tasks or for other main scores.
     """
 
     def __init__(self, task: Any) -> None:
@@ -548,7 +557,7 @@ class OutcomeRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[Path | None]:
-        """Record within the context, which returns the folder for mteb's predictions; None if they are not needed."""
+        """Record outcomes within the context. Yield the folder for mteb's predictions; None if they are not needed."""
         if self._reads_predictions:
             with TemporaryDirectory() as folder:
                 yield Path(folder)
@@ -574,11 +583,11 @@ class OutcomeRecorder:
             del self.task.task_specific_scores
 
     def outcomes(self, name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, ExampleOutcomes]:
-        """Return the outcomes of each part of the task by its name, see `dcpcse.evaluation.outcomes`.
+        """Return the outcomes of each part of the task, by the name of the part; see `dcpcse.evaluation.outcomes`.
 
         Args:
-            name: mteb/TASK.
-            scores: Split → scores of subsets, as returned by mteb.
+            name: The name of the task in the form mteb/TASK.
+            scores: Split → scores of each subset, in mteb's form.
         """
         outcomes = {part: self._of(*key) for key, part in part_names(name, scores).items()}
         return {part: outcome for part, outcome in outcomes.items() if outcome is not None}
@@ -616,13 +625,14 @@ class OutcomeRecorder:
 
 
 def parts_of_f1(predicted: Sequence[int]) -> np.ndarray:
-    """Return the share (n,) of each sentence in the weighted mean of F1 over n sentences.
+    """Return the contribution (n,) of each of n sentences to the weighted mean of F1.
 
-    A sentence that is found by its translation and by p - 1 others has precision 1 / p and recall 1, so that its F1 is
-    2 / (p + 1).
+    If p sentences find a sentence, and its translation is one of them, the precision is 1 / p and the recall is 1, so
+    F1 is 2 / (p + 1).
 
     Args:
-        predicted: The index of the sentence nearest to each sentence; the translation of a sentence has its index.
+        predicted: For each sentence, the index of the nearest sentence of the other language. A sentence and its
+            translation have the same index.
     """
     indices = np.array(predicted)
     count = np.bincount(indices, minlength=len(indices))

@@ -1,7 +1,8 @@
-"""The outcomes of one run on each example of its tasks, from an evaluation or from results files.
+"""The outcomes of one run, one per example of each task, from an evaluation or from results files.
 
-The parts of an MTEB task are separate tasks here: a split of a language, a pair of languages, or another subset. A
-part is named mteb/TASK/SUBSET/SPLIT, or mteb/TASK/SPLIT if the task has no subsets.
+Here, each part of an MTEB task counts as a separate task. A part is one split of one subset; a subset is for example a
+language or a pair of languages. The name of a part is mteb/TASK/SUBSET/SPLIT, or mteb/TASK/SPLIT if the task has no
+subsets.
 """
 
 import io
@@ -28,7 +29,7 @@ MTEB = "mteb"
 """The family of MTEB tasks and the prefix of their names, since mteb and SentEval both have an STSBenchmark."""
 
 NO_SUBSET = "default"
-"""mteb's name of the only subset of a task without subsets."""
+"""The name that mteb gives to the only subset of a task without subsets."""
 
 MTEB_FACTS = "model_meta.json"
 """The file with which mteb describes the model in a folder of its results."""
@@ -39,10 +40,11 @@ class ExampleOutcomes:
     """The outcomes of one run on the n examples of a task.
 
     Args:
-        statistic: The score, as in `dcpcse.evaluation.significance.STATISTICS`.
-        values (n,): Cosines, whether each example is classified correctly, or, with the statistic mean, the score of
-            each query.
-        gold (n,): Gold scores, classes or numbers of relevant documents, None if they are unknown.
+        statistic: The name of the score, a key of `dcpcse.evaluation.significance.STATISTICS`.
+        values (n,): For `spearman` and `average_precision`, the cosine of each pair. For `accuracy`, whether each
+            example is classified correctly. For `mean`, the score of each query.
+        gold (n,): Gold scores of pairs, classes of examples, or numbers of relevant documents of queries; None if they
+            are unknown.
     """
 
     statistic: str
@@ -56,7 +58,7 @@ class ExampleOutcomes:
 
     @property
     def scored_gold(self) -> np.ndarray | None:
-        """The gold scores if the statistic depends on them, otherwise None; see `significance.Outcomes`."""
+        """The gold scores if the statistic depends on gold scores, otherwise None; see `significance.Outcomes`."""
         return self.gold if self.statistic in ("spearman", "average_precision") else None
 
 
@@ -65,11 +67,12 @@ class RunOutcomes:
     """The outcomes of one run by task.
 
     Args:
-        source: The source of the outcomes, for messages.
+        source: The file or the model from which the outcomes come, for messages.
         mode: "test", "fasttest" or "dev"; None if it is unknown.
-        tasks: Task → its outcomes, for tasks that have them; the parts of an MTEB task are separate tasks.
-        main_scores: Task → main score × 100; empty for an .npz file alone.
-        families: Task → families, whose tasks are averaged. The family of a part of an MTEB task is the task.
+        tasks: Task → outcomes, for tasks with outcomes of examples. Each part of an MTEB task counts as a task.
+        main_scores: Task → main score × 100; empty if the outcomes come from an .npz file without its .json file.
+        families: Task → families of the task. Scores are averaged over the tasks of a family. The family of a part of
+            an MTEB task is the MTEB task.
     """
 
     source: str
@@ -80,7 +83,7 @@ class RunOutcomes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tasks with outcomes or a main score."""
+        """The names of the tasks that have outcomes or a main score."""
         return tuple(dict.fromkeys([*self.tasks, *self.main_scores]))
 
 
@@ -88,11 +91,11 @@ ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct", "value": "q
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
 
 ARRAY_OF_STATISTIC = {"accuracy": "correct", "mean": "value"}
-"""Statistic → the name of the array with its values; `cosine` for all others."""
+"""Statistic → name of the array with its values. For other statistics, the name is `cosine`."""
 
 
 def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
-    """Return the arrays (n,) of all results that have outcomes of examples, by `TASK/NAME` as in the .npz file."""
+    """Return the arrays (n,) of all results with outcomes of examples, by the key `TASK/NAME` of the .npz file."""
     arrays: dict[str, np.ndarray] = {}
     for task, result in results.items():
         values = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
@@ -105,7 +108,7 @@ def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the content of an .npz file."""
+    """Return the content of an .npz file with these arrays."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     return content.getvalue()
@@ -114,9 +117,12 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     """Write the outcomes of examples (N,) to an .npz file.
 
-    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
-    Queries have their scores as `TASK/value` and, if it is known, the number of their relevant documents as
-    `TASK/gold`.
+    The keys of the arrays depend on the task:
+
+    - pairs: `TASK/gold` and `TASK/cosine`
+    - classified examples: `TASK/correct` and, if the classes are known, `TASK/gold`
+    - queries: `TASK/value` with the score of each query and, if known, `TASK/gold` with the number of its relevant
+      documents
 
     Args:
         path: The file.
@@ -138,7 +144,7 @@ def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -
 
 
 def is_results(path: Path) -> bool:
-    """Return whether a path is a results file (.json, .npz) or a folder of mteb's results, not a model.
+    """Return whether a path is a results file (.json, .npz) or a folder of mteb's results, and not a model.
 
     Raises UserError for a folder with mteb's results of several models.
     """
@@ -152,12 +158,12 @@ def read_outcomes(path: Path) -> RunOutcomes:
     """Read the outcomes of a run from the results of evaluation.py or of mteb.
 
     Args:
-        path: A file of --similarities_file (.npz); a file of --output_file (.json), whose outcomes are read from the
-            .npz file of the same name or from similarities.npz in the same folder, if there is one; a result of mteb
-            (.json), or a folder of them.
+        path: A file of --similarities_file (.npz), a file of --output_file (.json), a result of mteb (.json), or a
+            folder of mteb's results. For a file of --output_file, the outcomes are read from the .npz file of the same
+            name, or from similarities.npz in the same folder, if one of these files exists.
 
     Raises:
-        UserError: If the content is damaged or of another kind.
+        UserError: If a file is damaged or has another kind of content.
     """
     if path.is_dir():
         return _of_mteb(path, _mteb_files(path))
@@ -188,9 +194,9 @@ def read_outcomes(path: Path) -> RunOutcomes:
 
 
 def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
-    """Raise UserError if the outcomes do not give the recorded score × 100, since they are then of another evaluation.
+    """Raise UserError if the outcomes do not give the recorded score × 100: then they come from another evaluation.
 
-    Accuracies are not compared, since the accuracies of folds are rounded; average precisions are not compared either.
+    Accuracies are not checked, because the accuracies of folds are rounded. Average precisions are not checked either.
     """
     from scipy import stats  # imported here because it is slow
 
@@ -202,7 +208,7 @@ def _require_score(result: ExampleOutcomes, score: float, task: str, path: Path,
 
 
 def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOutcomes]:
-    """Return task → outcomes, from arrays by `TASK/NAME`. Raises UserError for arrays that do not fit together."""
+    """Return outcomes by task, from arrays by `TASK/NAME`. Raises UserError if arrays do not fit together."""
     tasks = {}
     for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
         gold, cosines, correct, means = (arrays.get(f"{task}/{name}") for name in ARRAYS)
@@ -242,14 +248,14 @@ def _read_arrays(path: Path, *, may_be_empty: bool = False) -> dict[str, np.ndar
 @strict
 @dataclass(kw_only=True)
 class MtebRecord(schema.Foreign):
-    """A file that mteb writes for each task: the scores of each split and subset."""
+    """The content of a file that mteb writes for each task: the scores of each split and subset."""
 
     task_name: str
     scores: dict
 
 
 def _mteb_files(folder: Path) -> list[Path]:
-    """Return mteb's results in a folder: next to mteb's description of the model, or in a folder of its cache.
+    """Return the result files of mteb in a folder: a folder with mteb's description of the model, or mteb's cache.
 
     The cache has the folders results/MODEL/REVISION. Raises UserError if there are several revisions or models.
     """
@@ -274,11 +280,11 @@ def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
 
 
 def part_names(task: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str], str]:
-    """Return (subset, split) → name of each part of a task.
+    """Return the name of each part of a task, by (subset, split).
 
     Args:
-        task: mteb/TASK.
-        scores: Split → scores of subsets, as mteb returns them.
+        task: The name of the task in the form mteb/TASK.
+        scores: Split → scores of each subset, in mteb's form.
     """
     names = {}
     for split, subsets in scores.items():
@@ -292,12 +298,12 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
     """Return the main score × 100 of each part of a task, by its name.
 
     Args:
-        task: mteb/TASK.
+        task: The name of the task in the form mteb/TASK.
         scores: See `part_names`.
-        source: The file that contains them, for messages.
+        source: The file that contains the scores, for messages.
 
     Raises:
-        UserError: If the scores have another form.
+        UserError: If the scores do not have this form.
     """
     try:
         main_scores = {
@@ -312,14 +318,14 @@ def scores_of_parts(task: str, scores: Any, source: object) -> dict[str, float]:
 
 
 def families_of_parts(names: Iterable[str], types: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
-    """Return the families of the parts of MTEB tasks and, in turn, of these families.
+    """Return the families of each part of MTEB tasks and, for each family, the larger families that contain it.
 
-    The splits of a subset are a family, and so are the subsets of a task. Tasks belong to the families of their type
-    and of mteb.
+    The splits of a subset form a family, and the subsets of a task form a family. A task belongs to the family of its
+    type and to the family mteb.
 
     Args:
-        names: Names of parts; names that do not start with mteb/ are ignored.
-        types: mteb/TASK → mteb's type of the task, if it is known.
+        names: Names of parts. Names that do not start with mteb/ are ignored.
+        types: Name of a task in the form mteb/TASK → mteb's type of the task, or None if unknown.
     """
     families: dict[str, tuple[str, ...]] = {}
     for name in (name for name in names if name.startswith(f"{MTEB}/")):

@@ -62,16 +62,17 @@ LABELS = _Kind(
 def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     """Return an evaluation task with the user's sentence pairs.
 
-    Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a sentence
-    is blank, a score is not a finite number, all scores are equal, or there are fewer than two pairs.
+    Raises UserError or senteval.DataError if a row has a wrong number of columns, a sentence is blank, a score is not
+    a finite number, all scores are equal, or there are fewer than two pairs. The message names the file and line, or
+    the row.
 
     Args:
-        data: A file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a number per row.
-            The number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1, or
-            with two binary labels (`dcpcse.data.columns.SCHEMES`), are evaluated by average precision, others by
-            Spearman correlation; scores may have any scale. A .csv, .json or .jsonl file is read as such, any other
-            file as tab-separated columns; a header is optional.
-        name: The name of a Python object in messages and results.
+        data: A file or a Python object (see `dcpcse.data.objects.open_table`) with two sentences and a score per row.
+            The score is in the column named score or label; without such a column, in the third column. If all scores
+            are 0 or 1, or two binary labels (`dcpcse.data.columns.SCHEMES`), the pairs are evaluated by average
+            precision. Otherwise they are evaluated by Spearman correlation, and scores may have any scale. Files may
+            be .csv, .json or .jsonl; any other file has tab-separated columns. A header is optional.
+        name: The name of the data in messages and results, if `data` is a Python object.
     """
     table, target, rows = _open(data, name, PAIRS)
     pairs, unit, words = [], "", None
@@ -88,21 +89,22 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
 
 
 def describe_object(data: Any) -> str:
-    """Return the description of user data in a Python object for the records of a run."""
+    """Return a description of a Python object with user data, for the records of a run."""
     return f"Python object: {type(data).__name__}"
 
 
 def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     """Return an evaluation task with the user's labelled texts.
 
-    Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a text or a
-    class is blank, there are fewer than two classes, or a class has fewer texts than cross-validation has folds.
+    Raises UserError or senteval.DataError if a row has a wrong number of columns, a text or a class is blank, there
+    are fewer than two classes, or a class has fewer texts than cross-validation has folds. The message names the file
+    and line, or the row.
 
     Args:
-        data: A file or a Python object with a text and its class per row, as for `own_pairs`. The class, a word or a
-            whole number, is in the column named label or class, else in the second one. A file has a header if one of
-            its columns has such a name.
-        name: The name of a Python object in messages and results.
+        data: A file or a Python object with a text and its class per row, in the formats of `own_pairs`. The class is
+            a word or a whole number. It is in the column named label or class; without such a column, in the second
+            column. The first line of a file is a header if one of its cells is label or class.
+        name: The name of the data in messages and results, if `data` is a Python object.
     """
     table, target, located = _open(data, name, LABELS)
     rows = [(line, text, _class(line, cell, label)) for line, (text,), cell, label in located]
@@ -157,7 +159,7 @@ def _content(table: Table, rows: Iterable[Any]) -> Content:
 
 
 def _selection(table: Table, kind: _Kind) -> str:
-    """Return advice: to select columns if a table has too many, to use the other kind of data if it has too few."""
+    """Return advice: select columns if a table has too many columns, use the other kind of data if it has too few."""
     if len(table.columns) < kind.width:
         return "; texts with their classes are labels, not pairs" if len(table.columns) == LABELS.width else ""
     target = kind.target(table.columns)
@@ -215,11 +217,11 @@ def _without_blank_end(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _is_header(cells: Sequence[str], second: Sequence[str], kind: _Kind) -> bool:
-    """Return whether the first row of a file is a header: it names the target, or has a word instead of a score.
+    """Return whether the first row of a file is a header: it names the target column, or a word replaces the score.
 
     Args:
-        second: The cells of the second row. If the first row has a label and not a name, both labels are of the same
-            scheme.
+        second: The cells of the second row. If the first row is not a header but has a binary label, the second row
+            has a label of the same scheme.
     """
     if kind.target(cells) is not None:
         return True
@@ -296,5 +298,5 @@ def _remedy(table: Table, kind: _Kind) -> str:
 
 
 def content_of(rows: Iterable[Any]) -> Content:
-    """Return the content that identifies rows without a file, computed from their JSON lines."""
+    """Return the content that identifies rows without a file: digest and size of the rows as JSON lines."""
     return Content.of("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())

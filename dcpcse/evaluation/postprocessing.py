@@ -1,10 +1,10 @@
 """Unsupervised transformations of sentence embeddings: whitening and flow.
 
 Whitening gives embeddings mean 0 and an identity covariance matrix (BERT-whitening; Su et al. 2021). The flow maps
-them to a Gaussian (BERT-flow; Li et al. 2020); it is based on Glow, with the architecture of the published code: three
-levels of three steps each. A step consists of an activation normalisation, a reversal of the channels, and an additive
-coupling of width 32. After each level half of the channels are split off as latent channels. The prior is a standard
-Gaussian.
+embeddings to a Gaussian distribution (BERT-flow; Li et al. 2020). It is based on Glow, with the architecture of the
+published code: three levels of three steps each. A step consists of an activation normalisation, a reversal of the
+channels, and an additive coupling of width 32. After each level half of the channels are split off as latent channels.
+The prior is a standard Gaussian.
 """
 
 import logging
@@ -41,8 +41,8 @@ class Whitening:
     """The map x → (x − mean) · matrix.
 
     Args:
-        mean: (H,).
-        matrix: (H, K), columns in descending order of variance.
+        mean: The mean (H,) of the embeddings.
+        matrix: The matrix (H, K), with columns in descending order of the variance in their direction.
     """
 
     mean: np.ndarray
@@ -53,12 +53,12 @@ class Whitening:
         """Return the map that gives vectors mean 0 and an identity covariance matrix, computed in float64.
 
         Args:
-            vectors: (N, H).
-            dimensions: K, the number of directions of largest variance that are kept. None: all directions in which
-                the vectors vary; a warning is logged if there are fewer than H.
+            vectors: Embeddings (N, H).
+            dimensions: K. The result has the K directions of largest variance. None: all directions in which the
+                vectors vary; a warning is logged if there are fewer than H such directions.
 
         Raises:
-            UserError: If the vectors vary in fewer than K directions, or in none.
+            UserError: If the vectors vary in fewer than K directions, or do not vary at all.
         """
         exact = np.asarray(vectors, dtype=np.float64)
         mean = exact.mean(0)
@@ -112,7 +112,7 @@ class ActNorm(nn.Module):
 
 
 class Coupling(nn.Module):
-    """Additive coupling: a small network of the first half of the channels shifts the second half, initially by 0.
+    """Additive coupling: a small network computes shifts of the second half of the channels from the first half.
 
     Args:
         channels: Number of channels.
@@ -200,7 +200,7 @@ class Flow(nn.Module):
             channels -= split_off
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the latent vectors (N, H) of embeddings (N, H); their channels are in the order of the levels."""
+        """Return the latent vectors (N, H) of embeddings (N, H); their channels are sorted by level."""
         return self._through(x, lambda step, x: step(x))
 
     def log_likelihood(self, x: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def init_from_data(self, x: Tensor) -> None:
-        """Initialise the normalisations from a first batch (N, H)."""
+        """Initialise the activation normalisations from a first batch (N, H)."""
         self._through(x, lambda step, x: step.init_from_data(x))
 
     def _through(self, x: Tensor, do: Callable[[FlowStep, Tensor], Tensor]) -> Tensor:
@@ -236,8 +236,8 @@ def fit_flow(
 ) -> Flow:
     """Fit a flow to embeddings by maximum likelihood with Adam; the defaults come from the published code.
 
-    The normalisations are initialised from up to max(batch_size, 2 H) vectors, because the variances of a smaller
-    sample would be too small in some directions.
+    The activation normalisations are initialised from up to max(batch_size, 2 H) vectors. In a smaller sample, the
+    variances would be too small in some directions.
 
     Args:
         vectors: Embeddings (N, H).
@@ -245,8 +245,8 @@ def fit_flow(
         batch_size: Number of embeddings per step.
         learning_rate: Learning rate of Adam.
         seed: Seed of the initial weights and of the order of the embeddings.
-        on_step: A function that is called with the step, the number of steps, and the mean log-likelihood of the batch
-            per dimension, in nats.
+        on_step: A function that is called after each step with the step, the number of steps, and the mean
+            log-likelihood per dimension of the batch, in nats.
 
     Raises:
         UserError: If there are fewer than two vectors, or if the likelihood is not finite.
@@ -294,18 +294,17 @@ def _fit_flow(vectors: np.ndarray, *, show_progress: bool, **settings: Any) -> M
 
 
 POSTPROCESSORS: Mapping[str, Callable[..., Map]] = {"whitening": _fit_whitening, "flow": _fit_flow}
-"""Value of --postprocess → function of embeddings (N, H) and settings that returns the map fitted to the
-embeddings."""
+"""Value of --postprocess → function that fits the map, from embeddings (N, H) and settings."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """A postprocessor, and the sentences to whose embeddings it is fitted.
+    """A postprocessor, and the sentences whose embeddings it is fitted to.
 
     Args:
         name: A key of `POSTPROCESSORS`.
         settings: The settings of the postprocessor.
-        sentences: The sentences; None fits it to the distinct sentences of each task.
+        sentences: The sentences. None: fit the postprocessor for each task to the distinct sentences of this task.
         source: The file that contains the sentences, for messages and records.
     """
 
@@ -315,14 +314,15 @@ class Fitting:
     source: str | None = None
 
     def finish(self, encode: Callable[[list[str]], np.ndarray], show_progress: bool = False) -> Map:
-        """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
+        """Return a function that maps the embeddings of a task's sentences to the vectors that are scored.
 
         Args:
             encode: A function that returns the embeddings of `sentences`.
             show_progress: Show a progress bar.
 
         Raises:
-            UserError: If these embeddings are not finite, or if the postprocessor cannot be fitted to them.
+            UserError: If the embeddings of `sentences` are not finite, or if the postprocessor cannot be fitted to
+                these embeddings.
         """
         fit = partial(POSTPROCESSORS[self.name], show_progress=show_progress, **self.settings)
         if self.sentences is None:

@@ -1,7 +1,7 @@
 """Read retrieval data, from folders in the layout of BEIR and from the NanoBEIR sets in the cache of the hub.
 
-The text of a document is its title, a space and its text, without white space at both ends; without a title, it is
-only the text. The text of a query is unchanged. mteb does the same.
+The encoded text of a document is the title, a space and the text, without white space at both ends. Without a title,
+only the text is encoded. The text of a query is unchanged. mteb does the same.
 """
 
 import os
@@ -57,11 +57,11 @@ Judgement = tuple[Line, str, str, float]
 def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask:
     """Return the evaluation task of a folder in the layout of BEIR, or of a NanoBEIR set.
 
-    Raises the same errors as `retrieval_tasks`, and UserError for NanoBEIR, which consists of several sets.
+    Raises the same errors as `retrieval_tasks`. Raises UserError for the name NanoBEIR, which stands for several sets.
 
     Args:
         data: FOLDER, FOLDER:SPLIT, or the name of a set such as NanoNFCorpus.
-        split: The split of the judgements for a folder without :SPLIT. A NanoBEIR set has only one split.
+        split: The split of the judgements, if `data` is a FOLDER without :SPLIT. A NanoBEIR set has only one split.
     """
     tasks = retrieval_tasks([location("retrieval", data)], split)
     if len(tasks) > 1:
@@ -70,13 +70,17 @@ def own_retrieval(data: str | os.PathLike[str], split: str = "test") -> BeirTask
 
 
 def retrieval_tasks(names: Sequence[str], split: str) -> list[BeirTask]:
-    """Return the evaluation tasks of folders and NanoBEIR sets; NanoBEIR is all sets. See `own_retrieval`.
+    """Return the evaluation tasks of folders and NanoBEIR sets; the name NanoBEIR stands for all sets.
 
-    Nothing is downloaded. Raises UserError or senteval.DataError, with file and line, if a folder, a file or a split
-    does not exist; if a line is not valid JSON or lacks an id or a text; if an id occurs twice; if a judgement names
-    an unknown query or document, has a score that is not a number, contradicts another judgement, or says that a
-    document with the id of the query is relevant; if no query has a relevant document; or if the data of a set have
-    not been downloaded.
+    Nothing is downloaded. See `own_retrieval` for the forms of `names` and for `split`. Raises UserError or
+    senteval.DataError, with file and line, in these cases:
+
+    - A folder, a file or a split does not exist, or the data of a set have not been downloaded.
+    - A line is not valid JSON, or lacks an id or a text.
+    - An id occurs twice.
+    - A judgement names an unknown query or document, has a score that is not a number, contradicts another judgement,
+      or says that a document with the id of the query is relevant.
+    - No query has a relevant document.
     """
     folders = {name: location for name in names if (location := _folder_and_split(name, split))}
     sets = _load_sets([name for name in names if name not in folders])
@@ -99,7 +103,7 @@ def _require_different_names(task_names: Mapping[str, str]) -> None:
     """Raise UserError if two folders have the same name.
 
     Args:
-        task_names: Data → name of the task.
+        task_names: Folder or set as given by the user → name of the task.
     """
     places: dict[str, str] = {}
     for folder, name in task_names.items():
@@ -112,8 +116,8 @@ def _require_once(folders: Mapping[str, tuple[Path, str, bool]], sets: Iterable[
     """Raise UserError if a split of a folder, or a set, is given twice.
 
     Args:
-        folders: Data → folder and split.
-        sets: Names of the given tasks of mteb.
+        folders: Folder as given by the user → its path, its split, and whether the user chose the split.
+        sets: Names of the tasks of mteb that the user gave.
     """
     places = [(folders[key][0].resolve(), folders[key][1]) for key in names if key in folders]
     twice = [str(folder) for folder, split in places if places.count((folder, split)) > 1]
@@ -154,7 +158,7 @@ def _read_folder(folder: Path, split: str, is_chosen: bool) -> BeirTask:
 
 
 def splits_in(folder: Path) -> list[str]:
-    """Return the splits of the judgements in a folder with the layout of BEIR; files may be packed."""
+    """Return the splits of the judgements in a folder with the layout of BEIR; files may be packed (.gz)."""
     return sorted({path.name.split(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*")})
 
 
@@ -167,7 +171,8 @@ def _packed(path: Path) -> Path:
 def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirTask:
     """Return the task of a copy of a NanoBEIR set: folders corpus, queries and qrels of Parquet files SPLIT-*.parquet.
 
-    The only split of the judgements is used unless the user chose one. Judgements without scores have the score 1.
+    Unless the user chose a split, the only split of the judgements is used. Judgements without scores have the score
+    1.
     """
     parts = {part: sorted((folder / part).glob("*.parquet")) for part in ("corpus", "queries", QRELS)}
     if missing := [part for part, files in parts.items() if not files]:
@@ -189,9 +194,9 @@ def _read_parquet(folder: Path, name: str, split: str, is_chosen: bool) -> BeirT
 
 
 def _load_sets(names: Sequence[str]) -> dict[str, Any]:
-    """Return the name of mteb's task → the task with its data, for NanoBEIR sets with these names.
+    """Return mteb's tasks with their data by name, for the NanoBEIR sets with these names.
 
-    Raises UserError if a name is unknown, or if data are not in the cache of the hub.
+    Raises UserError if a name is unknown, or if the data of a set are not in the cache of the hub.
     """
     if not names:
         return {}
@@ -243,7 +248,7 @@ def _task_of_tables(
     tables: Mapping[str, tuple[Path, Iterable[Mapping[str, Any]]]],
     contents: Mapping[Path, Content],
 ) -> BeirTask:
-    """Return the task of three tables, corpus, queries and qrels, each given by its source and rows.
+    """Return the task of the three tables corpus, queries and qrels; each table is given by its source and its rows.
 
     The data are published, so blank texts are kept, as in mteb.
     """
@@ -260,7 +265,7 @@ def _rows(source: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[LocatedRo
 
 
 def _table_judgements(rows: Iterable[LocatedRow]) -> Iterator[Judgement]:
-    """Yield the judgements of a table, with the score 1 if it has no scores.
+    """Yield the judgements of a table. If the table has no scores, each judgement has the score 1.
 
     Raises DataError if a score is not a number.
     """
@@ -342,12 +347,12 @@ def _judgements(path: Path) -> Iterator[Judgement]:
 
 
 def _fault(line: Line, problem: str, remedy: str) -> DataError:
-    """Return the error of a line that has the right form but a wrong content."""
+    """Return the error for a line with the right form and a wrong content."""
     return line._replace(remedy=remedy).error(problem)
 
 
 def _identified(name: str, source: Path, rows: Iterable[TextRow], *, blank: bool = False) -> IdentifiedTexts:
-    """Return the texts of rows. Raises DataError if there are none, or if an id occurs twice.
+    """Return the texts of rows. Raises DataError if there are no rows, or if an id occurs twice.
 
     Args:
         blank: Whether blank texts are allowed; if not, a blank text raises DataError.
@@ -376,9 +381,9 @@ def _task(
     judgements: Iterable[Judgement],
     contents: Mapping[Path, Content],
 ) -> BeirTask:
-    """Return the task of the queries that have a relevant document; notify the user of the others.
+    """Return the task of the queries that have a relevant document; log how many queries have none.
 
-    Raises DataError if there is no such query, or if a judgement contradicts the data or another judgement.
+    Raises DataError if no query has a relevant document, or if a judgement contradicts the data or another judgement.
     """
     row_of = {doc_id: row for row, doc_id in enumerate(documents.ids)}
     scores: dict[str, dict[str, float]] = {query: {} for query in queries.ids}

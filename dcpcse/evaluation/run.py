@@ -54,12 +54,12 @@ TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 
 @dataclass(frozen=True)
 class Plan:
-    """The checked data and options of an evaluation, with which any number of encoders can be evaluated.
+    """The checked data and options of an evaluation. One plan can evaluate any number of encoders.
 
     Args:
         args: The options.
         suite: The loaded tasks.
-        mteb: Tasks of mteb, which are evaluated after the tasks of the suite, or None.
+        mteb: Tasks of mteb, or None. They are evaluated after the tasks of the suite.
         fitting: The postprocessor, or None.
         prompts: The prompts of --mteb_prompts, or None.
     """
@@ -71,7 +71,7 @@ class Plan:
     prompts: Mapping[str, str] | None = None
 
     def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
-        """Return the part of the JSON file without scores."""
+        """Return the part of the JSON file that does not depend on scores (see `head_of`)."""
         head = head_of(model, self.args.mode, self.suite.settings, self.fitting)
         return head | described(self.args.options)
 
@@ -81,11 +81,11 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
 
     Args:
         args: Options of evaluation.
-        published: Options of the papers' evaluation scripts.
+        published: Options of the papers' evaluation scripts that evaluation.py also accepts.
 
     Raises:
-        UserError: If options, output files or data are unusable; this is checked before the model is loaded.
-        DataError: In the same cases (senteval).
+        UserError: If options, output files or data are unusable. They are checked before the model is loaded.
+        DataError: If evaluation data of senteval are unusable.
     """
     _require_writable_outputs(args)
     for name in TRAINING_OPTIONS:
@@ -123,8 +123,8 @@ def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
 
     Args:
         args: Options of evaluation.
-        pairs: File or Python object; None if there is none.
-        labels: File or Python object; None if there is none.
+        pairs: A file or Python object with scored pairs, or None.
+        labels: A file or Python object with labelled texts, or None.
     """
     tasks: list[Task] = [] if pairs is None else [own_pairs(pairs)]
     tasks += [] if labels is None else [own_labels(labels)]
@@ -132,12 +132,12 @@ def own_tasks(args: EvaluationArguments, pairs: Any, labels: Any) -> list[Task]:
 
 
 def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
-    """Load and check everything that an evaluation needs except the model, so that faults are reported at once.
+    """Load and check everything that an evaluation needs, except the model, so faults are reported early.
 
     Args:
         args: Options of evaluation.
         extra: Tasks of the user's own data.
-        fit_on: Distinct sentences, which replace the file of --fit_on.
+        fit_on: Distinct sentences to use instead of the file of --fit_on.
     """
     settings = protocol_settings(args)
     chosen = args.chosen_tasks()
@@ -159,7 +159,7 @@ def load_plan(args: EvaluationArguments, extra: Sequence[Task], fit_on: Sequence
 
 
 def join_processes(plan: Plan) -> None:
-    """Form the process group of the processes that a launcher started. Raises UserError if their data differ."""
+    """Join the processes of a launcher to a process group. Raises UserError if the processes have different data."""
     init_process_group()
     require_same_in_all_processes({"evaluation data": plan.suite.files})
 
@@ -177,13 +177,13 @@ def evaluate_plan(
     Args:
         plan: The plan.
         model: The model.
-        head: `plan.head(model)`.
-        folder: The local folder of the model, for tasks of MTEB.
+        head: The result of `plan.head(model)`.
+        folder: The local folder of the model, for tasks of MTEB (see `MTEBEncoder`).
         on_result: A function that is called with the size of the embeddings (None: complete) and each result as soon
             as it is computed.
 
     Raises:
-        UserError: If a size is larger than the embeddings.
+        UserError: If a size in the options is larger than the size of the model's embeddings.
     """
     sizes, options = plan.args.sizes, plan.args.options
     for size in sizes:
@@ -227,11 +227,11 @@ def evaluate_plan(
 
 
 def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None) -> Fitting | None:
-    """Return the postprocessor of --postprocess and the sentences of --fit_on; None without --postprocess.
+    """Return the postprocessor of --postprocess with the sentences of --fit_on; None without --postprocess.
 
     Args:
         args: Options of evaluation.
-        fit_on: Distinct sentences, which replace the file.
+        fit_on: Distinct sentences to use instead of the file of --fit_on.
     """
     if args.postprocess is None:
         return None

@@ -1,12 +1,14 @@
-"""Confidence intervals of scores, and paired tests of the difference between two models, by the bootstrap.
+"""Bootstrap confidence intervals of scores, and paired bootstrap tests of the difference between two models.
 
-The examples of a task are resampled with replacement, the same ones for all runs of all models, and every score is
-computed again (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993). With at least `LEAST_SEEDS` runs with
-different seeds per model, the variance between seeds is added. The design, with runs nested in models and examples
-shared by all runs, is the design of studies with several readers and cases. So is the estimate: Obuchowski and
-Rockette (*Hypothesis testing of diagnostic accuracy for multiple readers and multiple tests*, 1995), with runs nested
-in models and the degrees of freedom of Hillis (*A marginal-mean ANOVA approach for analyzing multireader multicase
-radiological imaging data*, 2014), here with a separate variance for each side (Welch, 1947).
+The examples of a task are resampled with replacement, and every score is computed again for each resample (Efron and
+Tibshirani, *An Introduction to the Bootstrap*, 1993). All runs of all models use the same resamples. If each model has
+at least `LEAST_SEEDS` runs with different seeds, the variance between seeds is added.
+
+Runs are nested in models, and all runs share the examples. Diagnostic studies with several readers and cases have the
+same design, so the variance is estimated as in these studies: by the method of Obuchowski and Rockette (*Hypothesis
+testing of diagnostic accuracy for multiple readers and multiple tests*, 1995), with the degrees of freedom of Hillis
+(*A marginal-mean ANOVA approach for analyzing multireader multicase radiological imaging data*, 2014). In contrast to
+these papers, each side has a separate variance (Welch, 1947).
 
 Scores are fractions. The functions neither read files nor use models.
 """
@@ -33,13 +35,15 @@ class Outcomes:
 
     Args:
         statistic: The name of the score, a key of `STATISTICS`.
-        values: For each model an array (R, n) of its R runs: cosines for `spearman` and `average_precision`, 0 and 1
-            for wrong and correct for `accuracy`, and for `mean` any values whose mean is the score.
-        gold: (n,), gold scores for `spearman`, 0 and 1 for `average_precision`, None for the others.
-        examples: The name of the examples in messages.
+        values: For each model, an array (R, n) with a row for each of its R runs. The values are cosines for
+            `spearman` and `average_precision`, 0 (wrong) and 1 (correct) for `accuracy`, and for `mean` the numbers
+            whose mean is the score.
+        gold: Gold scores (n,) for `spearman`, labels 0 and 1 (n,) for `average_precision`, None for `accuracy` and
+            `mean`.
+        examples: The name of the examples in messages, such as "pairs".
 
     Raises:
-        ValueError: For other shapes, NaN, or too few examples.
+        ValueError: If an array has another shape or contains NaN, or if there are too few examples.
     """
 
     statistic: str
@@ -68,13 +72,16 @@ class Outcomes:
         return self.values[0].shape[1]
 
     def scores(self, counts: np.ndarray) -> list[np.ndarray]:
-        """Return the scores (R, S) of each model in S resamples; counts (n, S): how often a resample has an
-        example."""
+        """Return the scores (R, S) of each model in S resamples.
+
+        Args:
+            counts: How often each example is in each resample (n, S).
+        """
         return STATISTICS[self.statistic].scores(counts, self.gold, self.values)
 
 
 def _spearman(counts: np.ndarray, gold: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Spearman's correlation; tied values get their average rank. NaN where all values of a resample are equal."""
+    """Return Spearman's correlations with average ranks for ties; NaN if all values of a resample are equal."""
     gold = _centred_ranks(gold, counts)
     weighted = counts * gold
     square = np.einsum("ns,ns->s", weighted, gold)
@@ -89,7 +96,7 @@ def _spearman(counts: np.ndarray, gold: np.ndarray, values: Sequence[np.ndarray]
 
 
 def _centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the average ranks (n, S) of values (n,) in S resamples, less their mean, which is (n + 1) / 2.
+    """Return the average ranks (n, S) of values (n,) in S resamples, minus their mean, which is (n + 1) / 2.
 
     Sorting once is enough: the ranks in a resample follow from the number of drawn examples with smaller values.
     """
@@ -125,13 +132,13 @@ class Statistic:
     """A score of the outcomes on a task.
 
     Args:
-        scores: Function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
-            model.
-        mean_over: "examples" or "positives" if the score is a mean over these, otherwise None. The variance of a mean
-            over n items is too small in resamples by a factor of (n - 1) / n, and has n - 1 degrees of freedom.
-            Resampled correlations do not vary too little (with 50 pairs they vary too much).
-        scale: Where intervals are computed: "correlation" after Fisher's transformation, "proportion" by Wilson's
-            method, "linear" without a transformation.
+        scores: A function of `counts` (see `Outcomes.scores`), gold (n,) and the values (R, n) of each model. It
+            returns the scores (R, S) of each model.
+        mean_over: The items over which the score is a mean: "examples", "positives", or None if the score is not a
+            mean. The variance of a mean over n items is too small in resamples by a factor of (n - 1) / n. The degrees
+            of freedom are n - 1. Correlations need no such correction: with 50 pairs, they vary too much in resamples.
+        scale: How intervals are computed: "correlation" with Fisher's transformation, "proportion" by Wilson's method,
+            "linear" without a transformation.
         least: Minimum number of examples of a task.
     """
 
@@ -152,14 +159,14 @@ STATISTICS: Mapping[str, Statistic] = {
 
 @dataclass(frozen=True, eq=False)
 class ResampledScores:
-    """The scores of all models on one task, or their means over tasks, and how they vary with the examples.
+    """The scores of all models on one task, or the means over several tasks, and their deviations in resamples.
 
     Args:
-        observed: For each model (R,), the score of each run.
-        deviations: For each model (R, S), the scores in S resamples minus their mean; for means over n examples or
-            positives, they are multiplied by sqrt(n / (n - 1)).
-        examples: The smallest number of examples of a task.
-        freedom: Degrees of freedom of the variance due to the examples.
+        observed: For each model, an array (R,) with the score of each run.
+        deviations: For each model, an array (R, S) with the scores in S resamples minus their mean. If the score is a
+            mean over n examples or positives, the deviations are multiplied by sqrt(n / (n - 1)).
+        examples: The number of examples of the task or, for a mean over tasks, of the smallest task.
+        freedom: Degrees of freedom of the variance that is due to the examples.
         scale: The scale of the statistic, or "linear" for a mean over different scales.
     """
 
@@ -173,7 +180,8 @@ class ResampledScores:
 def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[int] = 0) -> ResampledScores:
     """Return the scores of all models on a task, and in `samples` resamples of its examples.
 
-    Raises ValueError if a score is not defined because all gold scores or values are equal, also in a resample.
+    Raises ValueError if all gold scores or all values are equal, on the task or in a resample, because the score is
+    then not defined.
     """
     size, random = outcomes.size, np.random.default_rng(seed)
     observed = [scores[:, 0] for scores in outcomes.scores(np.ones((size, 1)))]
@@ -200,7 +208,7 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
 
 
 def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
-    """Return the scores averaged over tasks with equal weights; each task is resampled on its own."""
+    """Return the scores averaged over tasks with equal weights. The resamples of different tasks are independent."""
 
     def mean(arrays: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
         return [np.mean(of_model, axis=0) for of_model in zip(*arrays, strict=True)]
@@ -217,10 +225,10 @@ def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score, the mean over runs, with its confidence interval.
+    """A score (the mean over the runs of a model) with its confidence interval.
 
     Args:
-        seeds: Whether the interval covers seeds.
+        seeds: Whether the interval includes the variance between seeds.
     """
 
     value: float
@@ -234,17 +242,17 @@ class Estimate:
         return 100 * self.value, 100 * self.low, 100 * self.high
 
     def covers(self, examples: str = "test pairs") -> str:
-        """Return a line that says what the interval covers.
+        """Return a text that says what the interval covers: examples, and seeds or not.
 
         Args:
-            examples: The name of the examples.
+            examples: The name of the examples, such as "test pairs".
         """
         return f"this interval covers {examples}{' and seeds' if self.seeds else ', not seeds'}"
 
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """The difference of the scores, second minus first model, and the two-sided p-value of no difference."""
+    """The difference of the scores of two models, second minus first, with the two-sided p-value of no difference."""
 
     p: float
 
@@ -252,10 +260,13 @@ class Difference(Estimate):
 def estimate(scores: ResampledScores, model: int, level: float = 0.95) -> Estimate:
     """Return a model's score with an interval of coverage `level`.
 
-    The interval is computed on a scale on which the scores are nearly normal: for correlations after Fisher's
-    transformation; for accuracies and average precisions by Wilson's method with the effective number of examples
-    (Franco et al., *Comparative study of confidence intervals for proportions in complex sample surveys*, 2019). The
-    interval of a mean of other values is symmetric and can exceed the range of the score.
+    The method depends on the score:
+
+    - correlations: Fisher's transformation
+    - accuracies and average precisions: Wilson's method with the effective number of examples (Franco et al.,
+      *Comparative study of confidence intervals for proportions in complex sample surveys*, 2019)
+    - the statistic `mean`, and averages over tasks with different kinds of scores: a symmetric interval, which can
+      exceed the range of the score
     """
     runs = scores.observed[model]
     value, seeds = float(runs.mean()), len(runs) >= LEAST_SEEDS
@@ -270,7 +281,7 @@ def _linear(value: float, error: float, quantile: float, examples: int) -> tuple
 
 
 def _fisher(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
-    """Return the interval of a correlation with this standard error by Fisher's z."""
+    """Return the interval of a correlation with this standard error, computed with Fisher's z."""
     if abs(value) >= 1:
         return value, value
     width = quantile * error / (1 - value**2)
@@ -303,15 +314,16 @@ def difference(
 ) -> Difference:
     """Return the difference of the scores, model `second` minus model `first`, with interval and p-value.
 
-    If all runs have equal scores in all resamples, for example for twice the same model, the interval is [0, 0].
+    If the scores of both models are equal in all resamples, as for two copies of one model, the interval is [0, 0].
 
     Args:
-        seedless: The models that do not depend on a seed, such as an untrained encoder. They have one run without a
-            variance between seeds, so the interval covers seeds if the other side has enough runs.
-        against: The difference whose two-sided p-value is returned.
+        seedless: The models that do not depend on a seed, such as an untrained encoder. Such a model has one run and
+            no variance between seeds. The interval then covers seeds if the other model has at least `LEAST_SEEDS`
+            runs.
+        against: The difference under the null hypothesis of the two-sided test.
 
     Raises:
-        ValueError: For a model without seeds that has several runs.
+        ValueError: If a model in `seedless` has several runs.
     """
     sides = [
         _Side(scores.observed[model], scores.deviations[model], model not in seedless) for model in (second, first)
@@ -332,7 +344,7 @@ def difference(
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The runs of one model: observed scores (R,) and deviations (R, S); random: whether they depend on a seed."""
+    """The runs of one model: observed scores (R,), deviations (R, S), and whether they depend on a seed (random)."""
 
     observed: np.ndarray
     deviations: np.ndarray
@@ -342,12 +354,12 @@ class _Side:
 def _error(sides: Sequence[_Side], freedom: float, seeds: bool) -> tuple[float, float]:
     """Return the standard error of a score (one side) or of a difference (two), and its degrees of freedom.
 
-    With seeds, the variance of the observed scores contains the variance due to examples within a run, so only the
-    part of the bootstrap variance that runs share is added. For a side without seeds, which has a single run, all of
-    it is added.
+    If the interval covers seeds, the variance of the observed scores already contains the variance due to examples
+    within a run, so only the part of the bootstrap variance that the runs share is added. For a side without seeds,
+    which has a single run, the whole bootstrap variance is added.
 
     Args:
-        freedom: Degrees of freedom of the part due to the examples.
+        freedom: Degrees of freedom of the variance that is due to the examples.
     """
     means = [side.deviations.mean(axis=0) for side in sides]
     total = float(np.mean((means[0] - sum(means[1:])) ** 2))

@@ -17,13 +17,13 @@ from dcpcse.utils.run_files import mode_and_size
 from dcpcse.utils.tables import make_table
 
 SizedResults = Mapping[int | None, Mapping[str, Result]]
-"""Size of the embeddings (None: complete) → task → result; the largest size comes first."""
+"""Size of the embeddings (None: not shortened) → task → result. The largest size comes first."""
 
 BOX_PLOT_WIDTH = 41
 
 
 def tables(at_size: SizedResults, mode: str) -> str:
-    """Return a text with the mode and the tables of each family of tasks, with an average over evaluated tasks.
+    """Return the mode and the tables of each family of tasks as text, with the average over the evaluated tasks.
 
     Args:
         at_size: Size of the embeddings → task → result. With several sizes, a table has a row for each size.
@@ -32,7 +32,7 @@ def tables(at_size: SizedResults, mode: str) -> str:
 
 
 def html_tables(at_size: SizedResults, mode: str) -> str:
-    """Return the same tables in HTML for a notebook; names are escaped."""
+    """Return the tables of `tables` in HTML for a notebook; names are escaped."""
     # The class of pandas' tables, which notebooks style; box plots consist of characters and spaces.
     attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
     shown = [part.get_html_string(attributes=attributes) for part in _tables_of(at_size, mode)]
@@ -40,7 +40,7 @@ def html_tables(at_size: SizedResults, mode: str) -> str:
 
 
 def _title(at_size: SizedResults, mode: str) -> str:
-    """Return the mode, with the size if there is only one; otherwise each row has its size."""
+    """Return the title: the mode and, if there is only one size, the size. Otherwise, each row has its size."""
     return mode_and_size(mode, next(iter(at_size)) if len(at_size) == 1 else None)
 
 
@@ -71,7 +71,7 @@ def _rows_of_sizes(at_size: Mapping[int | None, Sequence[Result]], mode: str) ->
 
 
 def headline(result: Result) -> str:
-    """Return the main figures of a result as a short text."""
+    """Return the main scores of a result as a short text."""
     if result.family == "geometry":
         return f"alignment {result.alignment:.3f}, uniformity {result.uniformity:.3f}"
     if result.family == "frequent":
@@ -82,12 +82,12 @@ def headline(result: Result) -> str:
 
 
 def measures(result: Result) -> list[tuple[str, float, int | None]]:
-    """Return the scores of a result, the main one first: (metric, score, number of scored examples or None)."""
+    """Return (metric, score, number of scored examples or None) of each score of a result, the main score first."""
     return FAMILY_MEASURES[result.family](result)
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return family of tasks → mean of `points` over its results; families without points are left out."""
+    """Return the mean of `points` for each family of tasks, without families that have no points."""
     families: dict[str, list[float]] = {}
     for result in results.values():
         if hasattr(result, "points"):
@@ -96,7 +96,7 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def mteb_types(results: Sequence[Result]) -> dict[str, list[float]]:
-    """Return type of MTEB tasks → scores × 100 of the tasks of this type, in the order of the first task of each."""
+    """Return the scores × 100 of MTEB tasks by type of task; the types are in the order of their first tasks."""
     types: dict[str, list[float]] = {}
     for result in results:
         types.setdefault(result.task_type, []).append(result.points)
@@ -116,7 +116,7 @@ def _points(results: Sequence[Result], mode: str) -> list[PrettyTable]:
 
 
 def _names_and_points(results: Sequence[Result], mode: str) -> tuple[list[str], list[float]]:
-    """Return names, scores and their average; as published, STS tasks in dev mode have no average."""
+    """Return names, scores and their average. As in the papers' scripts, STS tasks in dev mode have no average."""
     names, scores = [result.task for result in results], [result.points for result in results]
     if mode == "dev" and results[0].family == "sts":
         return names, scores
@@ -132,7 +132,8 @@ def _own_data(
     """Return a table of user data with the scores of `measures`.
 
     Args:
-        facts, after: Columns before and after the scores.
+        facts, after: Column name → function of a result that returns the cell, for the columns before and after the
+            scores.
     """
     heads = ["data", *facts, *(f"{metric} x 100" for metric, *_ in measures(results[0])), *after]
     rows = [
@@ -195,9 +196,9 @@ def _by_language(result: Result) -> list[PrettyTable]:
 
 
 def _subsets(result: Result) -> list[tuple[tuple[str, ...], str, float]]:
-    """Return name, languages and main score × 100 of each subset of an MTEB task; none if it has no subsets.
+    """Return name, languages and main score × 100 of each subset of an MTEB task; an empty list without subsets.
 
-    The name is followed by the split if several are evaluated.
+    If several splits are evaluated, the split follows the name.
     """
     return [
         (
@@ -401,4 +402,4 @@ FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | No
         *((" ".join([one.metric, *place]), points, None) for place, _, points in _subsets(one)),
     ],
 }
-"""Family → its scores; see `measures`."""
+"""Family → function that returns the scores of a result of the family, as in `measures`."""

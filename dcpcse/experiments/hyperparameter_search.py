@@ -1,11 +1,11 @@
-"""The papers' hyperparameter searches on STS-B dev, whose trials are runs of train.py.
+"""The papers' hyperparameter searches on STS-B dev. Each trial is a run of train.py.
 
 search.json       the search, and the options of train.py that all trials have
 try-DIGEST/       a trial: trial.json with its options and its score, log.txt, and the trained model
 best.yaml         the best options so far
 
-An interrupted search is resumed from these files. Several processes or machines can work on the same search: each
-trial has a lock, which ends with the process that holds it.
+The search has a folder with these files, from which an interrupted search is resumed. Several processes or machines
+can work on the same search: each trial has a lock, which is released when its process ends.
 """
 
 import hashlib
@@ -38,17 +38,19 @@ TRIAL_DEFAULTS = {
     "metric_for_best_model": "stsb_spearman",
     "load_best_model_at_end": "True",
 }
-"""Options of train.py that every trial uses unless they are given."""
+"""Options of train.py that every trial uses, unless the user gives other values."""
 
 
 def learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """Return 0.01 to 0.09 in steps of 0.01 (D2CSE, appendix, first step)."""
+    """Return the learning rates 0.01 to 0.09 in steps of 0.01 (D2CSE, appendix, first step)."""
     return [{"learning_rate": round(0.01 * i, 3)} for i in range(1, 10)]
 
 
 def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """Return learning rates between the two best of the first step, in steps of 0.001 (D2CSE, appendix, second
-    step)."""
+    """Return learning rates in steps of 0.001, between the two best of `learning_rates`.
+
+    Source: D2CSE, appendix, second step.
+    """
     if "learning_rate" not in best[0]:
         raise UserError(
             "--stages 'learning rate, finer' refines the best results of 'learning rate'; run that stage first"
@@ -58,7 +60,7 @@ def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOption
 
 
 def vary_option(name: str, values: Sequence[Any]) -> Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]:
-    """Return a stage that tries several values of an option and otherwise uses the best options so far."""
+    """Return a stage that tries several values of an option. The other options are the best options so far."""
     return lambda best: [{**best[0], name: value} for value in values]
 
 
@@ -80,8 +82,8 @@ class Search:
     """The stages of a search by name, in their order.
 
     Args:
-        fixed_with_pairs: Stages that are left out if the training data are pairs (or triplets) of sentences → the
-            options of train.py that every trial then uses unless they are given.
+        fixed_with_pairs: Name of a stage that is left out if the training data are pairs or triplets of sentences →
+            options of train.py that every trial then uses, unless the user gives other values.
     """
 
     stages: Mapping[str, Stage]
@@ -93,7 +95,7 @@ class Search:
         return {name: stage for name, stage in self.stages.items() if name not in left_out}
 
     def defaults_for(self, columns: Sequence[str]) -> TrainingOptions:
-        """Return the options of train.py that every trial uses unless they are given."""
+        """Return the options of train.py that every trial uses, unless the user gives other values."""
         fixed = self.fixed_with_pairs.values() if len(columns) > 1 else ()
         return {**TRIAL_DEFAULTS, **{name: value for options in fixed for name, value in options.items()}}
 
@@ -118,12 +120,12 @@ SEARCHES: Mapping[str, Search] = {
 @strict
 @dataclass(kw_only=True)
 class TrialRecord(JobRecord):
-    """The record of a trial; `made_of` contains its options.
+    """The record of a trial. The entry `made_of` contains the options of the trial.
 
     Args:
         number: Position of the trial in the stage that tried it first.
-        score: The best STS-B dev score; None until it is finished.
-        failed: The reason if the training failed.
+        score: The best STS-B dev score; None until the trial is finished.
+        failed: The error message if the training failed.
     """
 
     stage: str
@@ -132,7 +134,7 @@ class TrialRecord(JobRecord):
     failed: str | None = None
 
     def validate_options(self) -> None:
-        """Raise ValueError unless the trial is made of options."""
+        """Raise ValueError unless `made_of` contains the options of the trial."""
         if not isinstance(self.made_of.get("options"), dict):
             raise ValueError("made_of has no options")
 
@@ -144,11 +146,11 @@ class Trials:
         folder: The folder.
         name: A name in `SEARCHES`.
         arguments: Options of train.py for all trials, as command-line arguments.
-        shared: The same options by name.
+        shared: The options in `arguments`, by name.
         limit: Maximum number of trials to start.
 
     Raises:
-        UserError: If the folder contains another search or a search with other options.
+        UserError: If the folder contains another search, or the same search with other options.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class Trials:
     def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> bool:
         """Run the candidates that have not been tried yet, and log the best one.
 
-        Returns False if the limit is reached. Raises UserError if all candidates fail.
+        Returns False if `limit` is reached before all candidates are tried. Raises UserError if all candidates fail.
         """
         jobs = [self._job(options) for options in candidates]
         waiting = list(range(len(jobs)))
@@ -193,7 +195,10 @@ class Trials:
         return True
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
-        """Return the options, best first, tried in the last of these stages that has results; [{}] if none has."""
+        """Return the options of finished trials, best first, from the last of these stages that has results.
+
+        Without results, return [{}].
+        """
         for stage in reversed(stages):
             done = [_options(trial) for trial in self._finished() if trial["stage"] == stage]
             if done:
@@ -206,7 +211,7 @@ class Trials:
         return JobFolder(folder, "trial.json", {"options": options}, str(folder), kind=TrialRecord)
 
     def _finish_trial(self, job: JobFolder, stage: str, number: int) -> bool:
-        """Run a trial unless it is finished or has failed in this call. Returns False if the limit is reached.
+        """Run a trial unless it is finished, or has failed in this call. Return False if `limit` is reached.
 
         Raises LockedError if another process is running it.
         """
@@ -235,7 +240,7 @@ class Trials:
             return True
 
     def _train(self, folder: Path, options: TrainingOptions) -> float | None:
-        """Run train.py in a separate process, and return the best STS-B dev score; None if there is none."""
+        """Run train.py in a separate process, and return the best STS-B dev score; None if no score was logged."""
         from dcpcse.experiments.reproduction.run_unit import LOG, train_once  # this imports torch
 
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -270,7 +275,7 @@ class Trials:
         return str(make_table(["trial", "stage", *names, "STS-B dev"], rows, "r"))
 
     def write_best(self) -> None:
-        """Write the best options to a file that train.py reads, if any trial has finished."""
+        """Write the best options to a file that train.py can read. Without a finished trial, write nothing."""
         if done := self._finished():
             path = self.folder / "best.yaml"
             write_atomic(path, yaml.safe_dump({**self.shared, **_options(done[0])}, sort_keys=True))

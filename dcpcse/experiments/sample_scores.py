@@ -1,7 +1,7 @@
 """The measurement of `dcpcse quickstart`: scores of trained models and the untouched encoder, and their differences.
 
-A score is Spearman's correlation of cosines and gold scores. The best untouched pooler is chosen only by the dev
-pairs, so its score on the test pairs is not the luckiest of many.
+A score is Spearman's correlation of cosines and gold scores. The best pooler of the untouched encoder is chosen by dev
+score, not by test score, so its test score is not a lucky choice among many.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _IN_TEMPLATE = Choice(template=Template.parse(FIRST_TEMPLATE))
 
 @dataclass(frozen=True)
 class Untouched:
-    """A representation of an encoder without training: a pooler of evaluation.py, with its other options.
+    """A representation of an encoder without training: a pooler of evaluation.py, and further options.
 
     Args:
         name: The name in tables.
@@ -50,7 +50,7 @@ SHOWN = (
     Untouched("first and last layer", "avg_first_last"),
     Untouched("static without biased tokens", "static", _UNBIASED),
 )
-"""Representations with a row in every table; biased tokens are defined in PromptBERT, section 3."""
+"""The representations that have a row in every table. PromptBERT, section 3, defines biased tokens."""
 
 UNTOUCHED = (
     *SHOWN,
@@ -66,7 +66,7 @@ UNTOUCHED = (
 
 @dataclass(frozen=True, eq=False)
 class SampleScores:
-    """The cosines (n,) of the pairs of each split, and their Spearman correlation with the gold scores."""
+    """For each split, the cosines (n,) of the pairs, and the Spearman correlation of cosines and gold scores."""
 
     cosines: Mapping[str, np.ndarray]
     spearman: Mapping[str, float]
@@ -84,8 +84,9 @@ class SampleReport:
         """Create the report.
 
         Args:
-            rows: Scores by the name of the row.
-            costs: Number of trained parameters and megabytes of the rows of trained models; the others are untouched.
+            rows: Name of a row of the table → scores of its model.
+            costs: Name of a row → (number of trained parameters, megabytes), for trained models. The other rows are
+                untouched encoders.
             gold: Gold scores (n,) of the test pairs.
         """
         self.rows, self.costs = rows, costs
@@ -106,17 +107,17 @@ class SampleReport:
         return str(make_table(["Spearman x 100", *SPLITS, "95 % interval", "parameters", "MB"], rows, "lr"))
 
     def gain(self, row: str, over: str) -> Difference:
-        """Return the difference of the test scores, row minus `over`, with the interval of the paired bootstrap."""
+        """Return the difference of two test scores, `row` minus `over`, with the interval of the paired bootstrap."""
         names = list(self.rows)
         return difference(self._resampled, names.index(over), names.index(row))
 
     def gain_line(self, row: str, over: str) -> str:
-        """Return the gain of a row over another one, with its 95 % interval, as a line of text."""
+        """Return a line of text with the gain of a row over another row and the 95 % interval of the gain."""
         value, low, high = self.gain(row, over).points
         return f"{row} minus {over}: {value:+.2f} ({low:+.2f} to {high:+.2f})"
 
     def conclusion(self) -> str:
-        """Return a sentence that compares the best trained row with other rows, by intervals of differences."""
+        """Return a sentence that compares the best trained row with other rows by the intervals of differences."""
         verdicts: dict[str, list[str]] = {}
         for row in self.rows:
             if row != self.best_trained:
@@ -131,7 +132,10 @@ class SampleReport:
 
 
 def load_sample_pairs(folder: Path) -> dict[str, senteval.ScoredPairs]:
-    """Return split → scored pairs in a folder such as data/sample. Raises DataError if they are missing or damaged."""
+    """Return the scored pairs of each split in a folder such as data/sample.
+
+    Raises DataError if the files are missing or damaged.
+    """
     return {split: senteval.load_pairs(TASK, folder, split, official=False)[0] for split in SPLITS}
 
 
@@ -149,7 +153,8 @@ def measure_pairs(model: SentenceEncoder, pairs: Mapping[str, senteval.ScoredPai
 def build_untouched(base: str) -> dict[Untouched, SentenceEncoder]:
     """Build all representations in `UNTOUCHED` that an encoder supports.
 
-    The encoder's own pooler, and the poolers that need a masked-LM head, are left out if its checkpoint has none.
+    The encoder's trained pooler is left out if the checkpoint has none. The poolers that need a masked-LM head are
+    left out if the checkpoint has no such head.
 
     Args:
         base: Folder or hub id of the encoder.
@@ -180,7 +185,7 @@ def untouched_rows(base: str, dev: senteval.ScoredPairs) -> dict[str, SentenceEn
 
     Args:
         base: Folder or hub id of the encoder.
-        dev: The pairs that choose the best pooler.
+        dev: The pairs on which the best pooler is chosen.
 
     Raises:
         UserError: If the encoder cannot be loaded.
@@ -195,13 +200,13 @@ def untouched_rows(base: str, dev: senteval.ScoredPairs) -> dict[str, SentenceEn
 def nearest_listing(
     models: Mapping[str, SentenceEncoder], queries: Sequence[str], sentences: Sequence[str], count: int = 2
 ) -> str:
-    """Return the sentences that are nearest to each query by each model, with their cosines, as text.
+    """Return a text that lists, for each query and model, the nearest sentences with their cosines.
 
     Args:
-        models: Models by the name that is shown.
+        models: Name to show → model.
         queries: The queries.
         sentences: The sentences to search.
-        count: Number of sentences per query and model.
+        count: Number of nearest sentences per query and model.
     """
     lines = {query: [f"\n{query}"] for query in queries}
     width = max(map(len, models))

@@ -1,9 +1,9 @@
-"""Generate templates with a T5 from words and their definitions (PromptBERT, section 4.2; Gao, Fisch and Chen, 2021).
+"""Generate templates with T5 from words and their definitions (PromptBERT, section 4.2; Gao et al., 2021).
 
-The [MASK] of a template should be filled by a word with the meaning of the sentence. A definition therefore takes the
-role of the sentence, and the defined word takes the role of the mask. T5 fills the two gaps around the word, `<X> word
-<Y> definition` and `definition <X> word <Y>`. One beam search over the sum of the log-probabilities of all examples
-finds the gap texts that fit all examples.
+A good template has a [MASK] that a word with the meaning of the sentence can fill. Therefore a definition stands for
+the sentence, and the defined word stands for the [MASK]. T5 fills the two gaps around the word, which have one of two
+forms: `<X> word <Y> definition` and `definition <X> word <Y>`. One beam search over the sum of the log-probabilities
+of all examples finds the gap texts that fit all examples.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ class Example:
 
 
 def read_definitions(path: str | Path) -> list[Example]:
-    """Read lines of the form word<TAB>definition. Raises UserError with file and line for any other line."""
+    """Read a file with lines of the form word<TAB>definition. Raises UserError if a line has another form."""
     try:
         # str.splitlines would also split at U+2028 and other characters inside a definition.
         text = read_text(path)
@@ -52,7 +52,7 @@ def read_definitions(path: str | Path) -> list[Example]:
 
 
 def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a T5 and its tokenizer. Raises UserError if the vocabulary has no sentinel tokens."""
+    """Load a T5 model and its tokenizer. Raises UserError if the vocabulary has no sentinel tokens."""
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(
             name_or_path, dtype=torch.float32, use_safetensors=True, **NO_CODE
@@ -68,7 +68,7 @@ def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
 def generate_templates(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], count: int
 ) -> list[Template]:
-    """Return the `count` best templates of both forms, best first."""
+    """Return the `count` best templates of both forms (see the module docstring), best first."""
     scores: dict[Template, float] = {}
     for texts, build in _forms(examples):
         for score, first, second in fill_gaps(model, tokenizer, texts, beams=count):
@@ -98,7 +98,8 @@ def fill_gaps(
 ) -> list[tuple[float, str, str]]:
     """Fill both gaps of all texts with the same tokens, by beam search.
 
-    Returns (sum of log-probabilities, first gap, second gap) of up to `beams` fillings, best first.
+    Returns up to `beams` fillings, best first. A filling is (sum of log-probabilities, text of the first gap, text of
+    the second gap).
     """
     marks = tokenizer.convert_tokens_to_ids(list(SENTINELS))
     special = torch.tensor(sorted({*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(SENTINELS)}))

@@ -2,7 +2,7 @@
 
 The search first varies the relationship tokens between sentence and [MASK]. It then keeps the best of these and varies
 the prefix around the sentence. With `--t5`, `dcpcse.experiments.template_generation` generates the templates instead.
-Every score is saved immediately, in `scores.json`, so that an interrupted search can be resumed.
+Every score is saved immediately in `scores.json`, from which an interrupted search is resumed.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def build_template(prefix: str, relationship: str) -> str:
 
 
 def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
-    """Read the lists relationships and prefixes from a YAML file; without a file, return the built-in lists."""
+    """Return the relationships and the prefixes to try, from a YAML file or, without a file, from built-in lists."""
     if path is None:
         return list(RELATIONSHIPS), list(PREFIXES)
     try:

@@ -1,5 +1,5 @@
 """Plots for papers.
 
-Each module has `gather` functions, which read the data, `draw` functions, which draw them, and the `KIND` or `KINDS`
-that `dcpcse plot` offers.
+Each module has `gather` functions, which read data, and `draw` functions, which draw them. The constant `KIND` or
+`KINDS` describes the kinds of plots that `dcpcse plot` offers.
 """

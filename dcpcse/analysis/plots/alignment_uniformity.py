@@ -1,6 +1,6 @@
 """Plot models by alignment and uniformity (Wang and Isola, 2020), as in figures 2 and 3 of SimCSE.
 
-Alignment and uniformity are losses: models near the lower left corner are better.
+Lower is better for both measures, so better models are near the lower left corner.
 """
 
 import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """The two losses of a model, its Spearman × 100 if known, and its training step if it is a checkpoint."""
+    """Alignment and uniformity of a model, Spearman × 100 if known, and the training step of a checkpoint."""
 
     label: str
     alignment: float
@@ -33,10 +33,10 @@ class Point:
 
 @style.styled
 def draw(points: Sequence[Point]) -> "Figure":
-    """Draw one marker per point, with a different shape for each label.
+    """Draw one marker per point; each label has a different shape of marker.
 
-    The colour of a marker shows Spearman; the marker is hollow if Spearman is unknown. Points that have the same label
-    and a training step are joined by arrows in the order of their steps.
+    The colour of a marker shows Spearman; the marker is hollow if Spearman is unknown. Arrows join the points that
+    have the same label and a training step, in the order of the steps.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -93,7 +93,7 @@ def _draw_markers(axes: "Axes", points: Sequence[Point], marker: str, norm: Any)
 
 
 def gather(args: argparse.Namespace) -> list[Point]:
-    """Return the points of all given score files, encoders and checkpoints of runs, all evaluated on one split."""
+    """Return the points of the given score files, encoders and checkpoints of runs, evaluated on the same split."""
     if not (args.sources or args.over_training):
         raise UserError("nothing to draw: give score files, encoders, or --over_training RUN")
     places, runs = inputs.labelled(args.sources), inputs.labelled(args.over_training)
@@ -140,7 +140,10 @@ def _evaluate(encoders: dict[str, str], runs: dict[str, dict[int, Path]], args: 
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
-    """Return step → checkpoint folder of a run, in the order of the steps; raises UserError if there are none."""
+    """Return the checkpoint folders of a run by step, in the order of the steps.
+
+    Raises UserError if the run has no checkpoints.
+    """
     from dcpcse.encoders.storage.manifest import is_model_folder
 
     if not run.is_dir():

@@ -1,5 +1,9 @@
-"""Plots of the cosines of pairs: against their gold scores, as a joint density (ConPVP, figure 4) with the
-distribution per bin of scores, and their density (D2CSE, figure 2b)."""
+"""Plots of the cosines of pairs.
+
+- the joint density of cosines and gold scores (ConPVP, figure 4), with the distribution of the cosines per bin of gold
+  scores
+- the density of the cosines (D2CSE, figure 2b)
+"""
 
 import argparse
 from collections.abc import Mapping
@@ -22,17 +26,17 @@ MARGIN = 4.0
 """Bandwidths by which a density extends beyond the lowest and the highest cosine; a kernel has 3e-5 of its mass
 outside."""
 MARKS = 12
-"""Number of markers on a density; they distinguish the models without colours."""
+"""Number of markers on a density. Markers distinguish the models without colours."""
 
 
 @style.styled
 def draw_cosines(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
-    """Draw a hexagonal histogram per model, and below it one violin per bin of gold scores.
+    """Draw a hexagonal histogram per model and, below it, one violin per bin of gold scores.
 
     All panels have the same scales, so that models can be compared.
 
     Args:
-        bins: Whether the panels with the violins are drawn.
+        bins: Whether to draw the panels with the violins.
     """
     from matplotlib.colors import LogNorm
 
@@ -89,7 +93,7 @@ def binned(scored: PairScores) -> dict[tuple[float, float], np.ndarray]:
 
 @style.styled
 def draw_densities(models: Mapping[str, PairScores]) -> "Figure":
-    """Draw the density of each model, with area 1, in one panel."""
+    """Draw the density of the cosines of each model in one panel; the area below each curve is 1."""
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
     handles = []
@@ -109,9 +113,10 @@ def draw_densities(models: Mapping[str, PairScores]) -> "Figure":
 
 
 def density(cosine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (P,) and the Gaussian kernel density (P,) of cosines (N,), which must not all be equal.
+    """Return points (P,) and, at these points, the Gaussian kernel density (P,) of cosines (N,).
 
-    The bandwidth follows Scott's rule, the default of scipy. The curve is not cut off at a cosine of 1.
+    The cosines must not all be equal. The bandwidth follows Scott's rule, the default of scipy. The curve extends
+    beyond a cosine of 1.
     """
     from scipy.stats import gaussian_kde
 
@@ -122,7 +127,7 @@ def density(cosine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gather(args: argparse.Namespace) -> dict[str, PairScores]:
-    """Encode and score the pairs of a split with each model."""
+    """Return the gold scores and the cosines of a split's pairs for each model."""
     return dict(inputs.encode_by_each(inputs.labelled(args.models), args, *inputs.load_sets(args)))
 
 

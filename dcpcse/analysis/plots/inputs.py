@@ -1,4 +1,4 @@
-"""Read the inputs of plots: encoders and labelled pairs, score files, and folders of runs."""
+"""Read the inputs of plots: encoders and scored pairs, score files, and folders of runs."""
 
 import argparse
 import itertools
@@ -29,12 +29,12 @@ STS_TASK = "STSBenchmark"
 
 
 def labelled(words: Sequence[str], called: str = "label") -> dict[str, str]:
-    """Return label → path or hub id for arguments of the form `LABEL=PLACE` or `PLACE`.
+    """Return path or hub id by label, from arguments of the form `LABEL=PLACE` or `PLACE`.
 
-    Without a label, the name of the place is the label.
+    Without LABEL, the name of the file, folder or encoder is the label.
 
     Args:
-        called: The word for a label in messages.
+        called: The word for a label in messages, such as "label".
 
     Raises:
         UserError: If two arguments have the same label.
@@ -66,11 +66,11 @@ def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> 
     """Return the results of a task family from a file written by `evaluation.py --output_file`.
 
     Args:
-        others: Families that are read if the file contains no results of the first one.
-        needs: Keys of each result.
+        others: Families to read instead, in this order, if the file contains no results of `family`.
+        needs: Keys that each result must have.
 
     Raises:
-        UserError: If the file contains no results of any family, or if one of them lacks a key.
+        UserError: If the file contains no results of these families, or if a result lacks a key.
     """
     content = read_json(path)
     tasks = content.get("tasks") if isinstance(content, dict) else None
@@ -92,7 +92,7 @@ def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> 
 
 
 def read_task(path: Path, family: str, *others: str, needs: Sequence[str]) -> dict[str, Any]:
-    """Return the only result that `read_family` finds; raises UserError if there are several."""
+    """Return the only result that `read_family` finds. Raises UserError if there are several results."""
     tasks = read_family(path, family, *others, needs=needs)
     if len(tasks) > 1:
         raise UserError(f"{path} contains {len(tasks)} {tasks[0]['family']} tasks; give a file with one of them")
@@ -100,7 +100,7 @@ def read_task(path: Path, family: str, *others: str, needs: Sequence[str]) -> di
 
 
 def numbers(values: Sequence[Any], owner: str) -> list[float]:
-    """Return values read from a file as floats; raises UserError if the list is empty or a value is not finite."""
+    """Return values from a file as floats. Raises UserError if there are no values, or if a value is not finite."""
     if not isinstance(values, list) or not values:
         raise UserError(f"{owner}: {values!r} is not a list of numbers")
     for value in values:
@@ -111,7 +111,7 @@ def numbers(values: Sequence[Any], owner: str) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class PairScores:
-    """Gold scores (N,) and cosines (N,) of the pairs of a split, and the Spearman correlation × 100 between them."""
+    """Gold scores (N,) and cosines (N,) of the pairs of a split, and their Spearman correlation × 100."""
 
     gold: np.ndarray
     cosine: np.ndarray
@@ -129,7 +129,7 @@ class EncodedPairs(PairScores):
 def encode_pairs(
     model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", options: EncodeOptions
 ) -> EncodedPairs:
-    """Encode each distinct sentence once; raises DataError if an embedding has no cosine, as in evaluation."""
+    """Encode each distinct sentence once. As in evaluation, a zero or infinite embedding raises DataError."""
     from senteval.embeddings import Embeddings
     from senteval.scores import correlate, similarities
 
@@ -145,10 +145,10 @@ def encode_pairs(
 def encode_by_each(
     places: Mapping[str, str], args: argparse.Namespace, task: str, sets: "Sequence[ScoredPairs]"
 ) -> Iterator[tuple[str, EncodedPairs]]:
-    """Yield each label with the pairs encoded by its model; only one model is in memory at a time.
+    """Yield each label with the pairs that its model encoded. Only one model is in memory at a time.
 
-    If only some of the models are output folders of train.py or checkpoints of other code, the option --pooler applies
-    to the others.
+    If some models are output folders of train.py or checkpoints of other code, and other models are not, the option
+    --pooler applies only to the other models.
     """
     from dcpcse.inference.loading import has_representation, load_model
 
@@ -164,7 +164,7 @@ def encode_by_each(
 
 
 def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
-    """Return the options of a command that define how encoders are loaded."""
+    """Return the options of a command that say how to load encoders."""
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 
@@ -174,7 +174,7 @@ def add_models(parser: CommandParser) -> None:
 
 
 def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
-    """Add the options for the pairs that encoders are evaluated on."""
+    """Add the options that choose the pairs on which encoders are evaluated."""
     help = "Folder that contains downstream/ (default: %(default)s)."
     parser.add_argument("--data_dir", default=DATA_DIR, help=help)
     parser.add_argument("--custom_data", action="store_true", help="Do not require the official number of rows.")
@@ -185,13 +185,13 @@ def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
 
 
 def add_pairs(parser: CommandParser) -> None:
-    """Add the argument for encoders and the options for the pairs that they are evaluated on."""
+    """Add the argument for encoders, and the options that choose the pairs on which encoders are evaluated."""
     add_models(parser)
     add_data(parser)
 
 
 def load_sets(args: argparse.Namespace) -> "tuple[str, tuple[ScoredPairs, ...]]":
-    """Return the name and the checked sets of the task that the options name."""
+    """Return the name and the checked sets of the task that the options choose."""
     from senteval import load_pairs
     from senteval.names import find_by_name
     from senteval.sts import STS

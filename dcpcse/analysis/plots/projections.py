@@ -1,7 +1,10 @@
-"""Plots of embeddings in two dimensions: of labelled pairs (ConPVP, figure 6), of the sentences of several models in
-one plane (D2CSE, figure 2a), and of tokens by frequency, subword and case (PromptBERT, figures 1 and 2).
+"""Plots of embeddings in two dimensions.
 
-These three properties of tokens bias their embeddings (PromptBERT, section 3).
+- labelled pairs (ConPVP, figure 6)
+- the sentences of several models in one plane (D2CSE, figure 2a)
+- tokens by frequency, subword and case (PromptBERT, figures 1 and 2)
+
+Frequency, subword and case of tokens bias the embeddings of tokens (PromptBERT, section 3).
 """
 
 import argparse
@@ -35,13 +38,15 @@ DISSIMILAR_UP_TO = 1.0
 """Highest gold score of dissimilar pairs; pairs above senteval.geometry.POSITIVE_ABOVE are similar."""
 
 LOOKS = (1, 0)
-"""Styles of the first two groups; with them, 0, 3 and 5 are orange, blue and green, as in figure 6 of ConPVP."""
+"""Indices of the styles of the first two groups. The gold scores 0, 3 and 5 are then orange, blue and green, as in
+figure 6 of ConPVP.
+"""
 
 
 def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
-    """Project vectors (N, H) by `pca` or `tsne`; return coordinates (N, 2) and the names of the dimensions.
+    """Return coordinates (N, 2) of vectors (N, H), projected by `pca` or `tsne`, and names of both dimensions.
 
-    The name of a component of PCA contains its share of the variance.
+    For PCA, a name contains the component's share of the variance.
     """
     if how == "pca":
         from sklearn.decomposition import PCA
@@ -60,14 +65,14 @@ def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple
 
 
 def name_axes(axes: "Axes", names: tuple[str, str]) -> None:
-    """Name the two dimensions, and hide their values, which have no meaning."""
+    """Label the two axes, and hide the tick values, which have no meaning."""
     axes.set(xlabel=names[0], ylabel=names[1])
     axes.tick_params(labelbottom=False, labelleft=False, length=0)
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectedPairs:
-    """Coordinates of a model's pairs by group: name → coordinates (n, 2) of the first and of the second sentences.
+    """The projected pairs of a model: name of a group → coordinates (n, 2) of first and of second sentences.
 
     Args:
         axes: Names of the two dimensions.
@@ -79,7 +84,7 @@ class ProjectedPairs:
 
 @style.styled
 def draw_pairs(models: Mapping[str, ProjectedPairs]) -> "Figure":
-    """Draw one panel per model, with the two sentences of a pair joined by a line; all models have the same groups."""
+    """Draw one panel per model; a line joins the two sentences of a pair. All models must have the same groups."""
     figure, axes = style.panel_grid(len(models), 2.3)
     handles: dict[str, object] = {}
     for panel, (label, projected) in zip(axes[0], models.items(), strict=True):
@@ -97,10 +102,10 @@ def draw_pairs(models: Mapping[str, ProjectedPairs]) -> "Figure":
 
 
 def grouped(gold: np.ndarray, scores: Sequence[float] | None = None) -> dict[str, np.ndarray]:
-    """Return group → whether each pair (N,) belongs to it, from low to high gold scores (N,).
+    """Return a mask (N,) of the pairs in each group by the group's name, from low to high gold scores (N,).
 
     Args:
-        scores: One group for each of these scores; None: dissimilar and similar pairs.
+        scores: Gold scores, each of which gives a group. None: a group of dissimilar and a group of similar pairs.
 
     Raises:
         UserError: If a group is empty.
@@ -121,7 +126,7 @@ def grouped(gold: np.ndarray, scores: Sequence[float] | None = None) -> dict[str
 
 
 def sample_pairs(groups: Mapping[str, np.ndarray], count: int, seed: int) -> dict[str, np.ndarray]:
-    """Return the sorted rows of at most `count` pairs of each group, drawn at random."""
+    """Return the sorted rows of at most `count` random pairs of each group."""
     random = np.random.default_rng(seed)
     indices = {name: np.flatnonzero(rows) for name, rows in groups.items()}
     return {name: np.sort(random.choice(rows, min(count, len(rows)), replace=False)) for name, rows in indices.items()}
@@ -154,10 +159,11 @@ def gather_pairs(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
 
 @style.styled
 def draw_embeddings(models: Mapping[str, np.ndarray], names: tuple[str, str]) -> "Figure":
-    """Draw one panel, with a colour and marker per model and equal scales in both directions.
+    """Draw one panel with the sentences of all models, with equal scales on both axes.
 
     Args:
-        models: Coordinates (N, 2) of the same sentences under each model, in one plane.
+        models: Name of a model → coordinates (N, 2) of the sentences. All models must have the same sentences and the
+            same projection. Each model has its own colour and marker.
         names: Names of the two dimensions.
     """
     from matplotlib.lines import Line2D
@@ -178,9 +184,9 @@ def draw_embeddings(models: Mapping[str, np.ndarray], names: tuple[str, str]) ->
 
 
 def sample_sentences(sets: "Sequence[ScoredPairs]", count: int, seed: int) -> np.ndarray:
-    """Return the rows of at most `count` distinct sentences, drawn at random, in the order of the data.
+    """Return the rows of at most `count` random distinct sentences, in the order of the data.
 
-    The rows count the first sentences of all pairs, followed by the second sentences of all pairs.
+    Row numbers count the first sentences of all pairs, then the second sentences of all pairs.
     """
     texts = [text for pairs in sets for text in pairs.first] + [text for pairs in sets for text in pairs.second]
     row = {text: i for i, text in reversed(list(enumerate(texts)))}
@@ -189,7 +195,7 @@ def sample_sentences(sets: "Sequence[ScoredPairs]", count: int, seed: int) -> np
 
 
 def gather_embeddings(args: argparse.Namespace) -> tuple[dict[str, np.ndarray], tuple[str, str]]:
-    """Encode the pairs with each model, and project a sample of the sentences for all models at once.
+    """Encode the pairs with each model, and project a sample of sentences of all models together.
 
     Raises UserError if the embeddings of two models differ in size.
     """
@@ -256,11 +262,11 @@ CLASSES = {
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Coordinates (V, 2) of tokens, their frequency ranks (V,) from 1 (0 if absent), and their properties (V,).
+    """V tokens: coordinates (V, 2), frequency ranks (V,) from 1 (0 if absent), and two properties (V,).
 
     Args:
         label: Name of the encoder.
-        matrix: Name of the matrix.
+        matrix: Name of the embedding matrix that contains the tokens.
         axes: Names of the two dimensions.
     """
 
@@ -275,10 +281,10 @@ class Tokens:
 
 @style.styled
 def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
-    """Draw two panels of the same coordinates for each item, one above the other: by frequency rank, and by class.
+    """Draw two panels per item with the same coordinates: tokens coloured by frequency rank, and by class.
 
     Args:
-        text: Name of the file in which tokens were counted.
+        text: Name of the file in which the tokens were counted.
     """
     from matplotlib.colors import BoundaryNorm
     from matplotlib.lines import Line2D
@@ -307,7 +313,7 @@ def draw_tokens(panels: Sequence[Tokens], text: str) -> "Figure":
 
 
 def members(tokens: Tokens, subword: bool, capital: bool) -> np.ndarray:
-    """Return a mask (V,) of the tokens with both of these properties."""
+    """Return a mask (V,) of the tokens with these values of the properties subword and capital."""
     return (tokens.subword == subword) & (tokens.capital == capital)
 
 
@@ -328,7 +334,10 @@ def _by_class(axes: "Axes", tokens: Tokens) -> None:
 
 
 def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], size: int) -> np.ndarray:
-    """Return the frequency rank (V,) of every token: 1 for the most frequent, 0 if absent; ties are ordered by id."""
+    """Return the frequency rank (V,) of every token: 1 for the most frequent token, 0 for absent tokens.
+
+    Tokens with equal counts are ordered by id.
+    """
     counts: Counter[int] = Counter()
     rest = iter(lines)
     while chunk := list(islice(rest, LINES_AT_ONCE)):
@@ -341,7 +350,7 @@ def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], 
 
 
 def read_lines(path: Path, most: int) -> list[str]:
-    """Return the first `most` lines of a text file that are not blank; raises UserError if there are none."""
+    """Return the first `most` lines of a text file that are not blank. Raises UserError if all lines are blank."""
     try:
         with open_input(path) as file:
             texts = (decode_line(path, number, line) for number, line in enumerate(file, start=1))
@@ -354,7 +363,7 @@ def read_lines(path: Path, most: int) -> list[str]:
 
 
 def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
-    """Count the tokens of a text, and project the matrices of each encoder without special tokens."""
+    """Count the tokens of a text, and project the chosen matrices of each encoder, without special tokens."""
     from dcpcse.inference.loading import load_model
 
     if args.lm_head != "checkpoint" and "mlm_head" not in args.matrix:
@@ -378,7 +387,7 @@ def gather_tokens(args: argparse.Namespace) -> list[Tokens]:
 def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], lines: Sequence[str]) -> list[Tokens]:
     """Project the chosen matrices of an encoder, without special tokens, and count its tokens in some lines.
 
-    If both matrices of an encoder are equal, as with tied weights, they are one item.
+    If both matrices of an encoder are equal, as with tied weights, the result has one item for both.
 
     Args:
         matrices: Keys of `MATRICES`.
@@ -402,7 +411,7 @@ def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], 
 
 
 def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, EncoderArguments]:
-    """Return place → the options that load the encoder with the matrices; checks all places before any is loaded."""
+    """Check all encoders before the first one is loaded. Return the options of loading by path or hub id."""
     from dcpcse.inference.loading import has_representation
 
     options = EncoderArguments(base=args.base, cache_dir=args.cache_dir, lm_head=args.lm_head)
@@ -420,7 +429,7 @@ def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, Enco
 
 
 def _matrices(model: "SentenceEncoder", chosen: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the chosen matrices (V, H) of an encoder by their names in titles; equal ones are under one name."""
+    """Return the chosen matrices (V, H) of an encoder by their names in titles. Equal matrices share one name."""
     from dcpcse.evaluation.evaluator import token_embeddings
 
     matrices = {"input": token_embeddings(model)}

@@ -1,5 +1,10 @@
-"""Plots of scores: few-shot accuracies over random draws of the labelled examples, Spearman after removing the k most
-frequent tokens from the sentences (ConPVP, figure 5), confidence intervals, and scores against prompt length."""
+"""Plots of scores.
+
+- few-shot accuracies over random draws of the labelled examples
+- Spearman after the k most frequent tokens are removed from the sentences (ConPVP, figure 5)
+- confidence intervals
+- scores by prompt length
+"""
 
 import argparse
 import re
@@ -26,15 +31,18 @@ GROUP_WIDTH = 0.84
 """Total width of the violins of a task, relative to the distance between two tasks."""
 
 Point = tuple[float, float | None, float | None]
-"""A score × 100 and the ends of its interval, None without one."""
+"""A score × 100 and the ends of its interval; None without an interval."""
 
 
 @style.styled
 def draw_fewshot(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
-    """Draw the accuracies × 100 of all draws, given by model and then by task.
+    """Draw the accuracies × 100 of all draws.
 
-    Each model and task gets a violin, a mark per draw, and a line at the mean. The position of a model that was not
-    evaluated on a task stays empty.
+    Each model and task has a violin, a mark per draw, and a line at the mean. If a model was not evaluated on a task,
+    its place stays empty.
+
+    Args:
+        models: Name of a model → task → accuracies × 100 of all draws.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -73,7 +81,7 @@ def _violin(axes: "Axes", x: float, draws: np.ndarray, width: float, look: style
 
 
 def gather_fewshot(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Read the accuracy of every draw from score files."""
+    """Read the accuracy of every draw, by label and task, from score files."""
     models = {}
     for label, path in inputs.labelled(args.scores).items():
         tasks = inputs.read_family(Path(path), "fewshot", needs=("task", "draws", "shots"))
@@ -92,10 +100,12 @@ def gather_fewshot(args: argparse.Namespace) -> dict[str, dict[str, list[float]]
 
 @style.styled
 def draw_frequent(models: Mapping[str, Mapping[int, float]], scored: str | None = None) -> "Figure":
-    """Draw Spearman × 100 over the number of removed tokens, one line per model; at 0 the sentences are unchanged.
+    """Draw Spearman × 100 over the number of removed tokens, with one line per model.
 
     Args:
-        scored: The data of the scores, for the label of the axis.
+        models: Name of a model → number of removed tokens → Spearman × 100. For the number 0, the sentences are
+            unchanged.
+        scored: The data on which the scores are computed, for the label of the axis.
     """
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
@@ -114,10 +124,10 @@ def draw_frequent(models: Mapping[str, Mapping[int, float]], scored: str | None 
 
 
 def gather_frequent(args: argparse.Namespace) -> tuple[dict[str, dict[int, float]], str]:
-    """Return label → number of removed tokens → score, from score files, and the data that all of them score.
+    """Return the scores by label and number of removed tokens, from score files, and the name of the data.
 
     The data are the seven STS tasks, whose scores are averaged (`--task_set frequent`), or a split of STS-B
-    (`--task_set geometry`). Raises UserError if they differ.
+    (`--task_set geometry`). Raises UserError if the files have scores on different data.
     """
     models, scored = {}, {}
     for label, path in inputs.labelled(args.scores).items():
@@ -133,7 +143,7 @@ def gather_frequent(args: argparse.Namespace) -> tuple[dict[str, dict[int, float
 
 
 def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, float]]:
-    """Return what a result scores, and its scores by number of removed tokens."""
+    """Return the name of the data of a result, and the scores by number of removed tokens."""
     frequent = task["family"] == "frequent"
     scores = task.get("average_without" if frequent else "without_frequent")
     if not scores:
@@ -145,10 +155,10 @@ def _without_frequent(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[
 
 @style.styled
 def draw_intervals(scores: Mapping[str, Mapping[str, Point]], level: float) -> "Figure":
-    """Draw a point with its interval for each task and model, the tasks from top to bottom.
+    """Draw a point with its interval for each task and model, with the tasks from top to bottom.
 
     Args:
-        scores: Model → task → point; all models have the same tasks.
+        scores: Name of a model → task → score and ends of its interval. All models must have the same tasks.
         level: Coverage of the intervals.
     """
     tasks = list(next(iter(scores.values())))
@@ -195,7 +205,7 @@ class _AnswerCell(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class AnswerRow(schema.Open):
-    """A row in the answer file of dcpcse reproduce, which `reproduction.result_tables.as_json` writes."""
+    """A row of the JSON file that dcpcse reproduce writes (`reproduction.result_tables.as_json`)."""
 
     name: str
     cells: dict[str, _AnswerCell] = field(default_factory=dict)
@@ -213,11 +223,11 @@ def draw_prompt_lengths(
     score: str = STS_AVERAGE,
     comparable: bool = True,
 ) -> "Figure":
-    """Draw the scores of all seeds and the published scores by prompt length; the lengths are equally spaced.
+    """Draw the scores of all seeds and the published scores by prompt length. The lengths are equally spaced.
 
     Args:
-        comparable: Whether the published scores belong to the same encoder, steps and settings; the legend says if
-            not.
+        comparable: Whether the published scores belong to the same encoder, steps and settings. If not, the legend
+            calls them not comparable.
     """
     published = published or {}
     figure = style.figure(style.COLUMN, 2.5)
@@ -255,9 +265,10 @@ def draw_prompt_lengths(
 def read_prompt_lengths(
     path: Path, study: str | None, cell: str
 ) -> tuple[dict[int, list[float]], dict[int, float], bool]:
-    """Return length → scores of all seeds, length → published score, and whether the two are comparable.
+    """Return the scores of all seeds by length, the published scores by length, and whether they are comparable.
 
-    These are the values of the rows named STUDY/length-P. Rows that were not run are left out.
+    The scores come from the rows with names of the form STUDY/length-P, where P is the prompt length. Rows that were
+    not run are left out.
     """
     content = read_json(path)
     rows = content.get("rows", []) if isinstance(content, dict) else []

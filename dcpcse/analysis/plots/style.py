@@ -1,4 +1,4 @@
-"""The style of all plots, made for print and for colour-blind readers, and functions that save plots reproducibly."""
+"""The style of all plots, for print and for colour-blind readers, and functions that save plots reproducibly."""
 
 import argparse
 import io
@@ -72,10 +72,10 @@ CHARACTERS_PER_INCH = 17
 
 @dataclass(frozen=True)
 class PlotKind:
-    """A kind of plot of `dcpcse plot`: its help text, its options, and the function that draws it.
+    """A kind of plot of `dcpcse plot`: its help text, its options, and the function that draws the plot.
 
     Args:
-        of_encoders: Whether the plot also takes the options of encoders.
+        of_encoders: Whether the plot also has the options that say how to load encoders.
     """
 
     help: str
@@ -86,7 +86,7 @@ class PlotKind:
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """The style of a series, which differs from other series in more than the colour."""
+    """The style of a series. Different series differ in more than the colour."""
 
     color: str
     marker: str
@@ -99,7 +99,7 @@ class SeriesStyle:
 
 
 def series_style(index: int) -> SeriesStyle:
-    """Return the style of the series with this index; the first 280 differ in colour, marker or line."""
+    """Return the style of the series with this index. The first 280 styles differ in colour, marker or line."""
     return SeriesStyle(*(values[index % len(values)] for values in (COLOURS, MARKERS, LINES, HATCHES)))
 
 
@@ -121,7 +121,7 @@ def _style() -> Iterator[None]:
 
 
 def styled(draw: "Callable[..., Figure]") -> "Callable[..., Figure]":
-    """Decorate a function so that it draws in this style; it raises UserError if matplotlib is not installed."""
+    """Decorate a function so that it draws in this style, and raises UserError without matplotlib."""
 
     @wraps(draw)
     def in_style(*args: Any, **options: Any) -> "Figure":
@@ -135,7 +135,8 @@ def styled(draw: "Callable[..., Figure]") -> "Callable[..., Figure]":
 def figure(width: float, height: float) -> "Figure":
     """Return an empty figure of a size in inches, without a window or global state.
 
-    A notebook shows it as a picture if it is the value of a cell; pyplot would show it a second time.
+    If the figure is the value of a notebook cell, the notebook shows it as a picture. pyplot would show it a second
+    time.
     """
     from matplotlib.figure import Figure
 
@@ -149,7 +150,7 @@ def figure(width: float, height: float) -> "Figure":
 
 
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
-    """Return a figure with `count` panels, at most `PANELS_PER_ROW` side by side, and its axes (rows_each, count).
+    """Return a figure with `count` panels, at most `PANELS_PER_ROW` per row, and the axes (rows_each, count).
 
     Unused positions are hidden.
 
@@ -168,7 +169,7 @@ def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) ->
 
 
 def plain(text: str, width: int | None = None) -> str:
-    """Escape a label so that it is drawn literally, and wrap it at `width` characters.
+    """Return a label, escaped so that it is drawn literally, and wrapped at `width` characters.
 
     Without escaping, dollar signs would start a formula, and an underscore at the start would hide the label from
     legends; XML does not allow control characters.
@@ -188,7 +189,7 @@ def legend_below(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]
 
 
 def colorbar(figure: "Figure", values: Any, axes: Any, label: str, **options: Any) -> Any:
-    """Add the scale of the colours of `values` beside axes, and return it."""
+    """Add a colour scale of `values` beside axes, and return the scale."""
     bar = figure.colorbar(values, ax=axes, aspect=25, **{"pad": 0.01, **options})
     bar.outline.set_linewidth(0.5)
     bar.set_label(label)
@@ -196,14 +197,14 @@ def colorbar(figure: "Figure", values: Any, axes: Any, label: str, **options: An
 
 
 def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:
-    """Set the title of one of `columns` panels side by side, wrapped to fit; below: the second line of the title."""
+    """Set the title of one of `columns` panels side by side, wrapped to fit. `below` is its second line."""
     room = COLUMN if columns == 1 else PAGE / columns
     lines = [plain(line, int((room - 0.5) * CHARACTERS_PER_INCH)) for line in (text, below) if line]
     axes.set_title("\n".join(lines))
 
 
 def png(figure: "Figure") -> bytes:
-    """Return the figure as PNG; log a warning if its font lacks characters of the labels."""
+    """Return the figure as PNG. Log a warning if the font lacks characters of the labels."""
     content, missing = _render(figure, "png", {"Software": None})
     if missing:
         more = f" and {len(missing) - 5} more characters" if len(missing) > 5 else ""
@@ -238,7 +239,7 @@ _MISSING_GLYPH = re.compile(r"Glyph (\d+) .* missing from font")
 
 
 def save(figure: "Figure", stem: Path) -> list[Path]:
-    """Write STEM.png and STEM.svg, both or neither; return their paths."""
+    """Write the files STEM.png and STEM.svg, or neither if one fails. Return their paths."""
     written = {stem.with_name(f"{stem.name}.png"): png(figure), stem.with_name(f"{stem.name}.svg"): svg(figure)}
     write_files(written)
     return list(written)

@@ -1,4 +1,4 @@
-"""Plots over the steps of a run: the values that runs logged, and the figures of a pretraining."""
+"""Plots over the steps of a training: the values that runs logged, and the figures of a pretraining."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ TITLES = {
     "effective_rank": "effective rank",
 }
 ORDER = ("loss", "loss_", "weight_", "learning_rate", "grad_norm", "", "eval_")
-"""Order of the panels, by name or prefix; names not listed take the position of the empty string."""
+"""Order of the panels by name or prefix of the values. Other names have the position of the empty string."""
 
 
 @style.styled
@@ -79,7 +79,7 @@ def _order(name: str) -> int:
 
 
 def series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps at which a value was logged, and the values; NaN for those that were not finite."""
+    """Return the steps at which a value was logged, and the values. Values that were not finite are NaN."""
     logged = [(line["step"], np.nan if line[name] is None else line[name]) for line in lines if name in line]
     steps, values = zip(*logged, strict=True) if logged else ((), ())
     return np.array(steps, dtype=float), np.array(values, dtype=float)
@@ -115,9 +115,9 @@ PANELS = {"bits_per_character": "bits per character", "masked_accuracy": "masked
 
 @style.styled
 def draw_pretraining(record: Mapping[str, Any]) -> "Figure":
-    """Draw bits per character and masked accuracy of the held-out text, each beside the unigram model's.
+    """Draw bits per character and masked accuracy on the held-out text, each with the unigram model's figure.
 
-    The steps in which the model was trained to predict next tokens are shaded.
+    The steps in which the model was trained to predict the next token are shaded.
 
     Args:
         record: The content of `pretraining.json`.
@@ -143,7 +143,7 @@ def draw_pretraining(record: Mapping[str, Any]) -> "Figure":
 
 
 def curve_png(record: Mapping[str, Any]) -> bytes | None:
-    """Return the plot of a record as PNG; None, with a line in the log, if matplotlib is not installed."""
+    """Return the plot of a record as PNG. Without matplotlib, log a line and return None."""
     try:
         return style.png(draw_pretraining(record))
     except UserError as error:

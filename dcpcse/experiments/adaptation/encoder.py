@@ -1,4 +1,4 @@
-"""Load the encoder to adapt, with its own representation, which the adapted encoder keeps."""
+"""Load the encoder to adapt. The adapted encoder keeps the encoder's pooling, normalisation and maximum length."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from dcpcse.utils.files import require_encoder_path
 
 
 def require_encoder_first(name: str) -> None:
-    """Raise UserError if the encoder is a file, such as the data, or a path that does not exist."""
+    """Raise UserError if the given encoder is a file, such as the data, or a path that does not exist."""
     if Path(name).is_file():
         raise UserError(f"ENCODER {name} is a file; give the folder or id of an encoder first, and then the data")
     require_encoder_path(name, "ENCODER")
@@ -26,13 +26,14 @@ def require_encoder_first(name: str) -> None:
 def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
     """Load an encoder without training, in eval mode.
 
-    Pooling, normalisation and maximum length come from its sentence-transformers folder. Without these settings, the
-    token vectors are averaged.
+    Pooling, normalisation and maximum length come from the sentence-transformers settings in the encoder's folder.
+    Without these settings, the token vectors are averaged.
 
-    Raises UserError if there is no such encoder, or if its representation has a part that a model folder cannot keep.
+    Raises UserError if the encoder does not exist, or if its representation has a part that a model folder cannot
+    store.
 
     Args:
-        overrides: Options of train.py; a pooler among them replaces the pooling of the folder.
+        overrides: Options of train.py; the option pooler_type replaces the pooling of the folder.
     """
     places = {key: overrides[key] for key in ("cache_dir", "model_revision", "use_auth_token") if key in overrides}
     args = EncoderArguments(device="cpu" if overrides.get("use_cpu") else None, **places)
@@ -63,7 +64,7 @@ def load_untouched(name: str, overrides: Options) -> SentenceEncoder:
 
 
 def representation_of(model: SentenceEncoder) -> dict[str, Any]:
-    """Return the options of train.py with which a training starts from the representation of an encoder."""
+    """Return the options of train.py that give a training the representation of an encoder."""
     return {
         "model_name_or_path": model.source.name_or_path,
         "pooler_type": model.pooling,

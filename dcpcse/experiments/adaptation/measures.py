@@ -1,10 +1,10 @@
-"""The kinds of data, and the measures on the dev and the test part: tasks of senteval with an outcome per item.
+"""The kinds of data, and the measures on the dev and test parts. A measure is a task of senteval.
 
 scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1.
-pairs         mean reciprocal rank: the anchor's own positive among the positives and hard negatives of the part.
-classes       mean average precision: the texts of a text's own class among all other texts of the part. It uses the
-              rank of every text of the class, where the accuracy of the first rank would use one, and needs no
-              classifier, whose training would add noise.
+pairs         mean reciprocal rank: the rank of an anchor's positive among positives and hard negatives of the part.
+classes       mean average precision: the ranks of the texts with the class of a text, among all other texts of the
+              part. This measure uses the rank of every text of the class, where the accuracy of the first rank would
+              use only one rank. It needs no classifier, whose training would add noise.
 """
 
 import unicodedata
@@ -40,7 +40,7 @@ class Outcome:
     """The result of a measure on one encoder.
 
     Args:
-        values (n,): The outcome of each item, from which the statistic is computed.
+        values (n,): The outcome of each item. The score is computed from these outcomes.
         points: The score × 100.
     """
 
@@ -57,17 +57,17 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A measure on one part of the data, as a loaded task of senteval.
+    """A measure on one part of the data, in the form of a loaded task of senteval.
 
     Args:
-        part: The name of the part, which is also the name of the task.
+        part: The name of the part, "dev" or "test". It is also the name of the task.
         title: The name of the score.
         statistic: A key of `significance.STATISTICS`.
-        items: The name of the n items; `size` is their number.
+        items: A word for the n items in messages, such as "pairs"; `size` is n.
         texts: All texts that are encoded.
-        outcomes: Function of the embeddings of the texts that returns the outcome (n,) of each item.
-        gold: (n,), or None.
-        remedy: If not every row is an item: what an item is, and which data have more of them.
+        outcomes: A function that returns the outcome (n,) of each item from the embeddings of the texts.
+        gold: The gold scores (n,), or None if the statistic needs none.
+        remedy: The advice in the message about too few items. If not every row is an item, it says what an item is.
         classes: The names of the classes, if the items have classes.
     """
 
@@ -83,7 +83,7 @@ class Measure:
     classes: Sequence[str] = ()
 
     def located(self) -> Iterator[Located]:
-        """Yield the texts; senteval names them in its messages."""
+        """Yield each text with its place in the part, which senteval's messages name."""
         return ((text, Line(Path(f"{self.part} part"), i, "", unit="text")) for i, text in enumerate(self.texts, 1))
 
     def files(self) -> list[Path]:
@@ -97,14 +97,14 @@ class Measure:
         return Outcome(self.part, settings.split, 100 * float(score), values)
 
     def compared(self, *models: np.ndarray) -> Outcomes:
-        """Return the outcomes of several models for comparison, given the outcomes (n,) of each model."""
+        """Return `Outcomes` for a comparison of models from the outcomes (n,) of each model."""
         return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
 
     def require_enough(self, source: str) -> None:
         """Raise UserError if there are too few items, only one class, or scores that hardly differ.
 
         Args:
-            source: The name of the data from which the part is taken, for the message.
+            source: The name of the data that contain the part, for the message.
         """
         where = f"the {self.part} part of {source}"
         if self.size < LEAST_ITEMS:
@@ -124,12 +124,18 @@ class Measure:
 
 
 def correlation(part: str, rows: Columns) -> Measure:
-    """Return Spearman's correlation of cosines and scores; rows: the columns anchor, positive and score."""
+    """Return the measure "Spearman's correlation of cosines and scores" for scored pairs.
+
+    `rows` has the columns anchor, positive and score.
+    """
     return _cosines_of_pairs(part, "Spearman", "spearman", rows)
 
 
 def precision(part: str, rows: Columns) -> Measure:
-    """Return the average precision of pairs with the scores 0 and 1, sorted by cosine; rows as in `correlation`."""
+    """Return the measure "average precision of pairs sorted by cosine" for pairs with the scores 0 and 1.
+
+    `rows` has the columns of `correlation`.
+    """
     return _cosines_of_pairs(part, "average precision", "average_precision", rows)
 
 
@@ -149,11 +155,12 @@ def _cosines_of_pairs(part: str, title: str, statistic: str, rows: Columns) -> M
 
 
 def own_positive(part: str, rows: Columns) -> Measure:
-    """Return the mean reciprocal rank of pairs; rows: the columns of anchors, positives and hard negatives.
+    """Return the measure "mean reciprocal rank" for pairs.
 
-    A query is a distinct anchor, and its outcome is the mean over its positives of 1 / rank among all candidates of
-    the part that are neither the anchor itself nor another of its positives. Candidates with the same cosine rank
-    before the positive.
+    `rows` has the columns of anchors, positives and hard negatives. Each distinct anchor is a query. The outcome of a
+    query is the mean of 1 / rank over the query's positives. A positive is ranked among the positives and hard
+    negatives of all rows, without the query itself and without the query's other positives. Candidates with the same
+    cosine rank before the positive.
     """
     candidates = {text_key(text): text for name, texts in rows.items() if name != "anchor" for text in texts}
     place_of = {key: index for index, key in enumerate(candidates)}
@@ -184,10 +191,11 @@ def own_positive(part: str, rows: Columns) -> Measure:
 
 
 def own_class(part: str, rows: Columns) -> Measure:
-    """Return the mean average precision of retrieval by class; rows: the columns anchor and class.
+    """Return the measure "mean average precision" for texts with classes.
 
-    A query is a text whose class has another text in the part, and its outcome is the average precision of the texts
-    of its class among all other texts, ranked by cosine. Texts of other classes with the same cosine rank first.
+    `rows` has the columns anchor and class. Each text whose class has another text in the part is a query. All other
+    texts are ranked by their cosine with the query. The outcome of a query is the average precision of the texts with
+    the query's class. Among texts with the same cosine, texts of other classes rank first.
     """
     distinct = {(text_key(text), name): (text, name) for text, name in zip(rows["anchor"], rows["class"], strict=True)}
     texts = [text for text, _ in distinct.values()]
@@ -210,7 +218,7 @@ def own_class(part: str, rows: Columns) -> Measure:
 
 
 def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[range, np.ndarray]]:
-    """Yield the numbers of n queries at a time, and their cosines (n, N) with all texts."""
+    """Yield the row numbers of n queries at a time, with the cosines (n, N) of these queries and all N texts."""
     left, right = unit_rows(embed(queries)), unit_rows(embed(texts))
     for start in range(0, len(queries), CHUNK):
         chunk = left[start : start + CHUNK]
@@ -220,7 +228,7 @@ def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) ->
 def text_key(text: str) -> str:
     """Return a key that is the same for two spellings of the same text.
 
-    Case and white space are ignored, and it does not matter whether a letter and its accent are one character or two.
+    Case and white space are ignored. It makes no difference whether a letter and its accent are one character or two.
     """
     return unicodedata.normalize("NFC", single_blanks(text).casefold())
 
@@ -230,12 +238,14 @@ class DataKind:
     """A kind of data.
 
     Args:
-        name: What the rows are, for messages.
-        measure: Function of the name and the columns of a part; None if rows of this kind cannot be measured.
+        name: A word for the rows in messages.
+        measure: A function that returns the measure on a part, from the name and the columns of the part. None if rows
+            of this kind cannot be measured.
         options: Options of train.py that select the method.
-        alternatives: Further options, which are tried in turn by the settings.
-        contrastive: Whether the loss has a temperature.
-        prepared: Function of the columns that returns the columns for the training.
+        alternatives: Further options of train.py. The first setting uses the first alternative, the second setting the
+            next one, and so on in turn.
+        contrastive: Whether the loss is contrastive and has a temperature.
+        prepared: A function that converts the columns of a part to the columns for the training.
     """
 
     name: str

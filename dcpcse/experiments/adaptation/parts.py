@@ -43,11 +43,11 @@ class Parts:
     """The data of an adaptation.
 
     Args:
-        kind: The kind of the rows to train on.
+        kind: The kind of the rows in `train`.
         train: The rows to train on.
-        dev, test: The measures on the other parts.
-        sizes: Part → number of its rows.
-        digests: Name of the given data → digest of their content.
+        dev, test: The measures on the dev and the test part.
+        sizes: Name of a part → number of rows in the part.
+        digests: Name of an argument ("data", "dev" or "test") → digest of the content of the given data.
     """
 
     kind: DataKind
@@ -61,13 +61,13 @@ class Parts:
 def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None, *, documents: bool = False) -> Parts:
     """Read the data, and divide them into the parts that are not given separately.
 
-    Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows. A part
-    that is not given is held out: the test part is half of dev if dev is given, otherwise each part is
-    `HELD_OUT_SHARE` of data, at most `MOST_ROWS`.
+    If `dev` and `test` are not given, each of these parts is `HELD_OUT_SHARE` of `data`, at most `MOST_ROWS`. If only
+    `dev` is given, the test part is half of `dev`. Raises UserError if the data cannot be read, if the given sets have
+    different kinds or share a text, or if a part has too few rows.
 
     Args:
-        data, dev, test: Training data in any form that `load_training_data` reads; dev and test may be None.
-        seed: Seed of the division.
+        data, dev, test: Data in any form that `load_training_data` reads. `dev` and `test` may be None.
+        seed: Seed of the random division into parts.
         cache_dir: See `load_training_data`.
         documents: Whether blank rows of data separate documents.
     """
@@ -101,7 +101,7 @@ def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None,
 
 
 def _read(name: str, data: Any, cache_dir: str | None, *, documents: bool) -> TrainingData:
-    """Read one of the given sets of data; in messages, it has the name of its file or of the argument."""
+    """Read a given set of data. Messages name the file of the data or, without a file, the argument."""
     option = name if name == "data" else spell(name)
     is_file = isinstance(data, str | PathLike)
     read = load_training_data(data, cache_dir, name=option, documents=documents)
@@ -174,7 +174,7 @@ def _place(data: TrainingData, row: int) -> str:
 
 
 Divided = Mapping[str, tuple[str, Sequence[int]]]
-"""Part → the data from which it is taken, and the numbers of its rows."""
+"""Part → name of the argument whose data contain the part, and row numbers of the part."""
 
 
 def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], seed: int) -> Divided:
@@ -215,9 +215,9 @@ def _rows(columns: Columns, rows: Sequence[int]) -> Columns:
 
 
 def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
-    """Return the group (N,) of each row, given its texts: two rows that share a text are in the same group.
+    """Return the group (N,) of each row from the texts of the rows. Rows that share a text are in the same group.
 
-    The groups are the connected components of the graph whose edges join rows and their texts.
+    The groups are the connected components of a graph that joins each row with its texts.
     """
     from scipy.sparse import coo_array  # imported here because it is slow
     from scipy.sparse.csgraph import connected_components
@@ -234,14 +234,14 @@ def groups_of(rows: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def divide(groups: np.ndarray, classes: Sequence[str], held_out: Mapping[str, int], seed: int) -> dict[str, list[int]]:
-    """Return part → its rows in order, for the held-out parts and `TRAIN`.
+    """Return the sorted row numbers of each held-out part and of the part `TRAIN`, by the name of the part.
 
-    The groups are taken in a random order, and each goes to the first part with room for it.
+    The groups are assigned in a random order. Each group goes to the first part that has room for the group.
 
     Args:
         groups: The group (N,) of each row; no group is divided.
-        classes: The classes of the rows; every part gets about the same share of each class.
-        held_out: Part → its maximum number of rows.
+        classes: The class of each row. Every part gets about the same share of each class.
+        held_out: Name of a held-out part → maximum number of rows.
     """
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):

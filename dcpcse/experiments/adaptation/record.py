@@ -52,7 +52,10 @@ class Record:
 
     Args:
         made_of: The facts that identify the adaptation.
-        facts: Further recorded facts. `trials`: number of a setting → its trial. `seconds`: duration of all calls.
+        facts: Further facts to record.
+
+        The attribute `trials` contains the finished trial of each setting, by the number of the setting. The attribute
+            `seconds` is the total duration of all calls.
     """
 
     def __init__(self, folder: Path, made_of: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -63,14 +66,17 @@ class Record:
 
     @property
     def best(self) -> int | None:
-        """Number of the setting with the best dev score, the first of equal scores; None if there is no score."""
+        """The number of the setting with the best dev score; None if no setting has a score.
+
+        Among settings with equal scores, the first one is the best.
+        """
         scored = [number for number in sorted(self.trials) if self.trials[number].score is not None]
         return max(scored, key=lambda number: self.trials[number].score, default=None)
 
     def resume(self) -> bool:
-        """Load the trials of an interrupted call in this folder; return whether there are any.
+        """Load the trials of an interrupted call from the folder. Return whether there was such a call.
 
-        Raises UserError if the folder has a finished adaptation, or one with other data, another encoder or other
+        Raises UserError if the adaptation in the folder is finished, or if it has other data, another encoder or other
         options.
         """
         record = self.job.read()

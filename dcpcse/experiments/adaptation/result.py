@@ -1,4 +1,4 @@
-"""The result of an adaptation: the scores of both encoders, their difference, and the verdict."""
+"""The result of an adaptation: the scores of the untouched and the adapted encoder, and the verdict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +23,16 @@ GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothi
 """The verdicts."""
 
 FEW = 4
-"""If fewer settings were tried and some are left, the result says that more time may change it."""
+"""If fewer settings were tried, and settings are left, the result says that more time may change the verdict."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """The result of an adaptation, which prints as a table of the scores and the verdict.
+    """The result of an adaptation. It prints as a table of the scores, with the verdict.
 
     Args:
-        verdict: "gain", "no gain", "too few to tell", or "nothing tried" if no training reached a dev score.
+        verdict: "gain", "no gain", "too few to tell" (the test part is too small), or "nothing tried" (no training
+            reached a dev score).
         folder: The output folder.
         record: The content of adapt.json.
     """
@@ -42,12 +43,12 @@ class Adaptation:
 
     @property
     def is_gain(self) -> bool:
-        """Whether the interval of the difference on the test part is above 0, with enough items."""
+        """Whether the verdict is "gain": better on the dev part, and an interval above 0 on enough test items."""
         return self.verdict == GAIN
 
     @property
     def model(self) -> SentenceEncoder | None:
-        """The adapted encoder, loaded from the folder; None if it was not kept."""
+        """The adapted encoder, loaded from `folder`; None if the adaptation did not keep it."""
         return SentenceEncoder.load(self.folder) if self.record["result"]["kept"] else None
 
     def __str__(self) -> str:
@@ -57,10 +58,11 @@ class Adaptation:
 
 
 def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, seed: int) -> dict[str, Any]:
-    """Return the scores × 100 of both encoders on the test part and their difference, with intervals.
+    """Return the test scores × 100 of the untouched and the adapted encoder, and the difference, with intervals.
 
     Args:
-        untouched, adapted: The outcomes (n,) of all items. In each resample, the same items are drawn for both.
+        untouched, adapted: The outcomes (n,) of all items for this encoder. A resample draws the same items for both
+            encoders.
     """
     scores = resample(test.compared(untouched, adapted), SAMPLES, seed)
     delta = difference(scores, 0, 1, LEVEL)
@@ -77,11 +79,11 @@ def _points(interval: Estimate) -> dict[str, float]:
 
 
 def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:
-    """Return the verdict.
+    """Return the verdict: "gain", "no gain" or "too few to tell".
 
     Args:
         items: Number of items of the test part.
-        dev: The dev scores of the untouched and of the adapted encoder.
+        dev: The dev scores of the untouched and the adapted encoder.
     """
     if items < LEAST_TO_TELL:
         return TOO_FEW

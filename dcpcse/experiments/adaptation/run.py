@@ -1,4 +1,4 @@
-"""Adapt an encoder: try settings within the time limit, choose the best on the dev part, and test it."""
+"""Adapt an encoder: try settings within the time limit, choose the best one by dev score, and test it."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ TRIALS = "trials"
 """The folder with the model of the best trial so far, in the output folder; it is removed at the end."""
 
 TRIALS_BEFORE_PRUNING = 3
-"""Number of trials that are trained to their end before others are compared with their median."""
+"""Number of trials that must end without pruning before a trial is compared with their median."""
 
 TEST_MARGIN = 1.5
 """Safety factor of the time that is reserved for the test part, since texts differ in length."""
@@ -68,13 +68,13 @@ class Request:
 
     Args:
         encoder: Folder or hub id.
-        data, dev, test: As in `read_parts`.
+        data, dev, test: See `read_parts`.
         minutes: Maximum duration of the call in minutes.
         seed: Seed of the division of the data, the trainings and the resamples.
-        keep: Whether the model is kept even without a gain.
-        given: Options of train.py that are the same in all settings.
-        ray: Address of the Ray cluster on which the settings are tried.
-        started: The value of `time.monotonic` at the start.
+        keep: Whether to keep the adapted model even if the verdict is not "gain".
+        given: Options of train.py that the user chose for all settings.
+        ray: Address of the Ray cluster on which the settings are tried; None: try them in this process.
+        started: The value of `time.monotonic` at the start of the call.
     """
 
     encoder: str
@@ -92,10 +92,10 @@ class Request:
 
 
 def adapt_encoder(request: Request) -> Adaptation:
-    """Adapt an encoder, and write the record and, if it is kept, the model to the output folder.
+    """Adapt an encoder. Write the record and, if the adapted model is kept, the model to the output folder.
 
-    Raises UserError for a mistake in the arguments or the data. If the call is interrupted, it raises
-    KeyboardInterrupt with a message on how to resume.
+    Raises UserError if the arguments or the data are unusable. If the user interrupts the call, KeyboardInterrupt is
+    raised with a message that says how to resume.
     """
     budget = Budget(60 * request.minutes, started=request.started)
     require_free(request.given)
@@ -167,7 +167,7 @@ def _place(folder: Path, number: int) -> Path:
 
 
 class _Unit(NamedTuple):
-    """A setting to try: its number, the trials that are finished when it is started, and the remaining seconds."""
+    """A setting to try, with its number, the trials that have ended before it starts, and the remaining seconds."""
 
     number: int
     setting: Options
@@ -177,7 +177,7 @@ class _Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trials:
-    """The common parts of all trials: options of train.py, data, output folder, and the callback after each step."""
+    """The parts that all trials share: options of train.py, data, output folder, and a callback after each step."""
 
     shared: Options
     parts: Parts
@@ -185,7 +185,11 @@ class _Trials:
     on_step: Callable[[int], None] | None
 
     def start(self, device: str) -> Callable[[_Unit], FinishedTrial]:
-        """Return the function that tries a setting; the training chooses the device."""
+        """Return the function that tries a setting.
+
+        `device` is ignored, because each training chooses its device. The interface of `workers` requires the
+        argument.
+        """
         return self.run
 
     def run(self, unit: _Unit) -> FinishedTrial:
@@ -198,9 +202,10 @@ class _Trials:
 
 
 def _is_worse(known: Sequence[FinishedTrial], step: int, best: float) -> bool:
-    """Return whether a trial is below the median of the finished, not pruned trials at the same step.
+    """Return whether a trial is below the median of the known trials at the same step.
 
     Args:
+        known: The trials that have ended. Failed and pruned trials do not count.
         best: The best dev score of the trial up to this step.
     """
     whole = [trial.scores for trial in known if trial.score is not None and trial.outcome != PRUNED]
@@ -250,7 +255,7 @@ class _Search:
         return Adaptation(result["verdict"], self.record.folder, content)
 
     def _clean_up(self) -> None:
-        """Remove the files of a trial that is not recorded, and the folder of trials if it is then empty."""
+        """Remove the folders of all trials except the best one, and the folder of trials if it is then empty."""
         trials, best = self.record.folder / TRIALS, self.record.best
         for path in trials.iterdir() if trials.is_dir() else ():
             if best is None or path != _place(self.record.folder, best):
@@ -321,7 +326,7 @@ class _Search:
             yield _Unit(number, setting, tuple(self.record.trials.values()), self.budget.left)
 
     def _fits(self) -> bool:
-        """Return whether there is time for a complete trial; for the first trial, there always is."""
+        """Return whether there is time for a complete trial. The first trial is always started."""
         paces = [trial.seconds / trial.steps for trial in self.record.trials.values() if trial.steps]
         return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"]
 
@@ -330,7 +335,7 @@ class _Search:
         bar.update(min(self.budget.elapsed, bar.total or 0) - bar.n)
 
     def _keep(self, number: int, trial: FinishedTrial) -> None:
-        """Record a trial; of its model and the model of the best earlier trial, remove the worse one."""
+        """Record a trial. Keep only the better of two models: the trial's and the best earlier trial's."""
         before = self.record.best
         self.record.trials[number] = trial
         self._write(RUNNING)
@@ -353,7 +358,7 @@ class _Search:
         return f"{left // 60} min {left % 60} s left"
 
     def _result(self, dev: Outcome) -> dict[str, Any]:
-        """Measure the best trial and the untouched encoder on the test part, and keep the model if it is a gain."""
+        """Measure the best trial and the untouched encoder on the test part. Keep the model if it is a gain."""
         best, test = self._best, self.parts.test
         untried = len(self.settings) - len(self.record.trials)
         known = {"measure": test.title, "items": f"{test.size} {test.items}", "untried": untried}
@@ -385,7 +390,7 @@ class _Search:
 
 
 def measure(model: SentenceEncoder, of_part: Measure) -> Outcome:
-    """Return the outcomes of an encoder on a part."""
+    """Return the score of an encoder on a part, with the outcome of each item."""
     return evaluate_suite(model, as_suite(of_part)).results[of_part.part]
 
 

@@ -1,4 +1,4 @@
-"""The settings that an adaptation tries, and the options of train.py that all of them share."""
+"""The settings that an adaptation tries, and the options of train.py that all settings share."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ SETTINGS = (
     _prompts(3e-3, 16, 0.05),
     _prompts(3e-3, 16, 0.1),
 )
-"""The settings in the order in which they are tried; the first ones differ as much as possible."""
+"""The settings in the order of trials. The first settings differ as much as possible."""
 
 MEASURING: Options = {
     **{"eval_strategy": "steps", "save_strategy": "best", "save_only_model": True, "save_total_limit": 1},
@@ -77,7 +77,7 @@ DECIDED = (
 
 
 def require_free(overrides: Options) -> None:
-    """Raise UserError if the user may not set one of the given options of train.py."""
+    """Raise UserError if the user gave an option of train.py that only the adaptation may set."""
     if taken := next((name for name in overrides if name in DECIDED), None):
         raise OptionError(
             taken, reason="is an option of training that dcpcse adapt sets itself", remedy="leave it out"
@@ -92,12 +92,13 @@ def require_free(overrides: Options) -> None:
 
 
 def settings_of(kind: DataKind, overrides: Options) -> list[dict[str, Any]]:
-    """Return the settings to try for a kind of data, in their order, as options of train.py.
+    """Return the settings to try for a kind of data, in the order of trials. A setting is a dict of train.py options.
 
-    Settings of a tuning on which a given option has no effect, or whose package is not installed, are left out.
+    Each setting uses a tuning, such as deep prompts or LoRA. A setting is left out if an option in `overrides` has no
+    effect on its tuning, or if the Python package for its tuning is not installed.
 
     Args:
-        overrides: Options that are the same in all settings; the settings vary other options.
+        overrides: Options of train.py given by the user. They have the same values in all settings.
 
     Raises:
         UserError: If no setting is left.
@@ -111,7 +112,7 @@ def settings_of(kind: DataKind, overrides: Options) -> list[dict[str, Any]]:
 
 
 def _tunings(overrides: Options) -> list[str]:
-    """Return the tunings that are tried with the given options."""
+    """Return the tunings to try: installed ones on which all given options have an effect."""
     known = list(dict.fromkeys(setting["tuning"] for setting in SETTINGS))
     if "tuning" in overrides:
         if overrides["tuning"] not in known:
@@ -145,7 +146,7 @@ def _is_installed(tuning: str) -> bool:
 
 
 def described(setting: Options, settings: Sequence[Options]) -> str:
-    """Return the options of a setting that have other values in other settings, in one line."""
+    """Return the options of a setting whose values differ from other settings, as one line of text."""
     varied = {
         name: value for name, value in setting.items() if any(other.get(name, value) != value for other in settings)
     }
@@ -157,11 +158,11 @@ def shared_options(kind: DataKind, train: TrainingData, representation: Options,
 
     Args:
         train: The rows to train on.
-        representation: Options that keep the representation of the encoder.
+        representation: The result of `representation_of` for the encoder.
         overrides: Options given by the user, which take precedence.
 
     Raises:
-        UserError: If no two rows can be in one batch.
+        UserError: If no two rows can be in one batch, because all rows share a text.
     """
     lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
     shared = {**kind.options, **representation, **lengths, **overrides, "do_train": True}
@@ -169,7 +170,7 @@ def shared_options(kind: DataKind, train: TrainingData, representation: Options,
 
 
 def _batch_size(train: TrainingData, shared: Options) -> int:
-    """Return the number of rows of a batch: `BATCH_SIZE`, or fewer if not so many rows can be in one batch."""
+    """Return the number of rows of a batch: at most `BATCH_SIZE`, and at most as many rows as can be in one batch."""
     _, examples = make_examples(train, shared["seed"], shared.get("positive", "dropout"))
     if shared.get("batch_sampler") != NO_DUPLICATES:
         return min(BATCH_SIZE, len(examples))

@@ -1,4 +1,4 @@
-"""One training with one setting, measured on the dev part while it runs."""
+"""A trial: one training with one setting, with dev scores during the training."""
 
 import gc
 import logging
@@ -38,10 +38,10 @@ FINISHED, STOPPED, PRUNED, CUT, FAILED = "finished", "stopped early", "pruned", 
 
 @dataclass
 class Budget:
-    """The time limit of an adaptation in seconds; a part may be spent already, and a part is reserved for the end.
+    """The time limit of an adaptation in seconds.
 
     Args:
-        spent: Seconds of an earlier call that was interrupted.
+        spent: Seconds that an earlier, interrupted call spent.
         reserved: Seconds reserved to measure and write the result.
     """
 
@@ -52,12 +52,12 @@ class Budget:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that are spent, of all calls."""
+        """The seconds spent so far in all calls."""
         return self.spent + time.monotonic() - self.started
 
     @property
     def left(self) -> float:
-        """Seconds that are left for trials."""
+        """The seconds that are left for trials."""
         return self.seconds - self.reserved - self.elapsed
 
 
@@ -67,11 +67,11 @@ class FinishedTrial:
 
     Args:
         setting: The options of the setting.
-        outcome: How it ended.
+        outcome: How the trial ended: "finished", "stopped early", "pruned", "out of time" or "failed".
         scores: Step → dev score × 100.
-        steps: Number of steps.
+        steps: Number of training steps.
         seconds: Duration in seconds.
-        reason: The reason if it failed.
+        reason: The reason if the trial failed.
     """
 
     setting: Options
@@ -83,7 +83,7 @@ class FinishedTrial:
 
     @property
     def step(self) -> int | None:
-        """The step with the best dev score, the first one of equal scores; None if there is no score."""
+        """The step with the best dev score, or the first of several such steps; None if there is no score."""
         return max(self.scores, key=self.scores.__getitem__, default=None)
 
     @property
@@ -94,11 +94,11 @@ class FinishedTrial:
 
 @dataclass
 class Watch(TrainerCallback):
-    """Follows a training: records its dev scores, and ends it if it is pruned or its time is over.
+    """A callback that records the dev scores of a training, and ends the training if it is pruned or its time is over.
 
     Args:
-        is_worse: Function of a step and the best score so far that returns whether to prune the trial.
-        on_step: A function of the number of steps that is called after each step.
+        is_worse: A function of the step and the best dev score so far. It returns whether to prune the trial.
+        on_step: A function that is called with the number of steps after each step.
     """
 
     budget: Budget
@@ -115,7 +115,7 @@ class Watch(TrainerCallback):
     def on_step_end(
         self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Evaluate after the last step; this step is the last one if there is no time for another."""
+        """Evaluate after the last step. If there is no time for another step, evaluate and stop the training."""
         self._slowest = max(self._slowest, time.monotonic() - self._since)
         if self.on_step is not None:
             self.on_step(state.global_step)
@@ -133,7 +133,7 @@ class Watch(TrainerCallback):
         metrics: Mapping[str, float],
         **kwargs: Any,
     ) -> None:
-        """Record the dev score, and stop if the trial is pruned."""
+        """Record the dev score, and stop the training if the trial is pruned."""
         step, score = state.global_step, metrics[f"eval_{DEV}"]
         self.scores[step] = score
         if self.is_worse(step, max(self.scores.values())) and self.outcome is None and step < state.max_steps:
@@ -142,7 +142,7 @@ class Watch(TrainerCallback):
 
 
 def as_suite(measure: Measure) -> Suite:
-    """Return the tasks of an evaluation that consist of one measure."""
+    """Return an evaluation suite whose only task is the measure."""
     return Suite({measure.part: measure}, settings_of_mode("dev", official=False), {})
 
 
@@ -150,11 +150,11 @@ def run_trial(setting: Options, shared: Options, parts: Parts, folder: Path, wat
     """Train with a setting, and write the model with the best dev score to a new folder.
 
     Args:
-        shared: Options of train.py that all trials have.
+        shared: Options of train.py that all trials share.
 
     Raises:
-        UserError: If options, encoder and data do not fit together. If the training fails later, the trial counts as
-            failed.
+        UserError: If options, encoder and data do not fit together. If the training fails later, no error is raised,
+            and the outcome of the trial is "failed".
     """
     started = time.monotonic()
     with quiet():
@@ -186,15 +186,17 @@ def trainable(
     parts: Parts,
     folder: Path,
 ) -> list[Options]:
-    """Return the settings with which the encoder can be trained, before anything is measured.
+    """Return the settings with which the encoder can be trained.
 
-    For each tuning and kind of positive, the trainer of the first setting is built, since a setting's numbers do not
-    matter for this. A message says which settings are left out.
+    The check runs before any trial: for each combination of the options tuning and positive, it builds the trainer of
+    the first setting, without training. Its other options, such as the learning rate, do not affect whether the
+    trainer can be built. A log message says why settings are left out.
 
     Raises UserError if no setting can be trained, because options, encoder and data do not fit together.
 
     Args:
-        overrides: The options given by the user. If a message names any other option, it says that adapt chose it.
+        overrides: The options given by the user. If an error message names an option that the user did not give, it
+            says that dcpcse adapt set the option.
         folder: A folder for temporary files.
     """
     kinds = {_kind(setting): setting for setting in reversed(settings)}
@@ -216,7 +218,7 @@ def trainable(
 
 
 def _chosen(error: UserError, options: Options, overrides: Options) -> str:
-    """Return, in parentheses, the options in an error that adapt has chosen; empty if there are none."""
+    """Return a text in parentheses with the options in an error that adapt has chosen; empty without such options."""
     named = {*re.findall(r"--(\w+)|(\w+)=", str(error))}
     named = {one or other for one, other in named} | {getattr(error, "option", "")}
     chosen = ", ".join(
@@ -246,7 +248,7 @@ def _write(trainer: Trainer, folder: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Log errors only, since each trial would repeat the other messages."""
+    """Log only errors within the context, since each trial would repeat the same messages and warnings."""
     loggers = [logging.getLogger(name) for name in ("dcpcse", "transformers")]
     before = [logger.level for logger in loggers]
     try:

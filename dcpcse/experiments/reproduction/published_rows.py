@@ -1,6 +1,7 @@
 """The rows of the papers' tables, and how to reproduce each row.
 
-The figures and their sources are in `tables/`, one file per paper. The name of a row is paper/table/row.
+The published figures and their sources are in `tables/`, one file per paper. The name of a row has the form
+paper/table/row.
 """
 
 import fnmatch
@@ -24,7 +25,7 @@ AVERAGE_COLUMN = "avg"
 
 @dataclass(frozen=True)
 class Start:
-    """The model from which the training of a row starts, if it is trained too: a preset and its changed options."""
+    """A model that is trained first, and from which the training of a row starts: a preset and changed options."""
 
     preset: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -34,31 +35,37 @@ class Start:
 class PublishedRow:
     """A row of a table or a model of a figure.
 
-    One of four fields defines how the row is reproduced: preset, a preset of train.py, to which options are added;
-    plain, the options of evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited,
-    the reason why the row is not reproduced.
+    Exactly one of these fields says how the row is reproduced:
+
+    - preset: a preset of train.py, to which options are added
+    - plain: the options of evaluation.py for an untrained encoder
+    - glove: averages of word vectors from a file
+    - cited: the reason why the row is not reproduced
 
     Args:
-        published, deviation, best, worst: Column → figure, × 100 as printed; empty if none is printed.
-        deviation: Standard deviation over runs.
-        best, worst: Maximum and minimum over runs.
+        published, deviation, best, worst: Column → figure as printed (× 100); empty if the paper prints no such
+            figures.
+        deviation: The published standard deviation over runs.
+        best, worst: The published maximum and minimum over runs.
         reported: Whether `published` is the `mean` or the `best` of the runs.
         shows: Title of the table.
-        tasks: The task sets or tasks of the table, or multilingual alone.
+        tasks: The task sets or tasks of the table. The task set multilingual cannot be combined with others.
         columns: The columns of the table.
         mode: The mode of evaluation.py.
         start: The trained model from which the preset starts, if it is not a published encoder.
-        fitted: Whitening or flow, fitted to the embeddings of a plain encoder.
-        sentences: The option of evaluation.py that takes the unlabelled training sentences.
-        evaluation: Options of evaluation.py for a trained model, if the paper evaluates it differently.
-        assumed: Settings that the paper does not give, and what is used instead.
-        needs: What the user must provide besides the preset.
-        tied: Whether the encoder that the user provides must have tied embeddings.
-        answer: A query and its answer, whose rank is the column `rank`.
-        similarity: A sentence, and other sentences whose cosines with it are columns with their names.
-        predict: A sentence and, per column, the published tokens at its [MASK]; the figures are the numbers of these
-            tokens that are predicted.
-        picture: Options of the figure that is drawn from all rows of the table.
+        fitted: The postprocessor, whitening or flow, that is fitted to the embeddings of a plain encoder.
+        sentences: The option of evaluation.py for the file of unlabelled training sentences.
+        evaluation: Options of evaluation.py for a trained model, if the paper does not use the default evaluation.
+        assumed: Settings that the paper does not state, with the values used here.
+        needs: A description of what the user must provide, such as an encoder.
+        tied: Whether the encoder that the user provides must have tied embeddings (True) or untied embeddings (False);
+            None if it does not matter.
+        answer: A query and its answer. The column `rank` contains the rank of the answer.
+        similarity: A sentence, and other sentences to compare with it. Each of the other sentences has a column with
+            its cosine.
+        predict: A sentence with a [MASK] and, for each column, the published predictions for the [MASK]. The figure of
+            a column is the number of published tokens that the model also predicts.
+        picture: Options of the plot that is drawn from all rows of the table.
         compared: Whether the rows of the table are compared with each other on each task, as in `dcpcse compare`.
     """
 
@@ -92,17 +99,17 @@ class PublishedRow:
 
     @property
     def table(self) -> str:
-        """Name of the table, such as `d2cse/table1`."""
+        """The name of the table, such as `d2cse/table1`."""
         return "/".join(self.name.split("/")[:2])
 
     @property
     def label(self) -> str:
-        """Name of the row in its table."""
+        """The name of the row within its table."""
         return self.name.removeprefix(f"{self.table}/")
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of all tasks in the table, as in score files."""
+        """The names of all tasks in the table, as in score files."""
         if self.is_multilingual:
             return tuple(f"{MTEB}/{name}" for name in MULTILINGUAL_TASKS)
         return tuple(task for task_set in self.tasks for task in TASK_SETS.get(task_set, (task_set,)))
@@ -114,7 +121,7 @@ class PublishedRow:
 
     @property
     def uses_senteval(self) -> bool:
-        """Whether the files of SentEval are needed: to choose a checkpoint, or to measure the tasks."""
+        """Whether the row needs the data files of SentEval, to choose a checkpoint or to measure the tasks."""
         return self.preset is not None or (bool(self.measured) and not self.is_multilingual)
 
     @property
@@ -124,7 +131,7 @@ class PublishedRow:
 
     @property
     def trained(self) -> bool:
-        """Whether the result depends on the seed: a model is trained, or a flow is fitted."""
+        """Whether the result depends on the seed, because a model is trained or a flow is fitted."""
         return self.preset is not None or self.fitted == "flow"
 
 
@@ -161,7 +168,7 @@ def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
 
 
 def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
-    """Return the rows selected by the names of rows, tables (such as d2cse/table1) or papers, or by patterns with *.
+    """Return the rows selected by names of rows, tables (such as d2cse/table1) or papers, or by patterns with *.
 
     Raises UserError if a name selects no row.
     """

@@ -15,7 +15,7 @@ from dcpcse.utils.tables import STYLES, make_table
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
-    """Return a listing of rows by table, with the published figure of each row and whether the row can be run.
+    """Return a text that lists the rows of each table, with a published figure and whether the row can be run.
 
     The title of a table contains the number of rows with a recipe and the number of rows that are only cited.
     """
@@ -47,7 +47,7 @@ def _as_printed(figure: float, column: str) -> str:
 
 
 def result_table(results: Sequence[RowResult], baseline: str | None, style: Any = STYLES.DEFAULT) -> str:
-    """Return the results, one table per published table. Rows without a result show the reason."""
+    """Return the results as text, one table per published table. Rows without a result show the reason."""
     return "\n\n".join(
         _one_table(name, list(members), baseline, style)
         for name, members in groupby(results, key=lambda result: result.row.table)
@@ -74,7 +74,7 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
 
 
 def _notes(name: str, results: Sequence[RowResult]) -> list[str]:
-    """Return the notes of the rows; a note of all rows is given once, with the name of the table."""
+    """Return the notes of the rows. A note that all rows share appears once, with the name of the table."""
     shared = set.intersection(*(set(result.notes) for result in results))
     common = [note for note in results[0].notes if note in shared] if len(results) > 1 else []
     specific = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]
@@ -138,7 +138,7 @@ def environment_line(environment: Mapping[str, Any]) -> str:
 def markdown(
     results: Sequence[RowResult], baseline: str | None, commands: Mapping[str, str], environment: Mapping[str, Any]
 ) -> str:
-    """Return the tables, the environment and the commands of each unit as Markdown."""
+    """Return the tables, the environment, and the commands as Markdown."""
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
     tables = result_table(results, baseline, STYLES.MARKDOWN)
     return "\n".join([tables, "", environment_line(environment), "", "Commands:", "", *lines, ""])

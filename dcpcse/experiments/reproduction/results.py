@@ -29,19 +29,19 @@ class SimilarityLine(schema.Open):
     score: int | float = schema.finite()
 
     def validate_sentences(self) -> None:
-        """Raise ValueError unless there are two sentences."""
+        """Raise ValueError unless the line contains two sentences."""
         if len(self.sentences) != 2:
             raise ValueError(f"sentences is {self.sentences!r:.60}; expected two")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of a column over all seeds, × 100 as printed (geometry, cosines and ranks are not scaled).
+    """The values of a column for all seeds, × 100 as in the papers. Geometry, cosines and ranks are not scaled.
 
     Args:
-        published: The published figure: the mean or the best of the runs, according to `reported` of the row.
+        published: The published figure. It is the mean or the best of the runs: see `PublishedRow.reported`.
         published_best, published_worst: The published maximum and minimum over runs.
-        comparable: Whether the published figures belong to the same encoder, steps and settings.
+        comparable: Whether encoder, steps and settings are the same as for the published figures.
         digits: The number of decimals with which the figures are printed.
     """
 
@@ -60,7 +60,7 @@ class Cell:
 
     @property
     def deviation(self) -> float | None:
-        """Sample standard deviation; None for a single value."""
+        """The sample standard deviation over seeds; None if there is only one value."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
     @property
@@ -73,7 +73,10 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Mean (or best, if the best is published) minus published figure; None if there is no comparable figure."""
+        """The mean minus the published figure; None if there is no comparable figure.
+
+        If the published figure is the best of several runs, the best value replaces the mean.
+        """
         if self.published is None or not self.comparable:
             return None
         return (self.best if self.reported == "best" else self.mean) - self.published
@@ -87,7 +90,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class RowResult:
-    """The result of a row: its cells by column, the seeds, and the gain over the baseline row.
+    """The result of a row: cells by column, seeds, and the gain over the baseline row.
 
     Args:
         notes: Lines that explain the figures.
@@ -129,7 +132,7 @@ def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: b
 
 
 def read_figures(unit: RunUnit) -> dict[str, float]:
-    """Read the columns of a row from the files of a unit, without columns that were not measured."""
+    """Return the figures of a row, by column, from the files of a unit, without columns that were not measured."""
     row = unit.row
     values: dict[str, float] = {}
     if "evaluate" in unit.steps:
@@ -144,7 +147,7 @@ def read_figures(unit: RunUnit) -> dict[str, float]:
 
 
 def figures_of(row: PublishedRow, scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return all figures of a row in the content of a scores file of evaluation.py, by the name of their column."""
+    """Return the figures of a row by column, from the content of a score file of evaluation.py."""
     values: dict[str, float | None] = dict(scores.get("scores_x100", {}))
     for task in scores.get("tasks", {}).values():
         values |= {name: task[name] for name in GEOMETRY if name in task}
@@ -158,7 +161,7 @@ def figures_of(row: PublishedRow, scores: Mapping[str, Any]) -> dict[str, float]
 
 
 def _predicted(unit: RunUnit) -> dict[str, list[str]]:
-    """Return column → predicted tokens."""
+    """Return the predicted tokens of each column."""
     path = unit.folder / PRINTED["predict"]
     lines = schema.read_lines(dict, path)
     if len(lines) != 1 or not all(_is_tokens(lines[0].get(column)) for column in unit.row.columns):
@@ -171,7 +174,7 @@ def _is_tokens(value: Any) -> bool:
 
 
 def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
-    """Return the predicted tokens next to the published ones, a line per column."""
+    """Return one line per column with the predicted and the published tokens."""
     return [
         f"{row.predict['sentence']} {column}: {', '.join(line[column])} (published: {', '.join(row.predict[column])})"
         for column in row.columns
@@ -179,9 +182,10 @@ def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Difference:
-    """Return the gain in mean STS score over a baseline (paired bootstrap); it covers seeds from three per side.
+    """Return the gain in mean STS score over a baseline, with the interval of the paired bootstrap.
 
-    Raises ValueError with the reason if there are no or too few STS pairs.
+    The interval covers seeds if each side has at least three seeds. Raises ValueError with the reason if there are no
+    STS pairs or too few.
     """
     if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
         raise ValueError("one of the two has no STS pairs")

@@ -1,6 +1,6 @@
 """Run units one after another or on a Ray cluster.
 
-Each training and each evaluation runs in its own process, so that finished work is kept if a later process crashes.
+Each training and each evaluation runs in a separate process. Finished work is not lost if a later process crashes.
 """
 
 import logging
@@ -38,7 +38,7 @@ class UnitRecord(schema.Open):
     """The record of a unit.
 
     Args:
-        commands: As `RunUnit.commands`; only in records of earlier versions.
+        commands: The commands in the form of `RunUnit.commands`. Only records of earlier versions have this entry.
     """
 
     made_of: dict | None = None
@@ -58,7 +58,7 @@ def _job(unit: RunUnit) -> JobFolder:
 
 
 def is_finished(unit: RunUnit) -> bool:
-    """Whether all measurements of a unit exist. Raises UserError if they were obtained with other options."""
+    """Return whether all measurements of a unit exist. Raises UserError if they were made with other options."""
     record = _job(unit).read()
     if record is None or not all((unit.folder / PRINTED[step]).is_file() for step in unit.steps if step in PRINTED):
         return False
@@ -67,7 +67,7 @@ def is_finished(unit: RunUnit) -> bool:
 
 
 def run_unit(unit: RunUnit) -> None:
-    """Train and evaluate a unit. An interrupted unit is resumed; a finished one is left unchanged.
+    """Train and evaluate a unit. An interrupted unit is resumed; a finished unit stays unchanged.
 
     Raises UserError if a command fails, or if another process is running this unit.
     """
@@ -91,7 +91,7 @@ def run_unit(unit: RunUnit) -> None:
 def train_once(words: Sequence[str], model: Path, log: Path) -> None:
     """Train a model with these arguments of train.py, or resume its training; a finished model is left unchanged.
 
-    Its checkpoints are deleted at the end.
+    After the training, its checkpoints are deleted.
     """
     if not is_model_folder(model):
         run_command(["train", *words, "--resume"], log)
@@ -107,10 +107,10 @@ def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
 
 
 def run_command(words: Sequence[str], log: Path, capture: bool = False) -> str:
-    """Run a command of this package in a child process that ends when this process does.
+    """Run a command of this package in a child process, which ends when this process ends.
 
-    Its output is appended to the log; with `capture`, its stdout is returned instead. Raises UserError
-    with the last line of the log if the command fails.
+    The output of the command is appended to the log. With `capture`, stdout is returned instead of logged. If the
+    command fails, UserError is raised with the last line of the log.
     """
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
     with open_append(log) as file:
@@ -124,7 +124,7 @@ def run_command(words: Sequence[str], log: Path, capture: bool = False) -> str:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log, or its last error line, with the path of the log."""
+    """Return the last error line of a log or, without an error, the last line, with the path of the log."""
     text = read_bytes(log).decode(errors="replace")
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "no output")
@@ -132,9 +132,10 @@ def last_line(log: Path) -> str:
 
 
 def run_units(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
-    """Run units in turn, or on a Ray cluster one at a time per GPU or machine; a failed unit does not stop the others.
+    """Run units one after another, or on a Ray cluster one at a time per GPU or machine. Return the failures.
 
-    All machines must have the output folder at the same path. Returns row → the reason why one of its units failed.
+    A failed unit does not stop the other units. All machines must have the output folder at the same path. The result
+    contains, for each row with a failed unit, the reason of a failure.
     """
     failures: dict[str, str] = {}
     # In this process, the commands of the units choose the device.

@@ -1,4 +1,4 @@
-"""Units of a reproduction: a unit is a row with one seed, its commands and its folder."""
+"""Units of a reproduction. A unit is a row with one seed; it has commands and a folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,14 +25,15 @@ class ReproductionConfig:
 
     Args:
         base: Encoder that replaces the encoders of the rows.
-        unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: Training data that replaces the presets' paths.
-        generator: Generator of replaced tokens.
+        unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: Files to use instead of the training files of the
+            presets.
+        generator: The encoder that generates replaced tokens, the option generator_name of train.py.
         vectors: File of word vectors.
         limit: Maximum number of optimiser steps.
         mteb_data_dir: Folder with copies of mteb's data sets.
         mteb_languages: The languages to test.
-        changes: Options of train.py that override all others.
-        custom_data: Whether the evaluation files are the user's.
+        changes: Options of train.py that take precedence over all other options.
+        custom_data: Whether the evaluation files may differ from the official files.
     """
 
     data_dir: Path
@@ -61,9 +62,9 @@ class ReproductionConfig:
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A row with one seed: its folder, and the arguments of its commands by name, in the order in which they run.
+    """A row with one seed: the folder, and the arguments of each command, in the order in which the commands run.
 
-    The names are the keys of `TRAININGS`, then `evaluate`, `similarity` and `predict`.
+    The names of the commands are the keys of `TRAININGS`, then `evaluate`, `similarity` and `predict`.
     """
 
     row: PublishedRow
@@ -77,15 +78,15 @@ class RunUnit:
 
     @property
     def model(self) -> str:
-        """The trained model, or the encoder that is measured without training."""
+        """The path of the trained model, or the encoder that is measured without training."""
         evaluate = self.steps["evaluate"]
         return evaluate[evaluate.index("--model_name_or_path") + 1]
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The arguments by name, which determine the results.
+        """The arguments of each command by name. These arguments determine the results.
 
-        The folder is written as a dot, since it may be moved.
+        The arguments contain a dot instead of the path of the folder, because the folder may be moved.
         """
         return {name: [word.replace(str(self.folder), ".") for word in words] for name, words in self.steps.items()}
 
@@ -98,7 +99,7 @@ def command_of(step: str) -> str:
 
 
 def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: ReproductionConfig, root: Path) -> list[RunUnit]:
-    """Return the units of the rows that can be run. A row without randomness has one unit and no seed."""
+    """Return the units of the rows that can be run. A row that needs no seed has one unit without a seed."""
     return [
         _unit(row, seed, config, root)
         for row in rows
@@ -108,7 +109,10 @@ def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: Reproductio
 
 
 def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
-    """Return the reason why a row cannot be run (it is only cited, or the user must provide something), or None."""
+    """Return the reason why a row cannot be run, or None.
+
+    The reason is that the row is only cited, or that the user must provide something.
+    """
     if row.cited:
         return f"cited only: {row.cited}"
     if row.glove:
@@ -126,7 +130,7 @@ def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
 
 
 def relevant_options(row: PublishedRow) -> set[str]:
-    """Return the options of the command that affect this row, without those that affect every row."""
+    """Return the options of dcpcse reproduce that affect this row, without options that affect every row."""
     if row.cited:
         return set()
     if row.glove:
@@ -144,7 +148,7 @@ def relevant_options(row: PublishedRow) -> set[str]:
 
 
 def published_encoder(row: PublishedRow) -> str | None:
-    """Return the hub id of the encoder with which a row was published; None for rows without one."""
+    """Return the hub id of the encoder with which a row was published; None for rows without an encoder."""
     if row.plain:
         return row.plain.get("model")
     if row.preset is None:
@@ -191,11 +195,11 @@ REPLACEABLE_FILES = {
     "data/stsb_train.csv": "stsb_file",
     "data/sts_texts.txt": "sts_texts_file",
 }
-"""Training file of presets → the option that replaces it; other training files are not replaced."""
+"""Training file of presets → option that gives another file. Other training files cannot be replaced."""
 
 
 def _texts(row: PublishedRow) -> list[str]:
-    """Return the paths of the texts for the training, fitting or measurement of a row, as in the presets.
+    """Return the paths of the text files for training, fitting or measuring a row, as in the presets.
 
     Whitening and flow are fitted to NLI sentences, as published.
     """

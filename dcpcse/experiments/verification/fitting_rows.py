@@ -1,4 +1,4 @@
-"""The rows of papers that fit a subject, and the settings with which a row's paper reads and evaluates it."""
+"""Find the row of a paper that fits a subject, and the settings with which the paper evaluates the subject."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,14 +24,14 @@ _ENCODERS = {
     "roberta-large": ("roberta", 1024, 50_265),
     "sentence-transformers/bert-base-nli-mean-tokens": ("bert", 768, 30_522),
 }
-"""Encoder in the rows → its model type, hidden size and vocabulary size."""
+"""Hub id of an encoder of the rows → its model type, hidden size and vocabulary size."""
 
 
 def choose_row(subject: Subject, name: str | None) -> PublishedRow:
     """Return the row with this name or, without a name, the only row that fits.
 
-    Raises UserError if the name does not select exactly one row, if the row does not fit, or if not exactly one row
-    fits.
+    Raises UserError if the name does not select exactly one row, or if the selected row does not fit. Without a name,
+    raises UserError if no row or several rows fit.
     """
     if name is None:
         return _only_candidate(subject)
@@ -124,7 +124,7 @@ def _settings(row: PublishedRow) -> Mapping[str, Any]:
 
 
 def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
-    """Whether a method may have trained the subject.
+    """Return whether the method in `settings` may have trained the subject.
 
     Some formats do not name the method. Other code uses SimCSE's format for completely trained encoders.
     """
@@ -142,7 +142,7 @@ def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
 
 
 def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
-    """Return the settings with which a row's checkpoint is read; None if the row has no preset."""
+    """Return the settings for reading a checkpoint of the row's model; None if the row has no preset."""
     if row.preset is None:
         return None
     changed = ", changed as in the row" if row.options else ""
@@ -150,16 +150,16 @@ def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
 
 
 def needed_base(subject: Subject, row: PublishedRow) -> str | None:
-    """Return the encoder on which the row's prompts were trained; None if the subject contains or names an encoder."""
+    """Return the encoder of the row's prompts; None if the subject contains an encoder or names its encoder."""
     layout = subject.format
     return None if layout is None or not layout.frozen or layout.adapter else _settings(row).get("model_name_or_path")
 
 
 def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> bool:
-    """Whether the subject must be converted to a model folder before the evaluation for the row.
+    """Return whether the subject must be converted to a model folder before it is evaluated for the row.
 
     Args:
-        layout: The format that the user gave.
+        layout: The format that the user gave, or None.
     """
     if subject.trained or subject.word_vectors or row.plain is not None:
         return False

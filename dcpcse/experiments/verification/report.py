@@ -1,8 +1,8 @@
 """The report of a verification: published and measured figures side by side, and the verdict.
 
-The rule: every published column of a row, and its average if it is published, differs from the measured figure by at
-most 0.05 points. Both figures are compared as they are printed, × 100 with two decimals. Alignment, uniformity and
-anisotropy are not × 100: they are compared with four decimals, and may differ by 0.0005.
+A checkpoint passes if every published figure of the row, including a published average, differs from the measured
+figure by at most 0.05 points. Both figures are compared × 100, rounded to two decimals. Alignment, uniformity and
+anisotropy are not multiplied by 100: they are rounded to four decimals, and may differ by 0.0005.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class _Checkpoint(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class VerificationRecord(schema.Open):
-    """The keys of the JSON report that identify its subject."""
+    """The keys of the JSON report that identify the subject of the report."""
 
     row: str
     checkpoint: _Checkpoint
@@ -46,7 +46,7 @@ class VerificationRecord(schema.Open):
 
 @dataclass(frozen=True)
 class FigureComparison:
-    """A column of a row: its published and its measured figure, rounded as printed."""
+    """The published and the measured figure of a column, both rounded (see the module docstring)."""
 
     column: str
     published: Decimal
@@ -54,7 +54,7 @@ class FigureComparison:
 
     @property
     def difference(self) -> Decimal:
-        """Measured minus published."""
+        """The measured figure minus the published figure."""
         return self.measured - self.published
 
     @property
@@ -65,7 +65,7 @@ class FigureComparison:
 
 @dataclass(frozen=True)
 class Verification:
-    """A verified row.
+    """The result of a verification: the comparison of the subject with a row.
 
     Args:
         facts: Further entries of the report, by name.
@@ -78,7 +78,7 @@ class Verification:
 
     @property
     def passes(self) -> bool:
-        """Whether all published columns agree."""
+        """Whether the measured figures agree with the published figures in all columns."""
         return all(figure.within for figure in self.columns)
 
     @property
@@ -127,15 +127,15 @@ class Verification:
 
 
 def row_options(row: PublishedRow) -> dict[str, Any]:
-    """Return the options of evaluation.py that a row's paper used, except tasks and encoder."""
+    """Return the options of evaluation.py for a row, as in its paper, without tasks and encoder."""
     options = row.evaluation if row.plain is None else row.plain
     return {name: value for name, value in options.items() if name != "model"}
 
 
 def compare_figures(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[FigureComparison, ...]:
-    """Compare the published columns of a row with the content of a file of evaluation.py (--output_file).
+    """Compare the published figures of a row with the content of a score file of evaluation.py (--output_file).
 
-    Raises UserError if one of these columns cannot be computed from the data.
+    Raises UserError if a published column cannot be computed from the score file.
     """
     measured = figures_of(row, scores)
     if missing := [column for column in row.published if column not in measured]:

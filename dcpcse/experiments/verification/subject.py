@@ -24,10 +24,10 @@ class Subject:
     Args:
         location: The location as the user gave it; `place` is the local folder or the file of word vectors.
         weights: Name → sha256 of the files with weights.
-        trained: Whether it is a model folder.
-        layout: The format of a checkpoint of other code, None if it is unknown.
-        headed: Whether a checkpoint contains the head of a method, which plain encoders do not have.
-        method: The method that trained it, if known.
+        trained: Whether the subject is a model folder.
+        layout: The format of a checkpoint of other code; None if it is unknown or the subject is no such checkpoint.
+        headed: Whether a checkpoint contains the head of a method. Plain encoders have no such head.
+        method: The method that trained the subject; None if unknown.
         encoder: Model type, hidden size and vocabulary size, None where unknown.
         revision: The commit on the Hub.
     """
@@ -54,7 +54,7 @@ class Subject:
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether the files may belong to an encoder that was not trained by a method of this program."""
+        """Whether the subject may be a plain encoder, which no method of this program trained."""
         if self.trained or self.word_vectors or self.headed:
             return False
         return self.format is None or self.format.ambiguous
@@ -72,7 +72,7 @@ class Subject:
 
     @property
     def supervised(self) -> bool | None:
-        """Whether the subject was trained with labels, by its name; None if the name does not say."""
+        """Whether the subject was trained with labels, according to its name; None if the name does not say it."""
         match = re.search(r"(?<![a-z])(un)?sup(ervised)?(?![a-z])", Path(self.location).name)
         return match and match[1] is None
 
@@ -80,14 +80,14 @@ class Subject:
 def find_subject(
     location: str, layout: str | None, options: LoadOptions
 ) -> "tuple[Subject, ForeignCheckpoint | None]":
-    """Return the subject at a location, and the files of a folder that is not a model folder.
+    """Return the subject at a location and, for a folder that is not a model folder, its files.
 
     Args:
         location: Folder, Hub id or file of word vectors.
-        layout: The format of a checkpoint, if it cannot be recognised from the tensors.
+        layout: The format of a checkpoint of other code, needed if the tensors do not show the format.
 
     Raises:
-        UserError: If there is nothing at the location, or if it is damaged.
+        UserError: If the location does not exist, or if its files are damaged.
     """
     from dcpcse.inference.public_checkpoints.read import read_checkpoint
 
