@@ -15,7 +15,7 @@ from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
 @dataclass(frozen=True)
 class TextFile:
-    """A checked text file, without its contents, so that even a large file takes little memory.
+    """A checked text file. The contents are not stored, so even a large file needs little memory.
 
     Args:
         starts, digests: The byte offset and the sha256 of each chunk of `chunk_size` lines.
@@ -79,8 +79,8 @@ class TextFile:
         """Yield the lines of chunks without line ends; raise UserError if they differ from the checked lines.
 
         Args:
-            numbers: The numbers of the chunks, in ascending order, so that a packed file is unpacked only once. None:
-                all.
+            numbers: The numbers of the chunks, in ascending order. A packed file is then unpacked only once. None: all
+                chunks.
         """
         try:
             with open_rows(self.path) as file:
