@@ -191,9 +191,9 @@ class Batches(Dataset):
     All windows of a batch have the same length, without padding. There are two kinds of batches:
 
     - With probability `short_seq_prob`, the windows are short and begin with a randomly drawn sentence. The batch has
-    more windows, so it has about the same number of tokens.
+      more windows, so it has about the same number of tokens.
     - The windows of all other batches pass through the text in random order. The last windows of a pass are left out
-    if they do not fill a batch.
+      if they do not fill a batch.
     """
 
     def __init__(

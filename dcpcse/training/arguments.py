@@ -142,13 +142,13 @@ class TrainingArguments(OneGpuArguments):
     Differences from transformers:
 
     - The defaults of `learning_rate` and `per_device_train_batch_size` depend on the method, the tuning and the
-    encoder.
+      encoder.
     - The defaults of `bf16`, `optim` and `dataloader_num_workers` depend on the device.
     - A loss that is not finite stops the run.
     - The evaluation uses the batches of `encode`.
     - `metric_for_best_model` is a score of the evaluation data. The default is the first score.
     - UserError is raised for values that are not allowed, and for options that would change the meaning of a
-    contrastive loss.
+      contrastive loss.
     """
 
     # These are not options.

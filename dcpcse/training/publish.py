@@ -67,8 +67,8 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
         name: Name of the model, also used in the example that loads it. None: the name of the folder.
         scores: Files that `evaluation.py --output_file` wrote. (): the score files in the folder.
 
-        Raises:
-            UserError: If a file contains the scores of a different model.
+    Raises:
+        UserError: If a file contains the scores of a different model.
     """
     folder = Path(folder)
     record = manifest.read_record(folder)
@@ -220,9 +220,9 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
         overwrite: Whether the content of the branch may be replaced although it is not the version that was last
             pushed from this folder or pulled to it.
 
-        Raises:
-            UserError: If the user is not logged in, if the Hub cannot be reached, or if `overwrite` is False and the
-                branch contains another version.
+    Raises:
+        UserError: If the user is not logged in, if the Hub cannot be reached, or if `overwrite` is False and the
+            branch contains another version.
     """
     if not hub.has_owner(target.repo_id):
         raise UserError(f"{target.repo_id} is not a repository id; give ORGANISATION/NAME")

@@ -157,22 +157,21 @@ OWN_METADATA = ("needs", "replaces", "column", "text", "python_only", *BOUNDS)
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field that declares an option.
 
+    Metadata of the option:
+
+    - `at_least`, `above`, `at_most`, `below`: bounds of a number, or of each number in a list
+    - `choices`: the allowed values
+    - `needs`: one or several conditions (`Need`) without which the option has no effect
+    - `column`: the column of the training data without which the option has no effect
+    - `replaces`: options of a preset that are removed if this option is given (for a flag: if it is False)
+    - `text`: True if the value is a text; in all other values, `~` at the start means the home folder
+    - `python_only`: True if commands do not have the option
+    - all other metadata are passed to argparse
+
     Args:
-        Metadata of the option:
-
-        - `at_least`, `above`, `at_most`, `below`: bounds of a number, or of each number in a list
-        - `choices`: the allowed values
-        - `needs`: one or several conditions (`Need`) without which the option has no effect
-        - `column`: the column of the training data without which the option has no effect
-        - `replaces`: options of a preset that are removed if this option is given (for a flag: if it is False)
-        - `text`: True if the value is a text; in all other values, `~` at the start means the home folder
-        - `python_only`: True if commands do not have the option
-        - all other metadata are passed to argparse
-
-        Args:
-            default: The default value. None: the default depends on the method or on other options.
-            help: The text that `--help` shows.
-            metadata: The metadata by name.
+        default: The default value. None: the default depends on the method or on other options.
+        help: The text that `--help` shows.
+        metadata: The metadata by name.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})

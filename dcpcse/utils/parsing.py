@@ -78,8 +78,8 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
         text: The text.
         once: Raise an error if a name occurs twice in an object. By default, the last value of the name is used.
 
-        Raises:
-            ValueError: If the text is not valid JSON or is nested too deeply.
+    Raises:
+        ValueError: If the text is not valid JSON or is nested too deeply.
     """
     parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
     return _checked(parse, text, "JSON")
@@ -92,8 +92,8 @@ def read_json(path: Path, damaged: str = "is not JSON ({})") -> Any:
         path: The file.
         damaged: The message for a file that is not JSON, as a format string for the reason.
 
-        Raises:
-            UserError: If the file cannot be read or is not JSON.
+    Raises:
+        UserError: If the file cannot be read or is not JSON.
     """
     try:
         return parse_json(read_text(path))

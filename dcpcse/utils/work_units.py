@@ -54,9 +54,9 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
             machine.
         device: Device of the workers. Default: cuda if available.
 
-        Raises:
-            UserError: If the device is not available, if the cluster does not answer, or if it has too few GPUs or
-                cores.
+    Raises:
+        UserError: If the device is not available, if the cluster does not answer, or if it has too few GPUs or
+            cores.
     """
     if ray:
         return _on_ray(ray, count, device)
