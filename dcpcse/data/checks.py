@@ -90,7 +90,7 @@ class ColumnContents:
         self._columns = [_Contents(MOST_VALUES if index else MOST_VALUES_OF_ANCHORS) for index in range(sentences)]
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells."""
+        """Add rows. A row is given by the number of its first line and its cells."""
         for index, column in enumerate(self._columns):
             column.add([cells[index] for _, cells in rows])
 
@@ -113,7 +113,7 @@ class ColumnContents:
 
 
 class _Contents:
-    """Collects what one column contains. `first` has its first three different values.
+    """Collects what one column contains. `first` contains the first three different values of the column.
 
     Args:
         most_values: Maximum number of different values in a column of labels.

@@ -438,7 +438,7 @@ class LabelCounter:
         self._scores: tuple[float, ...] = ()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells."""
+        """Add rows. A row is given by the number of its first line and its cells."""
         cells = [cells[-1] for _, cells in rows if self.kind]
         if self.kind == SCORE:
             scores = (*map(float, cells), *self._scores)
@@ -454,7 +454,7 @@ class LabelCounter:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The smallest and the largest score; empty if there are none."""
+        """The smallest and the largest score; empty if there are no scores."""
         return self._scores
 
 

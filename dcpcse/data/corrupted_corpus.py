@@ -33,7 +33,7 @@ CORRUPTED = "corrupted_ids"
 @strict
 @dataclass(kw_only=True)
 class CorpusRecord(schema.Open):
-    """The record of a corpus; `dcpcse pretrain corrupt` also writes its settings."""
+    """The record of a corpus. `dcpcse pretrain corrupt` adds the generator and further settings to the record."""
 
     shape: list[int]
     data: str

@@ -111,7 +111,7 @@ class Duplicates:
         self._identical, self._contradictory = LineCounter(), LineCounter()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells.
+        """Add rows. A row is given by the number of its first line and its cells.
 
         Raises UserError if the folder for temporary files is full.
         """

@@ -334,9 +334,8 @@ class OneOfSeveralPositives(IndexedDataset):
     In each epoch, the positive of a row is drawn uniformly from its columns of positives. The draw depends on seed,
     epoch and row only, so it is the same in every process and in a resumed run. The other positives of a row are not
     in the batch, so they are not negatives of its anchor. The expected loss of a row is the mean of the losses of its
-    positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). Unlike in L_out,
-    the
-    other positives of the anchor are not in the denominator.
+    positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). But unlike L_out,
+    the denominator does not contain the other positives of the anchor.
 
     Examples have the columns `anchor` and `positive`, and the columns of hard negatives. The keys of an example are
     the keys of all sentences of its row, including the positives that are not drawn.

@@ -249,6 +249,6 @@ def _kind(data: Any) -> str:
 
 
 def _types(module: str, *names: str) -> tuple[type, ...]:
-    """Return the types of a library; () if it is not loaded, since no object of its types can exist then."""
+    """Return types of a library; () if the library is not imported, since no object of its types can exist then."""
     loaded = sys.modules.get(module)
     return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))

@@ -63,7 +63,7 @@ def rows_sha256(path: Path) -> str:
 
 
 def reader_of(path: Path) -> Reader:
-    """Return the reader for the file's extension; raise UserError if it is unsupported or the file does not exist."""
+    """Return the reader for a file. Raises UserError if its extension is not supported or it does not exist."""
     # os.path.exists, since Path.exists raises errors for names that are too long and for unreadable folders
     if not os.path.exists(path):
         raise UserError(f"training file {path} does not exist; check the path")
@@ -251,7 +251,7 @@ def _parse_json(table: Table, first_line: int, text: str) -> list[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
-    """Return a JSON object as a dict; as a tuple if a key occurs twice, since a dict would silently drop one."""
+    """Return a JSON object as a dict. If a key occurs twice, return a tuple, since a dict would drop one value."""
     content = dict(pairs)
     return content if len(content) == len(pairs) else tuple(pairs)
 

@@ -33,7 +33,7 @@ class TextFile:
 
     @classmethod
     def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False) -> "TextFile":
-        """Read and check the complete file; raise UserError, with file and line, if it cannot be encoded.
+        """Read and check the complete file. Raises UserError, with file and line, if a line is not a valid sentence.
 
         Blank lines are rejected, since row i of the vectors belongs to line i of the file.
 
@@ -76,7 +76,7 @@ class TextFile:
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
     def read_chunks(self, numbers: Iterable[int] | None = None) -> Iterator[list[str]]:
-        """Yield the lines of chunks without line ends; raise UserError if they differ from the checked lines.
+        """Yield the lines of chunks without line ends. Raises UserError if the lines have changed since the check.
 
         Args:
             numbers: The numbers of the chunks, in ascending order. A packed file is then unpacked only once. None: all

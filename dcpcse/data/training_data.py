@@ -104,7 +104,7 @@ def write_cache(cached: Path, table: Table, sha256: str) -> dict[str, Any]:
 
 
 def write_rows(folder: Path, table: Table) -> tuple[Path, str, dict[str, Any]]:
-    """Write the rows of an object to a file in the cache folder; return its path, their digest and a summary.
+    """Write the rows of an object to a file in the cache folder; return the path, the digest and the summary.
 
     The name of the file contains a digest of the roles of the columns and of the rows. A file with the same rows is
     therefore replaced. If reading or writing fails, no file remains.
@@ -245,7 +245,7 @@ class TrainingData:
             object, row numbers).
         unit: `line`, `item` or `row`.
         repeats: Counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
-        classes: Label → number of rows, for the labels that occur.
+        classes: The number of rows of each label that occurs, by label.
         scores: The smallest and the largest score.
         problems: Descriptions of columns that are probably misread (`dcpcse.data.checks`).
         sha256: Digest of the bytes of the file when it was read, or of the rows of an object.

@@ -59,7 +59,7 @@ class TokenShuffling(Augmentation):
 
 @dataclass(frozen=True)
 class Crop(Augmentation):
-    """Keep a random span of adjacent tokens; `share` is its share of the text's tokens, rounded up.
+    """Keep a random span of adjacent tokens. Its length is `share` times the number of tokens, rounded up.
 
     In Contriever (Izacard et al. 2022), an anchor and its positive are two such spans of one text. The paper calls
     this independent cropping.
@@ -82,7 +82,7 @@ def random_span(ids: Sequence[int], length: int, random: Random) -> list[int]:
 
 @dataclass(frozen=True)
 class TokenCutoff(Augmentation):
-    """Set the embeddings of randomly chosen tokens to zero; `rate` is the share of these tokens, rounded down."""
+    """Set the embeddings of randomly chosen tokens to zero. `rate` is the share of chosen tokens, rounded down."""
 
     rate: float
 
@@ -92,7 +92,10 @@ class TokenCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class FeatureCutoff(Augmentation):
-    """Set randomly chosen features to zero in all tokens of a sentence; `rate` is their share, rounded down."""
+    """Set randomly chosen features to zero in all tokens of a sentence.
+
+    `rate` is the share of chosen features, rounded down.
+    """
 
     rate: float
 
@@ -102,9 +105,9 @@ class FeatureCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class ElementDropout(Augmentation):
-    """Set randomly chosen elements of the token embeddings to zero; `rate` is their share, rounded down.
+    """Set randomly chosen elements of the token embeddings to zero.
 
-    The other elements are not rescaled.
+    `rate` is the share of chosen elements, rounded down. The remaining elements are not rescaled.
     """
 
     rate: float

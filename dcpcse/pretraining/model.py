@@ -1,4 +1,4 @@
-"""Build and initialise a masked language model, or load one whose pretraining is continued."""
+"""Build and initialise a masked language model, or load a model to continue its pretraining."""
 
 import math
 from typing import Any

@@ -300,7 +300,7 @@ class TrainingArguments(OneGpuArguments):
 
     @property
     def eval_batch_size(self) -> int:
-        """The maximum batch size in sentences that transformers reports; see `per_device_eval_batch_size`."""
+        """The maximum number of sentences in a batch, which transformers reports; see `per_device_eval_batch_size`."""
         return self.per_device_eval_batch_size or CPU_ROWS
 
     def set_bf16(self, on: bool) -> None:

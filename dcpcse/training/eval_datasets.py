@@ -115,7 +115,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     - a task of `dcpcse.evaluation.own_data`
     - the name of a task with a dev set, or a list of such names
     - a `senteval.Suite`
-    - a dict whose keys are names and whose values are any of the above
+    - a dict with several sets of such data, by name
     - None: no evaluation
 
     Args:

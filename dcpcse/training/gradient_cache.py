@@ -3,8 +3,7 @@
 The gradient is exact. In the first pass, all chunks are encoded without gradients. The losses that compare all rows
 are then computed, with their gradient with respect to the embeddings. In the second pass, each chunk is encoded again
 with the same dropout, and its part of this gradient is propagated back. Losses that are means over rows are computed
-in
-the second pass. Models with batch normalisation need all rows at once, so they cannot use the cache.
+in the second pass. Models with batch normalisation need all rows at once, so they cannot use the cache.
 """
 
 import contextlib

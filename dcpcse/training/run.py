@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a run that cannot be given on a command line; train.py has none.
+    """Inputs of a run that cannot be given on a command line. train.py uses none of them.
 
     Args:
         train_data: The training data as a Python object. None: the path in the option `train_data` is used.

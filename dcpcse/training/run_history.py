@@ -105,7 +105,7 @@ class Run:
     Args:
         folder: The folder of the run.
         options: The options of run.yaml.
-        metrics: Lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json.
+        metrics: Lines of metrics.jsonl. If this file does not exist, the log history in trainer_state.json.
         environment: The environment (versions, hardware) of each call of train.py.
         end: The content of trainer_state.json in the folder of the run; None until the run has finished once.
         checkpoint: The content of trainer_state.json in the newest checkpoint.
@@ -186,7 +186,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the files of a run; `problems` names the files that cannot be read."""
+    """Read the files of a run. `problems` of the result names the files that cannot be read."""
     problems: list[str] = []
 
     def attempt(read: Callable[[Path], Content], path: Path, instead: Content) -> Content:

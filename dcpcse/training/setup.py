@@ -395,6 +395,6 @@ def write_run(path: Path, options: Mapping[str, Any]) -> None:
 
     Args:
         path: The file.
-        options: Option → value.
+        options: The values by option.
     """
     write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))

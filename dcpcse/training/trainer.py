@@ -645,7 +645,7 @@ class Trainer(HookedTrainer):
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
     def _drain_counts(self) -> dict[str, float]:
-        """Return the mean of each metric since the last log entry; metrics without items are left out."""
+        """Return the mean of each metric since the last log entry. Metrics without items are left out."""
         names, counts = list(self._metric_sums), list(self._metric_sums.values())
         self._metric_sums = {}
         if not counts:

@@ -2,8 +2,7 @@
 
 The functions gather rows and compute sums, means and gradients over processes. Each process computes the part of the
 loss that belongs to its rows. DDP averages the gradients of all processes. Every loss term is scaled so that the
-average
-is the gradient of the joined batch, even if processes have different numbers of rows.
+average is the gradient of the joined batch, even if processes have different numbers of rows.
 """
 
 import hashlib

@@ -1,10 +1,8 @@
 """The folder of a job that consists of units of work: its lock and its record, by which a job is resumed.
 
 A call locks the folder, reads the record, computes the units that are not finished (several at a time with
-`dcpcse.utils.work_units`), and saves the result of each unit in the record or in a separate file. The record and the
-other files are written atomically. A job that was killed at any time is therefore resumed by a later call with the
-same
-settings.
+`dcpcse.utils.work_units`), and saves the result of each unit in the record or in a separate file. All these files are
+written atomically. A job that was killed at any time is therefore resumed by a later call with the same settings.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,11 +1,9 @@
 """Do work in units: in this process, in several processes of this machine, or on a Ray cluster.
 
 `workers` yields one of three kinds of workers, which have the same interface. The method `run` computes all units and
-yields each unit with its result, in any order. Its argument `start` is a function that each worker calls once, with
-the
-device of the worker. `start` loads what all units need, such as a model, and returns the function that computes a
-unit.
-Units, results and `start` must be picklable.
+yields each unit with its result, in any order. The argument `start` of `run` is a function that each worker calls
+once, with the device of the worker. `start` loads what all units need, such as a model, and returns the function that
+computes a unit. Units, results and `start` must be picklable.
 
 Workers save nothing. The caller saves each result when it arrives, and leaves out units with saved results
 (`dcpcse.utils.job_folder`).
@@ -48,8 +46,8 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
     """Yield workers.
 
     Args:
-        ray: Address of a Ray cluster. `local` starts a cluster on this machine and stops it at the end. None: no
-            cluster, but processes on this machine.
+        ray: Address of a Ray cluster. `local` starts a cluster on this machine and stops it at the end. None: the
+        workers run on this machine.
         count: Number of workers. Default: one worker on this machine; on a cluster, one per GPU or, on CPUs, one per
             machine.
         device: Device of the workers. Default: cuda if available.

@@ -245,6 +245,6 @@ class FrozenWeightsCheck(TrainerCallback):
 
 
 def frozen_digests(module: nn.Module) -> dict[str, bytes]:
-    """Return name → digest of all frozen weights."""
+    """Return the digests of all frozen weights, by name."""
     frozen = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
     return {name: weight_digest(weight) for name, weight in frozen}

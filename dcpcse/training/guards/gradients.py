@@ -187,7 +187,7 @@ class NothingToLearnCheck:
 
         Args:
             number: Number of the step, from 1.
-            weights: Term → its weight.
+            weights: The weight of each term, by term.
             has_gradient: Whether the gradient still exists and is not scaled for fp16.
         """
         if self._is_over:
