@@ -1,4 +1,4 @@
-"""Find data that are probably misread, by the format of a file, its header, its columns or its language."""
+"""Find training data that are probably misread: wrong format, header, column of sentences or language."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ LeaveOut = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """A probable fault of a column: of its name (`header`), its text (`column`) or its scores (`scores`).
+    """A probable fault of a column.
 
     Args:
+        what: What is wrong: `header` (the name of the column), `column` (its text) or `scores`.
+        text: The problem and the remedy.
         is_fatal: Whether training on the column would be useless.
     """
 
@@ -80,7 +82,7 @@ class ColumnProblem:
 
 
 class ColumnContents:
-    """Collects what the columns of sentences contain while rows are read. It keeps little of columns with text."""
+    """Collects what the columns of sentences contain while rows are read. Columns with text need little memory."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -88,12 +90,12 @@ class ColumnContents:
         self._columns = [_Contents(MOST_VALUES if index else MOST_VALUES_OF_ANCHORS) for index in range(sentences)]
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells."""
+        """Add rows. A row is given by the number of its first line and its cells."""
         for index, column in enumerate(self._columns):
             column.add([cells[index] for _, cells in rows])
 
     def problems(self, leave_out: LeaveOut) -> list[ColumnProblem]:
-        """Return the problems of these columns, each with a remedy."""
+        """Return the problems of the columns of sentences, each with a remedy."""
         return [*filter(None, (self._problem(index, leave_out) for index in range(len(self._columns))))]
 
     def _problem(self, index: int, leave_out: LeaveOut) -> ColumnProblem | None:
@@ -111,7 +113,7 @@ class ColumnContents:
 
 
 class _Contents:
-    """Collects what one column contains. `first` has its first three different values.
+    """Collects what one column contains. `first` contains the first three different values of the column.
 
     Args:
         most_values: Maximum number of different values in a column of labels.
@@ -157,7 +159,7 @@ class _Contents:
 
 
 def score_problems(header: Header) -> list[ColumnProblem]:
-    """Return the problem of a third column if its labels do not say which pairs are similar."""
+    """Return the problem of a third column if the labels in this column do not say which pairs are similar."""
     name = header.names[-1]
     if header.words is None or name.lower() == SCORE or header.words not in (BINARY, ("true", "false"), ("yes", "no")):
         return []
@@ -217,9 +219,10 @@ _QUOTED = re.compile("'.+'|`.+`|“.+”|„.+[“”]|«.+»|\".+\"")
 
 
 def format_problem(path: Path) -> list[str]:
-    """Return the problem of a file whose content probably differs from its extension, and how its first line is read.
+    """Return a warning, as lines, if the content of a file probably differs from the format of its extension.
 
-    Returns [] if there is no such problem, or if the file cannot be read; its reader reports the latter.
+    The lines also say how the first line of the file is read. The result is [] if the format is right, or if the file
+    cannot be read. The reader of the file reports a file that cannot be read.
     """
     suffix = format_of(path)
     lines = [] if suffix in (".json", ".jsonl", ".parquet") else _first_lines(path)
@@ -334,7 +337,10 @@ MOST_TOKENS = 512
 
 
 def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> float:
-    """Return the share of unknown tokens in these columns of at most `ROWS` rows; 0 without an unknown token."""
+    """Return the share of unknown tokens in the given columns, in at most `ROWS` rows of the dataset.
+
+    The result is 0 if the tokenizer has no unknown token.
+    """
     if tokenizer.unk_token_id is None:
         return 0.0
     rows = dataset[:: math.ceil(len(dataset) / ROWS)]
@@ -344,10 +350,10 @@ def unknown_share(dataset: Dataset, columns: Sequence[str], tokenizer: PreTraine
 
 
 def describe_unknown(share: float, token: str) -> str:
-    """Return the problem of a text with this share of unknown tokens.
+    """Describe the problem that a text has this share of unknown tokens.
 
     Args:
-        token: The token as which the tokenizer reads them.
+        token: The token that replaces unknown tokens.
     """
     percent = f"{100 * share:.1f}" if share >= 0.001 else "less than 0.1"
     return f"{percent} % of the tokens are unknown to the tokenizer, which reads all of them as {token}"

@@ -1,4 +1,4 @@
-"""Collate examples into a padded batch of all views, and send it to the process and the device of the training."""
+"""Collate examples into a padded batch of all views, and send the batch to the process and device of the training."""
 
 import io
 import pickle
@@ -30,10 +30,10 @@ ON_HOST = "on_host"
 
 @dataclass(frozen=True)
 class OnHost:
-    """The CPU copies of some tensors of a batch, by their names.
+    """CPU copies of some tensors of a batch, by name.
 
-    Functions that move a batch to a device move tensors, containers and objects with a method `to`; this object stays
-    on the CPU. A step can therefore read token ids and lengths without waiting for a GPU.
+    When a batch is moved to a GPU, an `OnHost` in the batch stays on the CPU, since this class has no method `to`. A
+    training step can therefore read token ids and lengths without waiting for the GPU.
     """
 
     tensors: Mapping[str, Tensor]
@@ -51,7 +51,7 @@ class OnHost:
 
 
 def on_host(batch: Mapping[str, Any], name: str) -> Tensor:
-    """Return a tensor of a batch on the CPU. Without CPU copies in the batch, this waits for the tensor's device."""
+    """Return a tensor of a batch on the CPU. Without CPU copies in the batch, this waits for the device."""
     copies = batch.get(ON_HOST)
     return batch[name].cpu() if copies is None else copies.tensors[name]
 
@@ -73,11 +73,13 @@ EDITS_PREFIX = "altered_"
 
 
 class ViewCollator:
-    """A collator that tokenises each column once, even if several views read it, and stacks the views to (B, V, L).
+    """A collator that tokenises examples and stacks the views to (B, V, L): B examples, V views, L tokens.
 
-    Unless a view has an augmentation, the two views of an unsupervised sentence have the same token ids, or the same
-    sentence in two templates. L is the length of the longest row in the batch. With `pad_to_max_length`, L is
-    `max_length` plus the length of the longest template and the maximum number of tokens that augmentations add.
+    Each column is tokenised once, even if several views use the column. The two views of an unsupervised sentence have
+    the same token ids, unless the views have different templates or an augmentation.
+
+    L is the length of the longest row in the batch. With `pad_to_max_length`, L is `max_length` plus the length of the
+    longest template and the maximum number of tokens that augmentations add.
     """
 
     def __init__(
@@ -102,8 +104,8 @@ class ViewCollator:
             prefix: The text before each sentence without a template.
             width: The size of the embedding layer's output, which augmentations need.
             seed: The seed of augmentations, and of the choice among several templates of a view.
-            guides: Name → encoder that guides; the batch also contains the sentences in its tokens (see
-                `guide_inputs`).
+            guides: The encoder of each guide, by the name of the guide. The batch also contains the token ids of the
+                sentences from the tokenizer of each guide (see `guide_inputs`).
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -125,9 +127,10 @@ class ViewCollator:
     def __call__(self, examples: Examples | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate examples, or dicts (column → text), into a batch.
 
-        The batch contains input_ids and attention_mask, both (B, V, L), their packing, and slots, edits, labels and
-        row numbers if there are any. `ON_HOST` contains CPU copies of the tensors that a step reads on the CPU. With
-        augmented views, each example must contain its row number and epoch (see `IndexedDataset`).
+        The batch contains `input_ids` and `attention_mask`, each of shape (B, V, L), and the packing of
+        `attention_mask`. The batch also contains template slots, embedding edits, labels and row numbers if there are
+        any. The entry `ON_HOST` contains CPU copies of the tensors that a step reads on the CPU. If a view has an
+        augmentation, each example must contain its row number and epoch (see `IndexedDataset`).
         """
         if isinstance(examples, Sequence):
             examples = ListedExamples(examples)
@@ -151,7 +154,7 @@ class ViewCollator:
         return Tokenization(lead, bool(self.templates), limit)
 
     def _for_guide(self, prefix: str, guide: SentenceEncoder, examples: Examples) -> dict[str, Tensor]:
-        """Return a guide's inputs for the sentences in all columns of the views, each (B, columns, ...)."""
+        """Return the input tensors (B, columns, ...) of a guide for the sentences in all columns of the views."""
         columns = [examples.texts(column) for column in columns_of(self.views)]
         texts = [text for example in zip(*columns, strict=True) for text in example]
         tokens = guide.tokenize(texts, EncodeOptions(max_length=guide.max_tokens))
@@ -238,7 +241,7 @@ class ViewCollator:
     def _surround(
         self, contents: Sequence[TokenIds], chosen: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return padded ids (B, V, L), the position where each sentence begins (B, V), and where each row ends (B, V).
+        """Return padded ids (B, V, L), the position (B, V) where each sentence begins, and the end (B, V) of each row.
 
         Args:
             contents: The ids of the sentences of each view.
@@ -292,13 +295,16 @@ def _prefix_of(guide: str) -> str:
 
 
 def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
-    """Return a guide's token ids and mask, both (B, columns, L), its slots (B·columns, ...), if any, and packing.
+    """Return the inputs of a guide: token ids, attention mask, template slots and packing.
+
+    Token ids and mask have the shape (B, columns, L), slots (B·columns, ...). Slots and packing are None if the batch
+    does not contain them.
 
     Args:
         name: The name of the guide.
 
     Raises:
-        UserError: If a different collator made the batch.
+        UserError: If a collator other than `ViewCollator` made the batch.
     """
     prefix = _prefix_of(name)
     ids, mask = (batch.get(f"{prefix}{part}") for part in ("input_ids", "attention_mask"))
@@ -308,10 +314,10 @@ def guide_inputs(batch: Mapping[str, Any], name: str) -> tuple[Tensor, Tensor, S
 
 
 def slots_of(batch: Mapping[str, Any], of: str = "") -> Slots | None:
-    """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates.
+    """Return the template slots (B·V, ...) in a batch of `ViewCollator`; None if there are no templates.
 
     Args:
-        of: The name prefix of a guide's tensors, for the slots of the guide.
+        of: The prefix of the names of a guide's tensors, to get the slots of this guide.
     """
     prefix = f"{of}{SLOTS_PREFIX}"
     if not (tensors := _of(batch, prefix)):
@@ -329,7 +335,7 @@ def _named(slots: Slots | None) -> dict[str, Tensor]:
 
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
-    """Return the embedding edits (B·V, ...) in a batch of `ViewCollator`, with the views flattened, or None."""
+    """Return the embedding edits (B·V, ...) in a batch of `ViewCollator`; None if there are no edits."""
     tensors = _of(batch, EDITS_PREFIX)
     return EmbeddingEdits(**tensors) if tensors else None
 
@@ -340,7 +346,7 @@ def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 class ByValue:
-    """A collator whose batches are sent by value, for a DataLoader with worker processes."""
+    """A collator for a DataLoader with worker processes. They send batches as bytes, not in shared memory."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate

@@ -1,4 +1,4 @@
-"""The columns of training data: the role of each, by the names and the first row, and the meaning of labels."""
+"""The columns of training data: find the role of each column by the names and the first row; interpret labels."""
 
 import contextlib
 import re
@@ -37,9 +37,7 @@ Words = tuple[str, str]
 
 
 def label_text(label: Any) -> str:
-    """Return the text of a label, the same for each of its forms: `1` for 1.0 and "1.0", `true` for True and "True".
-
-    The text is stripped.
+    """Return a label as stripped text: `1` for 1.0 and "1.0", `true` for True and "True".
 
     Args:
         label: A string, a boolean or a number.
@@ -56,30 +54,33 @@ def label_text(label: Any) -> str:
 
 
 def pair_word(label: Any) -> str:
-    """Return a label of a pair in the spelling of `SCHEMES`: lower case, underscores, and `not` in place of `non`."""
+    """Return a label of a pair in the spelling of `SCHEMES`: lower case, underscores, and `not` instead of `non`."""
     word = re.sub(r"[\s_-]+", "_", label_text(label).lower())
     return re.sub("^non_|^dis(?=similar$)", "not_", word)
 
 
 def words_of(label: Any) -> Words | None:
-    """Return the two words of `SCHEMES` to which a binary label belongs; None for other labels."""
+    """Return the pair of words in `SCHEMES` that contains a binary label; None for other labels."""
     word = pair_word(label)
     return next((words for words in SCHEMES if word in words), None)
 
 
 def is_relation(label: str) -> bool:
-    """Return whether a text is certainly the label of a relation; `yes` and `same`, for example, may be sentences."""
+    """Return whether a text can only be the label of a relation, not a sentence.
+
+    For example, `yes` and `same` are labels, but may also be sentences, so the result is False.
+    """
     words = words_of(label) or ("", "")
     return pair_word(label) in CLASSES or words[1].startswith("not_")
 
 
 def is_undecided(label: Any) -> bool:
-    """Return whether a label is both a relation and a binary label, so that another row must decide."""
+    """Return whether a label can be a relation or a binary label, so the label of another row must decide."""
     return pair_word(label) in CLASSES and words_of(label) is not None
 
 
 def binary_score(label: Any, words: Words) -> float | None:
-    """Return the score 1 or 0 of a binary label; None if it is not one of the two words."""
+    """Return the score of a binary label: 1 for the first word, 0 for the second word, None for other labels."""
     word = pair_word(label)
     return float(word == words[0]) if word in words else None
 
@@ -119,10 +120,12 @@ _SEVERAL_POSITIVES = re.compile("OP{2,}N*")
 class Columns(tuple[str, ...]):
     """The roles of the columns of training data, with a summary of the labels.
 
-    Both are empty if only the roles of the columns are known; each is empty if the data have no such labels.
+    The summary consists of `classes` and `scores`. They are empty if the data have no classes or no scores, or if only
+    the roles of the columns are known.
 
     Args:
-        classes: The classes that occur; classes of pairs are in the order of `CLASSES`.
+        names: The roles of the columns.
+        classes: The classes that occur. The relations of pairs are in the order of `CLASSES`.
         scores: The smallest and the largest score.
     """
 
@@ -141,7 +144,7 @@ class Columns(tuple[str, ...]):
 
     @property
     def label(self) -> str | None:
-        """The role of the column that contains no sentences, or None if there is no such column."""
+        """The role of the column that contains labels, scores or classes; None if all columns contain sentences."""
         return next((name for name in (LABEL, SCORE, CLASS) if name in self), None)
 
     @property
@@ -161,22 +164,22 @@ class Columns(tuple[str, ...]):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The roles without the numbers of positives and hard negatives."""
+        """The roles without numbers, such as `negative` for `negative_2`."""
         return frozenset(map(kind_of_role, self))
 
 
 def positives_in(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the roles of positives: `positive`, or `positive_1`, `positive_2`, …"""
+    """Return the names of positives among the given names: `positive`, or `positive_1`, `positive_2`, …"""
     return tuple(name for name in names if kind_of_role(name) == ROLES[1])
 
 
 def negatives_in(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the roles, or names of views, of hard negatives: `negative`, or `negative_1`, `negative_2`, …"""
+    """Return the names of hard negatives among the given names: `negative`, or `negative_1`, `negative_2`, …"""
     return tuple(name for name in names if kind_of_role(name) == ROLES[2])
 
 
 def kind_of_role(role: str) -> str:
-    """Return a role without its number, such as `negative` of `negative_2`."""
+    """Return a role without its number, such as `negative` for `negative_2`."""
     return re.sub(r"^(positive|negative)_\d+$", r"\1", role)
 
 
@@ -185,7 +188,8 @@ class Header:
     """The names of the columns of a file or an object, and their roles.
 
     Args:
-        words: The two words of binary labels, which are read as the scores 1 and 0; None for other labels.
+        words: The two words of binary labels: the first means the score 1, the second 0. None if the labels are not
+            binary.
     """
 
     names: tuple[str, ...]
@@ -207,12 +211,13 @@ def header_of(
 ) -> Header:
     """Return the names of columns with their roles.
 
-    If these are not columns of training data, the error that `error` returns for the problem is raised.
-
     Args:
-        first: The cells of the row that decides what a third column contains (`binary_words`), or None.
-        example: A function that returns, for the end of a message, how to keep only the given columns; without
-            columns, it chooses some.
+        names: The names of the columns.
+        error: A function that returns the error for a problem. The error is raised if the names are not names of
+            training data.
+        first: The cells of the row that decides what a third column contains (see `binary_words`).
+        example: A function that returns the end of a message: how to keep only the given columns. If no columns are
+            given, the function chooses some columns.
     """
     _require_names(names, error, example)
     words = binary_words(names[2], first[2]) if len(names) == len(first) == 3 else None
@@ -225,10 +230,13 @@ def header_of(
 
 
 def binary_words(name: str, cell: str) -> Words | None:
-    """Return the two words of binary labels if the cell of a third column is one of them; otherwise None.
+    """Return the two words of binary labels if the cell of a third column is one of these words; otherwise None.
 
-    In a column `label`, all binary labels are known; in a column `score`, all of them except numbers, which are scores
-    on any scale; in a column of another name, only `BINARY`.
+    Which binary labels are known depends on the name of the column:
+
+    - `label`: all binary labels
+    - `score`: all binary labels except numbers, since a number is a score on any scale
+    - any other name: only the labels `BINARY`
     """
     words, name = words_of(cell), name.lower()
     if name == LABEL:
@@ -242,15 +250,15 @@ def is_positive_or_negative(name: str) -> bool:
 
 
 def are_known(names: Sequence[str]) -> bool:
-    """Return whether more than three columns have names of positives and hard negatives, in any order.
+    """Return whether the names of more than three columns are names of positives and hard negatives, in any order.
 
-    The first column may have any name, and the second as well if it is followed by hard negatives only.
+    The first column may have any name. The second column may have any name if all later columns are hard negatives.
     """
     return bool(re.fullmatch("..N+|.[PN]+", _letters(names)))
 
 
 def roles_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the roles of columns with these names, which must be names of training data."""
+    """Return the roles of columns, given names of training data."""
     last = names[-1].lower() if names else ""
     if len(names) == 2 and last in (LABEL, CLASS):
         return (ROLES[0], CLASS)
@@ -324,7 +332,7 @@ def _describe_unknown(names: Sequence[str], example: Callable[[Sequence[str]], s
 
 
 def _misplaced(names: Sequence[str], roles: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first name that belongs to a different role than its position, and the role; otherwise None."""
+    """Return the first name whose role differs from the role of its position, and the role of the name; or None."""
     named = {"P": ROLES[1], "N": ROLES[2]}
     for name, role in zip(names if len(names) > 1 else (), map(kind_of_role, roles), strict=False):
         of_name = ROLES[0] if name.lower() == ROLES[0] else named.get(_letters([name]), role)
@@ -364,10 +372,11 @@ _DECIMAL = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
 
 
 def normalize_label(header: Header, cell: str) -> str:
-    """Return a label in one spelling: a relation in lower case, a score as Python prints it, or a class as a word.
+    """Return a label in its normal spelling: a relation in lower case, a score as Python prints it, a class as a word.
 
-    Raises ValueError if the label is not what its column requires: one of `CLASSES`, a finite number or a binary
-    label, or a class that is a word or a whole number.
+    Raises:
+        ValueError: If the label does not fit its column. A column of relations allows `CLASSES`. A column of scores
+            allows finite numbers or binary labels. A column of classes allows words and whole numbers.
     """
     if header.target == LABEL:
         return _relation(cell)
@@ -429,7 +438,7 @@ class LabelCounter:
         self._scores: tuple[float, ...] = ()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells."""
+        """Add rows. A row is given by the number of its first line and its cells."""
         cells = [cells[-1] for _, cells in rows if self.kind]
         if self.kind == SCORE:
             scores = (*map(float, cells), *self._scores)
@@ -439,18 +448,18 @@ class LabelCounter:
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """Class → number of its rows; relations are in the order of `CLASSES`, other classes sorted by name."""
+        """The number of rows of each class: relations in the order of `CLASSES`, other classes sorted by name."""
         names = CLASSES if self.kind == LABEL else sorted(self._classes)
         return {name: self._classes[name] for name in names if self._classes[name]}
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The smallest and the largest score; empty if there are none."""
+        """The smallest and the largest score; empty if there are no scores."""
         return self._scores
 
 
 def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
-    """Return a short description of the counts of `LabelCounter`; empty if there are no labels."""
+    """Return a short description of the classes and scores of a `LabelCounter`; empty if there are no labels."""
     counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
     if not classes.keys() <= set(CLASSES):
         least, most = min(classes.values()), max(classes.values())

@@ -1,7 +1,9 @@
-"""Read and write a corrupted corpus, whose tokens were replaced before training. It is a folder with two files:
+"""Read and write a corrupted corpus: training data in which tokens were replaced before training.
+
+A corrupted corpus is a folder with two files:
 
 corpus.json    origin of the corpus: fingerprints of data and vocabulary, name of the generator, settings
-corrupted.npy  padded token ids of every view of every example, (rows, views, L), which are memory-mapped
+corrupted.npy  padded token ids of every view of every example, (rows, views, L); the file is memory-mapped
 """
 
 import contextlib
@@ -31,7 +33,7 @@ CORRUPTED = "corrupted_ids"
 @strict
 @dataclass(kw_only=True)
 class CorpusRecord(schema.Open):
-    """The record of a corpus; `dcpcse pretrain corrupt` also writes its settings."""
+    """The record of a corpus. `dcpcse pretrain corrupt` adds the generator and further settings to the record."""
 
     shape: list[int]
     data: str
@@ -45,8 +47,8 @@ class Corpus:
     """A corrupted corpus, in a folder that `dcpcse pretrain corrupt` wrote.
 
     Args:
-        fingerprint: A sha256 of both files as they were read.
-        ids: The memory-mapped ids, which keep their file open.
+        fingerprint: A sha256 of the two files, computed when they were read.
+        ids: The memory-mapped token ids. The file stays open as long as this array exists.
     """
 
     folder: Path
@@ -60,7 +62,7 @@ class Corpus:
         """Create the file of ids, and yield a function that adds rows (n, views, L).
 
         Args:
-            tokens: Size of vocabulary.
+            tokens: Size of the vocabulary.
         """
         kind = np.dtype(np.uint16 if tokens <= 2**16 else np.int32)
         with open(folder / IDS, "xb") as file:  # not memory-mapped: a full disk would kill the process
@@ -119,6 +121,6 @@ class CorruptedDataset(IndexedDataset):
 
 
 def stack_corrupted(examples: Examples, length: int) -> dict[str, Tensor]:
-    """Return the corrupted ids of a batch, (B, V, length), or {} if its examples have none."""
+    """Return the corrupted ids (B, V, length) of a batch by name; {} if the examples have no corrupted ids."""
     ids = examples.values(CORRUPTED)
     return {} if ids is None else {CORRUPTED: torch.from_numpy(np.stack(ids)[..., :length].astype(np.int64))}

@@ -1,6 +1,6 @@
 """Count duplicate rows and uninformative pairs, which cause false negatives in training.
 
-Rows are represented by 64-bit hashes. They are kept in a temporary file, so that memory does not grow with the rows.
+Rows are represented by 64-bit hashes in a temporary file, so memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Occurrences:
 class DuplicateCounts:
     """Counts of repetitions in a file.
 
-    If both rows of a pair are in one batch, each is a false negative of the other (with several positives per row,
-    only if the common one is drawn). For labelled rows, which are not contrasted with each other, pairs is 0.
+    `pairs` counts pairs of rows that are false negatives of each other if they are in the same batch. With several
+    positives per row, this happens only if the common positive is drawn. For labelled rows, `pairs` is 0, since they
+    are not contrasted with each other.
 
     Args:
         duplicates: Rows that equal an earlier row in all columns.
@@ -68,7 +69,7 @@ class DuplicateCounts:
     def share(self, batch: int) -> float:
         """Return the expected share of random batches of `batch` rows that contain at least one of `pairs`.
 
-        Pairs occur in a batch nearly independently of each other, so their number is close to Poisson-distributed.
+        The pairs are nearly independent, so the number of pairs in a batch is approximately Poisson-distributed.
         """
         if self.rows < 2:
             return 0.0
@@ -110,7 +111,7 @@ class Duplicates:
         self._identical, self._contradictory = LineCounter(), LineCounter()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells.
+        """Add rows. A row is given by the number of its first line and its cells.
 
         Raises UserError if the folder for temporary files is full.
         """
@@ -226,13 +227,13 @@ def _occurrences(numbers: Iterator[np.ndarray]) -> Occurrences:
 
 
 class LineCounter:
-    """A counter of rows that keeps the first few line numbers; rows must be added in the order of their lines."""
+    """A counter of rows that stores the first few line numbers. Rows must be added in the order of their lines."""
 
     def __init__(self) -> None:
         self.count, self.lines, self._last = 0, (), None
 
     def add(self, number: int) -> None:
-        """Count the row at this line number, unless it is the row that was counted last."""
+        """Count the row at this line number, unless the last counted row has the same line number."""
         if number != self._last:
             self.count, self._last = self.count + 1, number
             self.lines = (*self.lines, number)[:LINES_SHOWN]

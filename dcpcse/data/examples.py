@@ -1,4 +1,4 @@
-"""The examples for the training of a method: rows of a table with their numbers, some with a drawn positive."""
+"""Datasets of training examples: rows of a table with row numbers; some datasets draw a positive for each row."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Examples(Protocol):
         ...
 
     def values(self, name: str) -> Sequence[Any] | None:
-        """Return the values of the examples under a name that is not a column of sentences; None if they have none."""
+        """Return the values of a key that is not a column of sentences; None if the examples do not have this key."""
         ...
 
 
@@ -75,13 +75,13 @@ BATCH_ROWS = 10_000
 class IndexedDataset(Dataset):
     """A dataset that adds the row number and the epoch to each example of a table.
 
-    Examples need not be the rows of the table: a subclass defines the cells of the table that contain their sentences.
-    The sentence in row r of the k-th column of sentences is in the cell k · number of rows + r. If there are token
-    ids, a data loader gets `TableExamples`, otherwise lists of dicts.
+    An example need not be a row of the table: a subclass defines which cells of the table contain the sentences of an
+    example. Cells are numbered: the sentence in row r of the k-th column of sentences (k from 0) has the number k ·
+    (number of rows) + r. A data loader gets `TableExamples` if there are token ids, otherwise lists of dicts.
 
     Args:
         draws: Whether the positives are drawn in each epoch.
-        tables: Way to tokenise → token ids of the sentences of the table.
+        tables: The token ids of the sentences of the table, for each way to tokenise the sentences.
     """
 
     draws = False
@@ -98,9 +98,9 @@ class IndexedDataset(Dataset):
         self.epoch = epoch
 
     def cells(self, indices: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
-        """Return the cells (n,) of the sentences of n examples in an epoch, by the columns of the examples.
+        """Return the numbers (n,) of the cells with the sentences of n examples in an epoch, for each column.
 
-        The cells of the first column are also the row numbers of the examples.
+        The cell numbers of the first column are also the row numbers of the examples.
         """
         return {column: index * len(self.rows) + indices for index, column in enumerate(self.columns)}
 
@@ -109,7 +109,7 @@ class IndexedDataset(Dataset):
         return {} if self.label is None else {self.label: self._only_label[indices.tolist()][self.label]}
 
     def texts(self, cells: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
-        """Return the sentences in cells (n,), by the names of the columns. Each row of the table is read once."""
+        """Return the sentences of each column, given the cell numbers (n,) of each column. Each row is read once."""
         columns, rows = np.divmod(np.concatenate([*cells.values()]), len(self.rows))
         distinct, places = np.unique(rows, return_inverse=True)
         read = self._only_sentences[distinct.tolist()]
@@ -126,9 +126,10 @@ class IndexedDataset(Dataset):
         return self.rows.select_columns([self.label])
 
     def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the keys (n, K) of n examples in an epoch. No two rows of a batch should have a common key.
+        """Return the K keys of each of n examples in an epoch, (n, K).
 
-        Keys are 64-bit digests of the sentences, so rows with a common sentence always have a common key.
+        A key is a 64-bit digest of a sentence, so examples with a common sentence always have a common key. With
+        --batch_sampler no_duplicates, no two examples of a batch have a common key.
         """
         return self.sentence_keys[indices]
 
@@ -154,9 +155,9 @@ class IndexedDataset(Dataset):
 
 
 class TableExamples:
-    """Examples of a dataset, whose texts are read only if they are needed.
+    """Examples of a dataset. Their texts are read only when they are needed.
 
-    `ids` needs the token ids of the dataset.
+    The method `ids` needs a dataset with token ids.
     """
 
     def __init__(self, dataset: IndexedDataset, indices: Sequence[int]) -> None:
@@ -200,13 +201,13 @@ def _digests(texts: Iterable[str]) -> np.ndarray:
 
 
 def stack_indices(examples: Examples) -> dict[str, Sequence[int]]:
-    """Return the row numbers of a batch and the counts of its step, as far as its examples have them."""
+    """Return the row numbers of a batch and the row counts of the processes in its step, if the examples have them."""
     rows, counts = examples.values(ROW_KEY), examples.values(COUNTS_KEY)
     return ({} if rows is None else {ROWS_KEY: rows}) | ({} if counts is None else {COUNTS_KEY: counts[0]})
 
 
 def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Split a batch into the model's inputs and the row numbers of its examples (empty if unknown)."""
+    """Split a batch into the inputs of the model and the row numbers of the examples (empty if unknown)."""
     return {name: value for name, value in batch.items() if name != ROWS_KEY}, batch.get(ROWS_KEY, [])
 
 
@@ -216,11 +217,13 @@ ANCHOR, POSITIVE = ROLES[:2]
 def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> tuple[Columns, IndexedDataset]:
     """Return the columns of the examples for the training of a method, and the examples.
 
-    The examples are the rows of the data. Sentences with classes get positives, and one of several positives is drawn.
+    Usually, each row of the data is an example. If the rows have classes, the positive of a row is another row of its
+    class, drawn in each epoch. If the rows have several positives, one of them is drawn in each epoch.
 
     Args:
-        seed: Seed of the positives.
-        positive: A value of --positive, which says what the positive of a single sentence is.
+        data: The training data.
+        seed: Seed of the drawn positives.
+        positive: A value of the option --positive, which says what the positive of a single sentence is.
 
     Raises:
         UserError: If `positive` is not the default and the data are not single sentences.
@@ -243,7 +246,7 @@ def make_examples(data: TrainingData, seed: int, positive: str = "dropout") -> t
 class NextLinePairs(IndexedDataset):
     """A dataset of pairs of a row and the following row of the same document.
 
-    The last row of a document is only a positive. The number of an example is the row number of its anchor.
+    The last row of a document is the anchor of no pair. The number of an example is the row number of its anchor.
     """
 
     def __init__(self, rows: Any, breaks: Sequence[int]) -> None:
@@ -251,7 +254,7 @@ class NextLinePairs(IndexedDataset):
 
         Args:
             rows: A table with the column `anchor`.
-            breaks: The first rows of documents.
+            breaks: The row numbers at which documents begin.
         """
         super().__init__(rows)
         is_last = np.zeros(len(rows), dtype=bool)
@@ -331,11 +334,11 @@ class OneOfSeveralPositives(IndexedDataset):
     In each epoch, the positive of a row is drawn uniformly from its columns of positives. The draw depends on seed,
     epoch and row only, so it is the same in every process and in a resumed run. The other positives of a row are not
     in the batch, so they are not negatives of its anchor. The expected loss of a row is the mean of the losses of its
-    positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). Unlike there, the
-    other positives of the anchor are not in the denominator.
+    positives, as in the loss L_out of Khosla et al. 2020 (Supervised Contrastive Learning, eq. 2). But unlike L_out,
+    the denominator does not contain the other positives of the anchor.
 
-    Examples have the columns `anchor` and `positive`, and the columns of hard negatives. An example has the keys of
-    all sentences of its row, whichever positive is drawn.
+    Examples have the columns `anchor` and `positive`, and the columns of hard negatives. The keys of an example are
+    the keys of all sentences of its row, including the positives that are not drawn.
     """
 
     draws = True

@@ -1,7 +1,7 @@
 """Open Python objects that contain data as tables: lists, dicts, data frames, datasets, generators.
 
-Objects of pandas, polars, pyarrow and `datasets` are recognised without an import, since they exist only if their
-library is loaded.
+Objects of pandas, polars, pyarrow and `datasets` are recognised without importing these libraries: such an object can
+exist only if its library is already imported.
 """
 
 from __future__ import annotations
@@ -29,16 +29,25 @@ _END = object()
 
 
 def open_table(data: Any, name: str) -> Table:
-    """Return the table of a Python object; only the first row is read at once.
+    """Return the table of a Python object. Only the first row is read immediately.
 
-    Raises UserError if the object is of another type or has no rows.
+    The object can have one of these types:
+
+    - a list or another iterable of rows; a row is a string, a tuple or list of cells, or a dict
+    - a dict of columns
+    - a pandas or polars DataFrame or Series
+    - an Arrow table, or any object with an Arrow stream
+    - a numpy array
+    - a `datasets.Dataset`, which stays memory-mapped, or a `datasets.IterableDataset`
+
+    An iterator is read only once. Reading an iterator that never ends takes for ever.
 
     Args:
-        data: A list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
-            columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a
-            numpy array; a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is read
-            only once; an iterator that never ends is not recognised and is read for ever.
+        data: The object.
         name: The name of the object in messages.
+
+    Raises:
+        UserError: If the object has another type or no rows.
     """
     _refuse_other_types(data, name)
     table = _open(data, name)
@@ -149,7 +158,7 @@ def _of_arrow(data: Any, name: str) -> Table:
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
-    """Return the features of the `datasets.Dataset` from which an Arrow table comes; {} for other tables."""
+    """Return the features of the `datasets.Dataset` that an Arrow table was made from; {} for other tables."""
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     from datasets import Features
@@ -240,6 +249,6 @@ def _kind(data: Any) -> str:
 
 
 def _types(module: str, *names: str) -> tuple[type, ...]:
-    """Return the types of a library; () if it is not loaded, since no object of its types can exist then."""
+    """Return types of a library; () if the library is not imported, since no object of its types can exist then."""
     loaded = sys.modules.get(module)
     return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))

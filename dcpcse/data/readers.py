@@ -1,4 +1,4 @@
-"""Readers of training files, one per format, and a writer whose files they read back unchanged."""
+"""Readers of training files, one per format, and a function that writes files for these readers."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def open_rows(path: Path) -> Iterator[BinaryIO]:
 
 
 def rows_sha256(path: Path) -> str:
-    """Return the sha256 of the bytes of `open_rows`, so that packing a file does not change it."""
+    """Return the sha256 of the unpacked bytes of a file. Packing the file with gzip does not change the result."""
     with open_rows(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def reader_of(path: Path) -> Reader:
-    """Return the reader for the file's extension; raise UserError if it is unsupported or the file does not exist."""
+    """Return the reader for a file. Raises UserError if its extension is not supported or it does not exist."""
     # os.path.exists, since Path.exists raises errors for names that are too long and for unreadable folders
     if not os.path.exists(path):
         raise UserError(f"training file {path} does not exist; check the path")
@@ -99,7 +99,7 @@ def open_file(path: Path, refuse: Callable[[int, UserError], None] | None = None
 
 
 def table_of(path: Path, refuse: Callable[[int, UserError], None] | None = None) -> Table:
-    """Return the table of a file without its columns and rows, for one of `READERS`."""
+    """Return an empty table for a file, to which one of `READERS` adds the columns and rows."""
     return Table(str(path), path=path, unit="line", **({"refuse": refuse} if refuse else {}))
 
 
@@ -119,9 +119,9 @@ NumberedLines = Iterator[tuple[int, str]]
 def read_lines(table: Table) -> NumberedLines:
     r"""Yield the number (from 1) and the text of each line; only \n and \r\n end a line.
 
-    Lines that are not UTF-8 or contain a NUL are passed to `table.refuse`. A reader calls this function once, so that
-    the rows and the digest, which the table gets at the end, come from the same bytes. Raises UserError if the file
-    cannot be read.
+    A line that is not UTF-8 or contains a NUL is passed to `table.refuse`. At the end of the file, the digest of the
+    bytes is stored in the table. A reader calls this function only once, so the rows and the digest come from the same
+    bytes. Raises UserError if the file cannot be read.
     """
     digest, size = hashlib.sha256(), 0
     try:
@@ -142,7 +142,7 @@ def read_lines(table: Table) -> NumberedLines:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """Return the error for a file that the system does not let us read."""
+    """Return the error for a file that the operating system cannot open or read."""
     return UserError(f"cannot read {path}: {error.strerror or first_line(error)}")
 
 
@@ -156,9 +156,10 @@ def _read_text(table: Table) -> Iterator[Row]:
 
 
 def _read_delimited(table: Table) -> Iterator[Row]:
-    """Yield the rows of a csv or tsv file, with quotes as in RFC 4180, but also after spaces that follow a delimiter.
+    """Yield the rows of a csv or tsv file. The number of a row is the number of its first line.
 
-    A row has the number of its first line.
+    Quotation marks are interpreted as in RFC 4180, but there may also be spaces between a delimiter and a quotation
+    mark.
     """
     delimiter = delimiter_of(table.path)
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
@@ -204,7 +205,7 @@ def _read_delimited(table: Table) -> Iterator[Row]:
 
 
 def delimiter_of(path: Path) -> str:
-    """Return the delimiter of a csv or tsv file, by the rule of the published code."""
+    """Return the delimiter of a csv or tsv file, which is chosen as in the public SimCSE and DCPCSE code."""
     return "\t" if "tsv" in path.name.lower() else ","
 
 
@@ -227,7 +228,10 @@ def _read_json_lines(table: Table) -> Iterator[Row]:
 
 
 def json_values(table: Table, lines: NumberedLines) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each line; None for a blank line. An object with a repeated key is a tuple."""
+    """Yield the number and the JSON value of each line.
+
+    The value of a blank line is None. An object with a repeated key becomes a tuple.
+    """
     for number, line in lines:
         if line.strip():
             yield from ((number, value) for value in _parse_json(table, number, line))
@@ -236,7 +240,7 @@ def json_values(table: Table, lines: NumberedLines) -> Iterator[tuple[int, Any]]
 
 
 def _parse_json(table: Table, first_line: int, text: str) -> list[Any]:
-    """Return the value of a JSON text in a list; if the text is not valid, refuse the line and return []."""
+    """Return a list with the value of a JSON text. If the text is not valid JSON, refuse the line and return []."""
     try:
         return [_DECODER.decode(text)]
     except json.JSONDecodeError as error:
@@ -249,7 +253,7 @@ def _parse_json(table: Table, first_line: int, text: str) -> list[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
-    """Return a JSON object as a dict; as a tuple if a key occurs twice, since a dict would silently drop one."""
+    """Return a JSON object as a dict. If a key occurs twice, return a tuple, since a dict would drop one value."""
     content = dict(pairs)
     return content if len(content) == len(pairs) else tuple(pairs)
 

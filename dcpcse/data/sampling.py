@@ -1,4 +1,4 @@
-"""The random order of training examples, without a list of them and, on request, without duplicates in a batch."""
+"""Samplers that return training examples in random order, on request without duplicates in a batch."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,10 @@ KeyedRow = tuple[int, Sequence[int]]
 
 
 class CompactRandomSampler(SeedableRandomSampler):
-    """A sampler with the order of accelerate's `SeedableRandomSampler` that needs 4 bytes per row instead of 40.
+    """A sampler with the same order as accelerate's `SeedableRandomSampler`, in 4 bytes per row instead of 40.
 
-    The permutation is a tensor, parts of which are converted to Python integers. Its dtype does not change the random
-    numbers that `torch.randperm` draws.
+    The permutation stays a tensor, and only parts of the tensor are converted to Python integers at a time. The dtype
+    of the tensor does not change the random numbers that `torch.randperm` draws.
     """
 
     def __iter__(self) -> Iterator[int]:
@@ -47,18 +47,19 @@ class CompactRandomSampler(SeedableRandomSampler):
 class NoDuplicatesSampler(CompactRandomSampler):
     """A sampler whose batches, of given sizes, contain no two rows with a common key.
 
-    The order is the same as in `CompactRandomSampler`, except that a row with a key of an earlier row of its batch
-    waits for the next batch into which it fits. If only rows that do not fit remain at the end of an epoch, batches
-    are filled up with rows that the epoch has already used, so that all batches keep their sizes, and the remaining
-    rows are left out. A warning gives their number once. Every process computes the whole order.
+    The order is the same as in `CompactRandomSampler`, with one exception: if a row has a common key with an earlier
+    row of its batch, the row waits for the next batch without this key. At the end of an epoch, the remaining rows may
+    fit into no batch. Batches are then filled up with rows that the epoch has already used, so all batches keep their
+    sizes, and the remaining rows are left out. One warning gives the number of these rows. Every process computes the
+    order of all rows.
     """
 
     def __init__(self, dataset: IndexedDataset, sizes: Sequence[int], data_seed: int) -> None:
         """Create the sampler.
 
         Args:
-            sizes: Number of rows of each batch of an epoch, over all processes. `distinct_rows` must find enough rows
-                for the largest batch.
+            sizes: Number of rows of each batch of an epoch, summed over all processes. `distinct_rows` must find
+                enough rows for the largest batch.
         """
         super().__init__(dataset, data_seed=data_seed)
         self.sizes = sizes
@@ -135,7 +136,7 @@ class _Batch:
         return len(self.content) == self.size
 
     def add(self, row: int, keys: Sequence[int]) -> int | None:
-        """Add a row, unless the batch is full or contains a row with a common key; return that key."""
+        """Add a row, unless the batch is full or contains a key of the row; return the first such key, or None."""
         shared = next((key for key in keys if key in self.keys), None)
         if shared is None and not self.is_full:
             self.content.append((row, keys))
@@ -144,7 +145,7 @@ class _Batch:
 
 
 class _Waiting:
-    """Rows that wait for a batch, in order of arrival, by the key that kept them out of a batch."""
+    """Rows that wait for a batch, in order of arrival, grouped by the key that another row of the batch had."""
 
     def __init__(self) -> None:
         self._by_key: dict[int, deque[KeyedRow]] = {}
@@ -153,7 +154,7 @@ class _Waiting:
         self._by_key.setdefault(key, deque()).append(row)
 
     def fill(self, batch: _Batch) -> None:
-        """Move rows that fit into a batch, at most one for each key, since the others have the same key."""
+        """Move rows that fit into a batch, at most one row per group: the rows of a group have a common key."""
         for key in list(self._by_key):
             queue = self._by_key[key]
             while queue and key not in batch.keys and not batch.is_full:
@@ -167,9 +168,9 @@ class _Waiting:
 
 
 def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[KeyedRow]:
-    """Return up to `most` examples of a dataset, without common keys, and their keys.
+    """Return up to `most` examples of a dataset, with their keys. No two of these examples have a common key.
 
-    Examples whose keys are rare come first, so that more of them are found than in a random order.
+    The search begins with the examples whose keys are rarest, which finds more examples than a random order.
     """
     keys = dataset.keys(np.arange(len(dataset)), epoch)
     _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
@@ -182,15 +183,17 @@ def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[Ke
 
 
 def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
-    """Replace the random sampler of a loader that accelerate has prepared by a sampler of this module.
+    """Replace the random sampler of a data loader by a sampler of this module with the same seed and epoch.
 
-    Seed and epoch are kept. Other samplers (in order, or by length) are kept.
+    A sampler with another order, such as sequential or by length, is not replaced.
 
     Args:
-        sizes: The sizes of the batches of an epoch, which then contain no duplicates. None: the order is unchanged.
+        loader: A data loader that accelerate has prepared.
+        sizes: The sizes of the batches of an epoch. If they are given, batches contain no duplicates. None: the order
+            of the rows stays the same.
 
     Raises:
-        UserError: If `sizes` are given for such a sampler.
+        UserError: If `sizes` is given and the loader's sampler is not replaced.
     """
     sampler = loader.get_sampler()
     if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):

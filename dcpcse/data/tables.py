@@ -1,4 +1,4 @@
-"""The table to which files and Python objects are converted: its columns, its complete rows, and its errors.
+"""The class `Table`, to which files and Python objects are converted, and functions that read its columns and rows.
 
 `dcpcse.data.readers` opens the table of a file, and `dcpcse.data.objects` the table of a Python object.
 """
@@ -54,7 +54,7 @@ def _raise(number: int, error: UserError) -> None:
 
 @dataclass
 class Table:
-    """The rows of a file or of a Python object, read one after the other and only once.
+    """The rows of a file or of a Python object. They can be read only once, in order.
 
     Args:
         name: The path of the file, or the name of the object in messages, such as `train_data`.
@@ -63,16 +63,17 @@ class Table:
             Enum is replaced by its word.
         unit: What the row numbers count: `line`, `item` (of an array) or `row`.
         path: The file.
-        refuse: A function that is called with the number and the error of every invalid row. It raises the error, or
-            it returns (for `dcpcse doctor`), and the row is skipped.
+        refuse: A function that is called with the number and the error of every invalid row. If the function returns
+            instead of raising the error (as in `dcpcse doctor`), the row is skipped.
         kind: A description of the object, such as `list of 1,000 rows`.
-        picked: The expression that selects columns of the object, as a format for their names.
-        class_names: Column of class labels (`datasets.ClassLabel`) → names of its classes.
+        picked: The Python expression that selects columns of the object, as a format string for the names of the
+            columns.
+        class_names: The names of the classes of each column of type `datasets.ClassLabel`.
         taken_once: Whether the object cannot be read a second time.
         texts: The names of the columns whose first cell is a string.
         dropped: The numbers of the rows that were dropped because of a blank cell.
-        header: The number of the row of names.
-        sha256, bytes: Digest and size of the bytes of a file; None until its end is reached.
+        header: The number of the row that contains the names of the columns.
+        sha256, bytes: Digest and size of the bytes of a file; None until the complete file has been read.
     """
 
     name: str
@@ -122,7 +123,7 @@ class Table:
             numeric: Whether the cell may be a number or a boolean, as labels, scores and classes are.
 
         Raises:
-            UserError: For other cells, and if a text contains a NUL or half a character.
+            UserError: If the cell has another type, or if the text contains a NUL or a surrogate (half a character).
         r"""
         if isinstance(cell, str):
             if not cell.isprintable():
@@ -145,7 +146,7 @@ class Table:
         return self.picked.format(names, name=self.name) if self.picked else f"only {names}"
 
     def leave_out(self, columns: Sequence[str]) -> str:
-        """Return how to leave out all columns except these."""
+        """Return the remedy that leaves out all columns except the given ones."""
         if self.path is None:
             return f"give {self.pick(columns)}"
         return f"keep only the columns {', '.join(columns)} in the file"
@@ -160,7 +161,7 @@ class Table:
         return f"{remedy}{f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
 
     def summary(self, header: Header) -> dict[str, Any]:
-        """Return the columns and the dropped rows for the record of the rows that were read."""
+        """Return the columns and the dropped rows, for the record of the table."""
         dropped = {"dropped": len(self.dropped), "dropped_lines": self.dropped[:DROPPED_SHOWN].tolist()}
         return {"columns": list(header.names), **dropped, "unit": self.unit}
 
@@ -168,9 +169,9 @@ class Table:
 def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
     """Return the columns of a table by their roles, and an iterator over its complete rows.
 
-    If the columns have no names, they get the names of their roles. The first complete row decides what the last
-    column contains; if its label leaves that open, up to `MOST_UNDECIDED` rows are read ahead. Rows with blank cells
-    are dropped; other invalid rows are passed to `table.refuse`.
+    If the columns have no names, they get the names of their roles. The first complete row decides whether the last
+    column contains sentences, labels or scores. If its label allows several answers, up to `MOST_UNDECIDED` further
+    rows are read. Rows with blank cells are dropped. Other invalid rows are passed to `table.refuse`.
     """
 
     def error(problem: str) -> UserError:
@@ -206,8 +207,8 @@ def read_rows(table: Table) -> tuple[Header, Iterator[TextRow]]:
 def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
     """Return all rows, and the cells of the complete row that decides what the last column contains.
 
-    Without complete rows, these are the cells of the last row that was read. Only three columns need a row to decide;
-    otherwise the names do.
+    If there is no complete row, these are the cells of the last row that was read. A row is needed only if there are
+    three columns. Otherwise the names of the columns decide.
     """
     if table.columns is not None and len(table.columns) != len(ROLES):
         return table.rows, ()
@@ -226,7 +227,7 @@ def _deciding_row(table: Table) -> tuple[Iterator[Row], Sequence[Any]]:
 
 
 def _label_in(table: Table, row: Sequence[Any]) -> Sequence[str]:
-    """Return the cells of a row of three. Only the last cell is read, and only if it can be a label."""
+    """Return the cells of a row of three. Only the last cell is converted to text, and only if it can be a label."""
     if len(row) != len(ROLES) or any(map(_is_blank, row)):
         return ()
     # In a column without a name, numbers are scores on any scale.
@@ -302,7 +303,7 @@ def _uneven(table: Table, header: Header, row: Sequence[Any]) -> str:
 
 
 def dict_rows(table: Table, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
-    """Yield the keys of the first dict, then the cells of every dict in this order; None is a blank row."""
+    """Yield the keys of the first dict, then the cells of every dict in this order. None counts as a blank row."""
     keys: list[str] = []
     for number, value in values:
         if value is None:

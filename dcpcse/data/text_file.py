@@ -15,7 +15,7 @@ from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
 @dataclass(frozen=True)
 class TextFile:
-    """A checked text file, without its contents, so that even a large file takes little memory.
+    """A checked text file. The contents are not stored, so even a large file needs little memory.
 
     Args:
         starts, digests: The byte offset and the sha256 of each chunk of `chunk_size` lines.
@@ -33,7 +33,7 @@ class TextFile:
 
     @classmethod
     def read(cls, path: str | Path, chunk_size: int, *, tabs: bool = False) -> "TextFile":
-        """Read and check the complete file; raise UserError, with file and line, if it cannot be encoded.
+        """Read and check the complete file. Raises UserError, with file and line, if a line is not a valid sentence.
 
         Blank lines are rejected, since row i of the vectors belongs to line i of the file.
 
@@ -76,11 +76,11 @@ class TextFile:
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
     def read_chunks(self, numbers: Iterable[int] | None = None) -> Iterator[list[str]]:
-        """Yield the lines of chunks without line ends; raise UserError if they differ from the checked lines.
+        """Yield the lines of chunks without line ends. Raises UserError if the lines have changed since the check.
 
         Args:
-            numbers: The numbers of the chunks, in ascending order, so that a packed file is unpacked only once. None:
-                all.
+            numbers: The numbers of the chunks, in ascending order. A packed file is then unpacked only once. None: all
+                chunks.
         """
         try:
             with open_rows(self.path) as file:

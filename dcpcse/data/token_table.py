@@ -1,10 +1,10 @@
 """Tokenise the sentences of training data once, and memory-map their token ids.
 
-A table of tokens lies next to the rows in the cache folder (`dcpcse.data.training_data`), as two files:
+A table of tokens is in the cache folder of the rows (`dcpcse.data.training_data`). It consists of two files:
 
 NAME.ids          the ids of all sentences, one after another, without special tokens
-NAME.starts.npy   (cells + 2,), where the ids of each sentence begin, where the last ones end, and a CRC-32 of both
-                  files; written last
+NAME.starts.npy   an array (cells + 2,): the position where the ids of each sentence begin, the position where the ids
+                  of the last sentence end, and a CRC-32 of the two files; this file is written last
 
 NAME contains a digest of the tokenizer and of the way in which sentences are tokenised.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Tokenization(NamedTuple):
-    """How a sentence is tokenised. The ids have no special tokens.
+    """A way to tokenise sentences, without special tokens.
 
     Args:
         lead: The text before the sentence, which is joined to its first word.
@@ -59,8 +59,8 @@ class Tokenization(NamedTuple):
 class TokenizedTable:
     """The token ids of all sentences of a table.
 
-    A cell is a sentence of the table: the one in row r of the k-th column of sentences has the number
-    k · number of rows + r.
+    Cells are numbered: the sentence in row r of the k-th column of sentences (k from 0) has the number k · (number of
+    rows) + r.
     """
 
     def __init__(self, path: Path, cells: int, dtype: str) -> None:
@@ -69,7 +69,7 @@ class TokenizedTable:
         Raises OSError or ValueError if a file is missing or damaged.
 
         Args:
-            path: The path of its files without their extensions.
+            path: The path of the two files without their extensions.
             dtype: The integer type of the ids.
         """
         self._made_of = (path, cells, dtype)
@@ -106,13 +106,15 @@ def open_token_tables(
 ) -> dict[Tokenization, TokenizedTable]:
     """Return the token ids of all sentences of a memory-mapped table, for each way to tokenise them.
 
-    They are computed if they are not cached. If the cache folder is not writable, a message is logged, and {} is
+    The ids are computed if they are not cached. If the cache folder is not writable, a message is logged, and {} is
     returned.
 
     Args:
         rows: A dataset that `arrow_cache.memory_map` opened.
         tokenizer: A fast tokenizer.
-        refresh: Whether to compute them even if they are cached.
+        ways: The ways to tokenise the sentences.
+        refresh: Whether to compute the ids even if they are cached.
+        show_progress: Whether to show a progress bar.
     """
     cached = Path(rows.cache_files[0]["filename"])
     cells = len(Columns(rows.column_names).sentences) * len(rows)

@@ -86,7 +86,7 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 
 
 def cache_key(path: Path, sha256: str) -> str:
-    """Return the cache key of a file with this digest. It depends on the name only by the format and the delimiter."""
+    """Return the cache key of a file. The key depends on the digest of the file, its format and its delimiter."""
     identity = [sha256, format_of(path), delimiter_of(path), READER_VERSION]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
@@ -104,10 +104,10 @@ def write_cache(cached: Path, table: Table, sha256: str) -> dict[str, Any]:
 
 
 def write_rows(folder: Path, table: Table) -> tuple[Path, str, dict[str, Any]]:
-    """Write the rows of an object to a file in the cache folder; return its path, their digest and a summary.
+    """Write the rows of an object to a file in the cache folder; return the path, the digest and the summary.
 
-    The file is named after the digest of the columns' roles and the rows as JSON lines, so a file with the same rows
-    is replaced. If reading or writing fails, no file remains.
+    The name of the file contains a digest of the roles of the columns and of the rows. A file with the same rows is
+    therefore replaced. If reading or writing fails, no file remains.
     """
     header, rows = read_rows(table)
     digest = hashlib.sha256(f"{json.dumps(header.roles)}\n".encode())
@@ -170,7 +170,7 @@ def _write_stream(file: BinaryIO, table: Table, header: Header, complete: Iterat
 
 
 class RowCounts:
-    """Counts of repeated rows and labels, and what the columns of sentences contain, collected while rows are read."""
+    """Collects counts of repeated rows and labels, and what the columns of sentences contain, while rows are read."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -183,7 +183,7 @@ class RowCounts:
             counter.add(rows)
 
     def problems(self, table: Table) -> list[ColumnProblem]:
-        """Return the probable faults of the columns of the table from which the rows come."""
+        """Return the probable faults of the columns of a table, whose rows were added to these counts."""
         named = header_problems(table.path, self.header.names)
         return [*named, *self.contents.problems(table.leave_out), *score_problems(self.header)]
 
@@ -236,8 +236,8 @@ class TrainingData:
 
     Args:
         dataset: A table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, positives and hard
-            negatives, all strings; or with labels, `label` (a string of `columns.CLASSES`), `score` (a number) or
-            `class` (a string) as the last column.
+            negatives, which contain strings. In labelled data, the last column is `label` (a string of
+            `columns.CLASSES`), `score` (a number) or `class` (a string).
         name: The path, or the name and the kind of the object, for messages and for the record of a run.
         columns: The names of the columns in the file (`text` for a txt file).
         dropped: Number of rows dropped because of a blank cell.
@@ -245,12 +245,12 @@ class TrainingData:
             object, row numbers).
         unit: `line`, `item` or `row`.
         repeats: Counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
-        classes: Label → number of rows, for the labels that occur.
+        classes: The number of rows of each label that occurs, by label.
         scores: The smallest and the largest score.
         problems: Descriptions of columns that are probably misread (`dcpcse.data.checks`).
-        sha256: Digest of the bytes of the file from which these rows were read (the file may have changed since), or
-            of the rows of an object.
-        places: A table with the columns `NUMBER` and `AFTER_DROPPED` of the same rows; see `locate` and `breaks`.
+        sha256: Digest of the bytes of the file when it was read, or of the rows of an object.
+        places: A table of the same rows with the columns `NUMBER` and `AFTER_DROPPED`, which `locate` and `breaks`
+            use.
     """
 
     name: str
@@ -273,7 +273,7 @@ class TrainingData:
         """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped.
 
         Args:
-            documents: Whether blank rows separate documents; they are then not reported.
+            documents: Whether blank rows separate documents. Dropped blank rows are then not reported.
         """
         rows, places = memory_map(cached), [NUMBER, AFTER_DROPPED]
         facts = {key: tuple(value) if isinstance(value, list) else value for key, value in summary.items()}
@@ -298,31 +298,33 @@ class TrainingData:
         yield from rows_of_batches(self.dataset.with_format("arrow").iter(batch_size=BATCH_ROWS))
 
     def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the row number, the location and the sentences of each of the given rows of the dataset.
+        """Return a dict for each of the given rows: the row number, the location in the data, and the sentences.
 
-        The location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a Parquet file
-        or a Python object.
+        The key of the location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a
+        Parquet file or a Python object.
         """
         unit = "given_row" if self.unit == "row" else self.unit  # `row` is the row of the dataset
         texts, numbers = self.dataset.select(rows).to_list(), self.places.select(rows)[NUMBER]
         return [{"row": row, unit: number, **text} for row, number, text in zip(rows, numbers, texts, strict=True)]
 
     def breaks(self) -> Sequence[int]:
-        """Return the rows before which rows with blank cells were dropped; these can separate documents."""
+        """Return the numbers of the rows that follow a dropped row. Dropped blank rows can separate documents."""
         return self.places.with_format("numpy")[AFTER_DROPPED][:].nonzero()[0].tolist()
 
 
 def load_training_file(
     path: str | Path, cache_dir: str | Path | None = None, *, refresh: bool = False, documents: bool = False
 ) -> "TrainingData":
-    """Load a training file, from the cache folder if an earlier call has read it.
+    """Load a training file. If an earlier call has read the same file, the rows are loaded from the cache folder.
 
-    The cache folder is `cache_dir`, by default `dcpcse` in the cache folder of `datasets`; no other files are written.
-    A cached file is found by the digest of its bytes. Rows with blank cells are dropped, and one warning reports them
-    unless `documents` is true.
+    The cached rows are found by the digest of the bytes of the file. Files are written only to the cache folder. Rows
+    with blank cells are dropped, and one warning reports them unless `documents` is true.
 
     Args:
+        path: The file.
+        cache_dir: The cache folder. None: `dcpcse` in the cache folder of `datasets`.
         refresh: Read the file again even if it is cached.
+        documents: Whether blank rows separate documents.
 
     Raises:
         UserError: If the file is not valid training data (with file and line), if it changes while it is read, or if
@@ -360,16 +362,21 @@ def load_training_data(
 ) -> "TrainingData":
     """Load training data from a path, or from an object that `open_table` reads.
 
-    The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
-    without names have scores if the third cell of the first row is a number or a boolean, labels if it `is_relation`;
-    rows of two have classes if the second cell of the first row is a number. None, NaN and blank cells are the same:
-    their rows are dropped, and one warning reports them.
+    The columns of an object have the same meaning as the columns of a file (`dcpcse.data.columns`). If the columns
+    have no names, the cells of the first row decide:
 
-    Rows are written to the cache folder while they are read, so that memory is bounded. The file is named after their
-    digest, so that the same rows, from whatever object, are written to one file.
+    - three cells, the third a number or a boolean: two sentences and a score
+    - three cells, the third a relation (`is_relation`): two sentences and a label
+    - two cells, the second a number: a sentence and a class
+
+    None and NaN count as blank cells. Rows with blank cells are dropped, and one warning reports them.
+
+    The rows of an object are written to the cache folder while they are read, so memory is bounded. The name of the
+    file contains the digest of the rows, so the same rows of different objects are written to the same file.
 
     Args:
-        cache_dir, refresh, documents: See `load_training_file`; an object is always read.
+        data: The path or the object.
+        cache_dir, refresh, documents: As in `load_training_file`. `refresh` has no effect on an object.
         name: The name of the object in messages.
 
     Raises:

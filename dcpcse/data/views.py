@@ -17,17 +17,18 @@ from dcpcse.utils.errors import UserError
 class Augmentation:
     """A random change of a sentence; the base class changes nothing.
 
-    The methods receive the tokens of a sentence, at least one, without special tokens, padding or template tokens.
+    The methods receive at least one token: the tokens of a sentence without special tokens, padding or template
+    tokens.
 
     Args:
-        whole_text: Whether `edit` receives all tokens of a text instead of the first --max_seq_length. If it then
-            returns more tokens than that, a random span of adjacent tokens is used.
+        whole_text: Whether `edit` receives all tokens of a text instead of the first --max_seq_length tokens. If
+            `edit` returns more than --max_seq_length tokens, a random span of adjacent tokens is used.
     """
 
     whole_text: ClassVar[bool] = False
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
-        """Return the token ids that replace `ids`; there must be at least one."""
+        """Return the token ids that replace `ids`. The result must contain at least one id."""
         return list(ids)
 
     def longest(self, tokens: int) -> int:
@@ -35,10 +36,10 @@ class Augmentation:
         return tokens
 
     def cut(self, tokens: int, width: int, random: Random) -> Tensor | None:
-        """Choose which elements of the edited tokens' embeddings, (tokens, width), are set to zero.
+        """Choose which elements of the token embeddings (tokens, width) are set to zero after `edit`.
 
-        Returns a boolean mask of shape (tokens, width), or of shape (tokens, 1) if all elements of a token are treated
-        alike. Returns None if no elements are set to zero.
+        Returns a boolean mask of shape (tokens, width), or of shape (tokens, 1) if the mask is the same for all
+        elements of a token. Returns None if no elements are set to zero.
         """
         return None
 
@@ -47,8 +48,9 @@ class Augmentation:
 class TokenShuffling(Augmentation):
     """Shuffle the tokens.
 
-    ConSERT permutes the position ids instead. With learned absolute positions, both ways give each token the same
-    hidden states. Shuffling tokens also works for encoders with rotary or relative positions, or with local attention.
+    ConSERT shuffles the position ids instead. With learned absolute positions, shuffling the tokens gives each token
+    the same hidden states as shuffling the position ids. Shuffling the tokens also works for encoders with rotary or
+    relative positions, or with local attention.
     """
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
@@ -57,10 +59,10 @@ class TokenShuffling(Augmentation):
 
 @dataclass(frozen=True)
 class Crop(Augmentation):
-    """Keep a random span of adjacent tokens; `share` is its share of the text's tokens, rounded up.
+    """Keep a random span of adjacent tokens. Its length is `share` times the number of tokens, rounded up.
 
-    Two spans of one text are an anchor and its positive in Contriever (Izacard et al. 2022), which calls this
-    independent cropping.
+    In Contriever (Izacard et al. 2022), an anchor and its positive are two such spans of one text. The paper calls
+    this independent cropping.
     """
 
     share: float
@@ -71,7 +73,7 @@ class Crop(Augmentation):
 
 
 def random_span(ids: Sequence[int], length: int, random: Random) -> list[int]:
-    """Return `length` adjacent ids, or all if there are fewer; every start is equally likely."""
+    """Return a random span of `length` adjacent ids, or all ids if there are fewer; every start is equally likely."""
     if len(ids) <= length:
         return list(ids)
     start = random.randrange(len(ids) - length + 1)
@@ -80,7 +82,7 @@ def random_span(ids: Sequence[int], length: int, random: Random) -> list[int]:
 
 @dataclass(frozen=True)
 class TokenCutoff(Augmentation):
-    """Set the embeddings of randomly chosen tokens to zero; `rate` is the share of these tokens, rounded down."""
+    """Set the embeddings of randomly chosen tokens to zero. `rate` is the share of chosen tokens, rounded down."""
 
     rate: float
 
@@ -90,7 +92,10 @@ class TokenCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class FeatureCutoff(Augmentation):
-    """Set randomly chosen features to zero in all tokens of a sentence; `rate` is their share, rounded down."""
+    """Set randomly chosen features to zero in all tokens of a sentence.
+
+    `rate` is the share of chosen features, rounded down.
+    """
 
     rate: float
 
@@ -100,9 +105,9 @@ class FeatureCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class ElementDropout(Augmentation):
-    """Set randomly chosen elements of the token embeddings to zero; `rate` is their share, rounded down.
+    """Set randomly chosen elements of the token embeddings to zero.
 
-    The other elements are not rescaled.
+    `rate` is the share of chosen elements, rounded down. The remaining elements are not rescaled.
     """
 
     rate: float
@@ -122,14 +127,14 @@ def _chosen(indices: Sequence[int] | Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """One view of an example: its role in the loss, the column it reads, its templates and its augmentation.
+    """One view of an example: its role in the loss, the column with its text, its templates and its augmentation.
 
     Args:
-        templates: Indices of the templates. If there are none, the sentence is encoded without a template; if there
-            are several, one of them is drawn for each text.
+        templates: Indices of the templates. If the list is empty, the sentence is encoded without a template. If there
+            are several templates, one of them is drawn for each text.
         augmentation: A random change of the sentence.
-        blank: Whether the space that a template has before the sentence belongs to the sentence's first word, as in
-            plain text; otherwise it is left out, as in the training of PromptBERT's public code.
+        blank: Whether the space before the sentence in a template is tokenised with the first word of the sentence, as
+            in plain text. If False, the space is left out, as in the training of PromptBERT's public code.
     """
 
     name: str
@@ -155,7 +160,7 @@ class View:
 
 
 def columns_of(views: Iterable[View]) -> tuple[str, ...]:
-    """Return the columns that views read, each once."""
+    """Return the columns that the views use, each once."""
     return tuple(dict.fromkeys(view.column for view in views))
 
 
@@ -167,11 +172,13 @@ def max_added_tokens(views: Iterable[View], tokens: int) -> int:
 def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[View, ...]:
     """Return the views of SimCSE: anchor and positive, and the hard negatives if the data have any.
 
-    Data of one column are unsupervised: both views are the same sentence, and dropout makes their embeddings differ.
+    If the data have one column, the training is unsupervised: the anchor and the positive are the same sentence, and
+    dropout makes their embeddings differ.
 
     Args:
-        templates: Number of templates; the anchor uses the first, and the other views use the last (PromptBERT,
-            section 4.3).
+        columns: The columns of the data.
+        templates: Number of templates. The anchor uses the first template, and all other views use the last template
+            (PromptBERT, section 4.3).
     """
     require_anchor(columns)
     first, last = ((0,), (templates - 1,)) if templates else ((), ())

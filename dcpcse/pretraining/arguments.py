@@ -10,7 +10,7 @@ from dcpcse.utils.option_fields import COUNT, SEEDS, Options, flag, option
 
 
 class Size(NamedTuple):
-    """Numbers of layers and hidden units; a head has 64 units, and the inner layers are four times as wide."""
+    """The number of layers and the hidden size. Heads have 64 units; feed-forward layers are 4 times as wide."""
 
     layers: int
     hidden: int
@@ -42,7 +42,7 @@ UNUSED_WITH_MODEL = (
 class PretrainingArguments(Options):
     """Options of a pretraining: the data, the model, the masks, the schedule and the output.
 
-    Options with the name of an argument of transformers' Trainer are passed to it.
+    An option that has the name of an argument of transformers' Trainer is passed to the Trainer.
     """
 
     _argument_group_name = "pretraining"
@@ -145,7 +145,7 @@ class PretrainingArguments(Options):
     save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.", **COUNT)
 
     def check(self) -> None:
-        """Raise OptionError for options that exclude each other, and fill in options that are left out."""
+        """Raise OptionError for options that exclude each other, and fill in options that are not given."""
         if not self.output_dir:
             raise OptionError("output_dir", reason="is missing", remedy="give a folder for the encoder")
         self._require_no_conflict()
@@ -173,7 +173,7 @@ class PretrainingArguments(Options):
             raise OptionError("fp16", reason="needs a GPU", remedy=remedy)
 
     def _settle(self) -> None:
-        """Replace None by values that depend on other options; raise UserError if options do not fit together."""
+        """Replace None by a value that depends on other options; raise UserError if options do not fit together."""
         if self.model_name_or_path is None:
             self._settle_model()
         self.short_seq_length = self.short_seq_length or max(SHORTEST, self.max_seq_length // 4)
@@ -207,7 +207,7 @@ class PretrainingArguments(Options):
 
     @property
     def share(self) -> Fraction:
-        """The exact share of blocks that are held out."""
+        """The share of blocks of the text that are held out, as an exact fraction."""
         return Fraction(str(self.validation_share))
 
     @property
@@ -216,11 +216,11 @@ class PretrainingArguments(Options):
         return self.causal_steps if self.causal_steps < 1 else self.causal_steps / self.max_steps
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options on which the result and its files depend, by name."""
+        """Return the options that change the result of the pretraining or its files, by name."""
         return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "resume")}
 
     def words(self) -> list[str]:
-        """Return the options that were given, as words of the command line, with FOLDER for --output_dir."""
+        """Return the given options as words of a command line. FOLDER replaces the value of --output_dir."""
         given = {name: value for name, value in self._given.items() if name not in ("output_dir", "resume")}
         whole = {name: int(v) for name, v in given.items() if isinstance(v, float) and v.is_integer()}
         options = {"output_dir": "FOLDER", **given, **whole}

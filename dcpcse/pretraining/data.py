@@ -1,4 +1,4 @@
-"""The text of a pretraining: its lines, the part that is held out, and windows of its tokens, with masks."""
+"""The text of a pretraining: read lines, hold out a part, and cut the tokens into windows with masks."""
 
 import hashlib
 import math
@@ -39,14 +39,19 @@ class Text:
     sha256: str
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries of the record about the file."""
+        """Return the entries about the text file for the record of the pretraining."""
         characters = sum(map(len, self.lines))
         facts = {"file": self.path.name, "sha256": self.sha256, "lines": len(self.lines), "blank_lines": self.blank}
         return facts | {"characters": characters}
 
 
 def read_lines(path: Path, what: str) -> Text:
-    """Read a UTF-8 text file; raise UserError, which names the file as `what`, if it cannot be read or is blank."""
+    """Read a UTF-8 text file. Raises UserError if the file cannot be read or is blank.
+
+    Args:
+        path: The file.
+        what: The name of the file in messages.
+    """
     digest, lines, blank = hashlib.sha256(), [], 0
     try:
         with doing(f"while {path} was read"), open_input(path) as file:
@@ -69,9 +74,10 @@ def read_lines(path: Path, what: str) -> Text:
 
 
 def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
-    """Return the lines for training and the held-out lines: the last of every 1/share blocks of `BLOCK` lines.
+    """Return the lines for training and the held-out lines.
 
-    The blocks of a small file are smaller, so that there is at least one to hold out.
+    The text is divided into blocks of `BLOCK` lines, and one of every 1/share blocks, the last one, is held out. The
+    blocks of a small file are smaller, so at least one block can be held out.
 
     Args:
         share: Above 0, at most 1/2.
@@ -96,7 +102,10 @@ def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
 def tokenize(
     lines: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, words: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the tokens (n,) of all lines with [SEP] after each; with `words`, also whether each starts a word."""
+    """Return the tokens (n,) of all lines, with [SEP] after each line.
+
+    If `words` is true, also return whether each token starts a word, (n,).
+    """
     ids, starts = [], []
     end = np.array([tokenizer.sep_token_id], np.int32)
     for first in range(0, len(lines), LINES_AT_ONCE):
@@ -122,7 +131,10 @@ IGNORED = -100
 
 
 class MaskedBatch(NamedTuple):
-    """Windows (N, L) with masks, the positions (N, K) to predict, and their original tokens (N, K) or `IGNORED`."""
+    """Windows (N, L) with masks, the positions (N, K) to predict, and the labels (N, K).
+
+    A label is the original token at a position, or `IGNORED`.
+    """
 
     ids: Tensor
     places: Tensor
@@ -135,11 +147,14 @@ class MaskedBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PackedCorpus:
-    """The tokens (n,) of the training text, whether each starts a word, the masked batches for measuring, and facts.
+    """The tokens (n,) of the training text, and the masked batches of the held-out text.
 
     Args:
-        bits: The bits per character of a loss of one nat per token.
-        facts: The entries of the record about the text.
+        tokens: The tokens (n,) of the training text.
+        words: Whether each token starts a word, (n,), or None.
+        batches: The masked batches that measure the model.
+        bits: The number of bits per character that a loss of one nat per token equals.
+        facts: The entries about the text for the record of the pretraining.
     """
 
     tokens: np.ndarray
@@ -150,9 +165,10 @@ class PackedCorpus:
 
 
 def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int]) -> Tensor:
-    """Cut windows (N, length) from an array (n,) that is read as a ring.
+    """Cut windows (N, length) from an array (n,), whose last value is followed by its first value.
 
-    Each window consists of `ends[0]`, the values from `first` (N,) on, and `ends[1]`.
+    A window consists of `ends[0]`, adjacent values of the array, and `ends[1]`. `first` (N,) contains the position of
+    the first of these values for each window.
     """
     places = send(torch.from_numpy(first), ring.device)[:, None]
     rows = ring[(places + torch.arange(length - 2, device=ring.device)) % len(ring)]
@@ -161,16 +177,23 @@ def windows(ring: Tensor, first: np.ndarray, length: int, ends: tuple[int, int])
 
 
 def grid(tokens: int, length: int) -> np.ndarray:
-    """Return the beginnings of windows of `length` tokens, including [CLS] and [SEP], that cover all tokens once."""
+    """Return the start positions of windows that together cover all tokens once.
+
+    Args:
+        length: The number of tokens of a window, including [CLS] and [SEP].
+    """
     return np.arange(0, tokens, length - 2)
 
 
 class Batches(Dataset):
-    """The batches of a training by number. A batch depends only on the seed and its number, so none is stored.
+    """The batches of a training, by number. A batch depends only on the seed and its number, so no batch is stored.
 
-    The windows of a batch have one length and no padding. With probability `short_seq_prob`, they are short and begin
-    with a randomly drawn sentence, and there are more of them, so that the batch has about the same number of tokens.
-    The others pass through the text in a random order; a pass leaves out the last windows that do not fill a batch.
+    All windows of a batch have the same length, without padding. There are two kinds of batches:
+
+    - With probability `short_seq_prob`, the windows are short and begin with a randomly drawn sentence. The batch has
+      more windows, so it has about the same number of tokens.
+    - The windows of all other batches pass through the text in random order. The last windows of a pass are left out
+      if they do not fill a batch.
     """
 
     def __init__(
@@ -209,7 +232,7 @@ class Batches(Dataset):
 
 
 def sentence_starts(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """Return the positions of tokens that begin a sentence, after the end of a line or of a sentence."""
+    """Return the positions of the tokens that follow the end of a line or the end of a sentence."""
     vocabulary = tokenizer.get_vocab()
     ends = [tokenizer.sep_token_id, *(vocabulary[sign] for sign in SENTENCE_ENDS if sign in vocabulary)]
     is_end = np.isin(tokens, ends)
@@ -220,9 +243,10 @@ class Masking:
     """Draws the masks of windows. Special tokens are never masked.
 
     Args:
-        share: Share of the other tokens of a window that are masked.
-        mask_share: Share of the masked tokens that become the mask token.
-        random_share: Share of the masked tokens that become a random token; the rest stays (BERT, section 3.1).
+        share: Share of the tokens of a window, without special tokens, that are masked.
+        mask_share: Share of the masked tokens that are replaced by the mask token.
+        random_share: Share of the masked tokens that are replaced by a random token. The remaining masked tokens are
+            not changed (BERT, section 3.1).
     """
 
     def __init__(
@@ -249,7 +273,7 @@ class Masking:
         The number of positions K depends only on L, so the CPU need not wait for a GPU to know it.
 
         Args:
-            words (N, L): Which tokens start a word, to mask all tokens of a word or none.
+            words (N, L): Which tokens start a word. If given, words are masked as a whole.
         """
         how = {"generator": generator, "device": input_ids.device}
         scores = torch.rand(input_ids.shape, **how)
@@ -274,7 +298,7 @@ class Masking:
 def held_out_batches(
     tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast, length: int, device: torch.device
 ) -> list[MaskedBatch]:
-    """Return the batches of a measurement: the same tokens are masked each time, all of them by the mask token."""
+    """Return the batches that measure the model. The same tokens are masked each time, always by the mask token."""
     cpu = torch.device("cpu")  # the CPU's random numbers are the same on every machine
     ring, generator = torch.from_numpy(tokens).long(), torch.Generator().manual_seed(0)
     mask = Masking(tokenizer, MEASURED_SHARE, cpu, mask_share=1.0, random_share=0.0)
@@ -287,11 +311,13 @@ def held_out_batches(
 def unigram_figures(tokens: np.ndarray, special: np.ndarray, masked: np.ndarray) -> dict[str, float]:
     """Return the loss (nats) and the accuracy (in percent) of a unigram model at the masked tokens.
 
-    The model gives each token the probability (count + 1) / (sum of all counts + 1), with the counts of the training
-    tokens (n,), and guesses the most frequent one.
+    The model gives each token of the vocabulary the probability (count + 1) / (sum of (count + 1)), where count is its
+    count in the training tokens. The model always guesses the most frequent token.
 
     Args:
-        special (vocabulary,): True at tokens that are never masked, which have no probability.
+        tokens (n,): The training tokens.
+        special (vocabulary,): True for tokens that are never masked. Their probability is 0.
+        masked: The original tokens at the masked positions.
     """
     counts = np.where(special, 0.0, np.bincount(tokens, minlength=len(special)) + 1.0)
     return {
@@ -307,7 +333,7 @@ def build_corpus(
     args: PretrainingArguments,
     device: torch.device,
 ) -> PackedCorpus:
-    """Tokenize both parts of a text; raise UserError if one of them gives no token to train or measure."""
+    """Tokenise the training lines and the held-out lines. Raises UserError if one of these parts has no tokens."""
     (tokens, words), (dev, _) = tokenize(train, tokenizer, words=args.whole_word_mask), tokenize(held_out, tokenizer)
     batches = held_out_batches(dev, tokenizer, args.max_seq_length, device)
     masked = torch.cat([batch.labels[batch.labels != IGNORED] for batch in batches]).cpu().numpy()

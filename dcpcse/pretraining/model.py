@@ -1,4 +1,4 @@
-"""Build and initialise a masked language model, or load one whose pretraining is continued."""
+"""Build and initialise a masked language model, or load a model to continue its pretraining."""
 
 import math
 from typing import Any
@@ -43,8 +43,9 @@ LONGEST_WAVE = 10_000
 def load_base(args: PretrainingArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, dict[str, str]]:
     """Load the model that --model_name_or_path names, in float32, with the dropout of the pretraining.
 
-    Returns it with its tokenizer and its entries in the record. Raises UserError if it is not a BERT or RoBERTa, if it
-    lacks its masked-LM head or a special token, or if it has fewer positions than --max_seq_length.
+    Returns the model, its tokenizer, and the entries about the model for the record of the pretraining. Raises
+    UserError if the model is not a BERT or RoBERTa, if the masked-LM head or a special token is missing, or if the
+    model has fewer positions than --max_seq_length.
     """
     name = args.model_name_or_path
     model, tokenizer = load_masked_lm(name, LoadOptions())
@@ -74,7 +75,7 @@ def position_count(model: PreTrainedModel) -> int:
 
 
 def architecture(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the entry of the record that describes a model, by the names of the options."""
+    """Return the architecture of a model for the record: the values of the options that would create the model."""
     sizes = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     return {
         **{name: getattr(model.config, name) for name in (*sizes, "tie_word_embeddings")},
@@ -83,7 +84,7 @@ def architecture(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, counts: Tensor) -> PreTrainedModel:
-    """Return a new masked language model with random weights by the seed of the run.
+    """Return a new masked language model, whose random weights are drawn with the seed of the run.
 
     Args:
         counts (vocabulary,): Number of occurrences of each token in the training text.
@@ -97,12 +98,12 @@ def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, 
 
 @torch.no_grad()
 def initialize(model: PreTrainedModel, counts: Tensor) -> None:
-    """Set the initial embeddings and output bias of a new BERT or RoBERTa, whose other weights are already drawn.
+    """Set the initial embeddings and the output bias of a new BERT or RoBERTa. Other weights are not changed.
 
-    Positions are sinusoids (Vaswani et al., 2017, section 3.5), which training changes: neighbours are similar from
-    the start, where random positions must be learned first. The output bias is the logarithm of the unigram
-    probabilities, (count + 1) / sum, so that the model starts with the loss of the unigram model and need not learn
-    frequencies.
+    The position embeddings start as sinusoids (Vaswani et al., 2017, section 3.5) and are trained. Neighbouring
+    positions are therefore similar from the start, unlike random position embeddings. The output bias is the logarithm
+    of the unigram probabilities, (count + 1) / sum. The model therefore starts with the loss of the unigram model and
+    need not learn the frequencies of tokens.
 
     Args:
         counts (vocabulary,): Number of occurrences of each token in the training text.
@@ -117,7 +118,7 @@ def initialize(model: PreTrainedModel, counts: Tensor) -> None:
 
 
 def sinusoids(count: int, size: int) -> Tensor:
-    """Return position embeddings (count, size): sines in even columns, cosines of the same waves in odd ones."""
+    """Return position embeddings (count, size): sines in even columns, cosines of the same waves in odd columns."""
     waves = torch.exp(-math.log(LONGEST_WAVE) * torch.arange(0, size, 2) / size)
     angles = torch.arange(count)[:, None].float() * waves
     table = torch.empty(count, size)

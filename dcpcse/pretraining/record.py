@@ -81,9 +81,9 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str, list[dict[str, Any]]]:
-    """Return `curve` and `training_log` of the record from the log of transformers' Trainer.
+    """Return the entries `curve` and `training_log` of the record, made from the log of transformers' Trainer.
 
-    Each loss is the mean over the steps since the previous entry.
+    Each loss is the mean over the steps since the previous entry of the log.
 
     Args:
         causal_steps: Number of steps of next-token prediction.
@@ -107,7 +107,7 @@ def write_card(record: Mapping[str, Any], name: str, *, picture: bool) -> str:
     """Return the text of the card of a pretrained encoder.
 
     Args:
-        picture: Whether the folder contains `CURVE`.
+        picture: Whether the folder contains the picture `CURVE`.
     """
     options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(
@@ -137,16 +137,17 @@ def write_encoder(
     record: Mapping[str, Any],
     picture: Picture,
 ) -> None:
-    """Write all files of a pretrained encoder to a folder, which may contain others.
+    """Write all files of a pretrained encoder to a folder, which may contain other files.
 
-    The options of the record set the data type of the weights. The files are first written elsewhere and then moved,
-    config.json and the record last, so a folder with these files contains a complete encoder.
+    The options in the record set the data type of the weights. The files are first written to a temporary folder and
+    then moved. config.json and the record are moved last, so a folder with these two files contains a complete
+    encoder.
 
     Args:
         picture: The function that draws the curve.
 
     Raises:
-        UserError: If a weight is not finite in the data type.
+        UserError: If a weight is not finite in the data type of the saved weights.
     """
     with staging_folder(folder / "encoder") as part:
         _save_model(part, model, record["options"])
@@ -168,7 +169,7 @@ def write_encoder(
 
 
 def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]) -> None:
-    """Save the weights in the data type of the options; with config.json, transformers computes in float32."""
+    """Save the weights in the data type of the options. config.json makes transformers compute in float32."""
     config = copy.deepcopy(model.config)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = DROPOUT
     stored = copy.deepcopy(model).to("cpu", getattr(torch, options["export_dtype"]))

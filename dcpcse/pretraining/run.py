@@ -41,8 +41,8 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
         picture: The function that draws the curve.
 
     Raises:
-        UserError: For a mistake of the user. Interrupted: After a signal, once the running step and a checkpoint are
-            finished.
+        UserError: If the text, an option or a file cannot be used.
+        Interrupted: If a signal was received. The running step is first finished, and a checkpoint is saved.
     """
     output = Path(args.output_dir)
     if launched() > 1:
@@ -108,7 +108,7 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
 
 
 def require_output(folder: Path, resume: bool) -> None:
-    """Raise UserError unless --output_dir is new or empty or, with --resume, contains a pretraining."""
+    """Raise UserError unless --output_dir is new or empty. With --resume, it must contain a pretraining instead."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{spell('output_dir', folder)} is a file; give a folder")
     begun = (folder / RECORD).is_file()
@@ -122,10 +122,12 @@ def require_output(folder: Path, resume: bool) -> None:
 
 
 def require_same(folder: Path, args: PretrainingArguments, texts: Mapping[str, Text | None]) -> dict[str, Any]:
-    """Return the record of a pretraining; raise UserError unless it has the same options and texts.
+    """Return the record of a pretraining to resume. Raises UserError if its options or texts differ from this call.
 
     Args:
-        texts: Entry of the record → text.
+        folder: The folder of the pretraining.
+        args: The options of this call.
+        texts: The texts of this call, by the names of their entries in the record.
     """
     record, options = read_record(folder), args.recorded()
 
@@ -147,16 +149,16 @@ def require_same(folder: Path, args: PretrainingArguments, texts: Mapping[str, T
 
 
 def require_tokenizer(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise UserError unless the folder contains the tokenizer of its record."""
+    """Raise UserError if tokenizer.json in the folder has changed since the pretraining was started."""
     if _digest(folder) != record["tokenizer"]:
         reason = f"{folder / 'tokenizer.json'} has changed since the start"
         raise OptionError("resume", True, reason, "start again in a new folder")
 
 
 def _write_start(folder: Path, record: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Write the record, to which the digest of the tokenizer is added, and the tokenizer.
+    """Add the digest of the tokenizer to the record, then write the record and the tokenizer to the folder.
 
-    The record is written first, since a folder without it could be neither resumed nor used again.
+    The record is written first, since a folder without a record could be neither resumed nor used again.
     """
     with staging_folder(folder / "tokenizer") as part:
         save_tokenizer(tokenizer, part)
@@ -167,7 +169,7 @@ def _write_start(folder: Path, record: dict[str, Any], tokenizer: PreTrainedToke
 
 
 def _digest(folder: Path) -> dict[str, str]:
-    """Return the entry of the record about the tokenizer in a folder."""
+    """Return the digest of the tokenizer in a folder, as an entry of the record."""
     return {"tokenizer.json": file_sha256(folder / "tokenizer.json")}
 
 
@@ -179,7 +181,7 @@ def _train(
     training_args: Any,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
-    """Train the model to the end, and return the entries of the record about it."""
+    """Train the model to the end, and return the entries about the training for the record."""
     device, stop = training_args.device, DeferredSignal()
     progress = Progress(args, stop)
     count = training_args.max_steps * args.gradient_accumulation_steps

@@ -33,9 +33,10 @@ KEPT = 2
 
 
 def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> transformers.TrainingArguments:
-    """Return the arguments of transformers' Trainer.
+    """Return the arguments of transformers' Trainer for a pretraining.
 
     Args:
+        args: The options of the pretraining.
         measures_first: Whether the model is measured before training.
     """
     same = {field.name: getattr(args, field.name) for field in fields(args)}
@@ -64,9 +65,14 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
 
 
 class Progress(TrainerCallback, ExportableState):
-    """Measures how much of the training is done, prints a line per log entry, and stops at the end or after a signal.
+    """Prints a line per log entry, and stops the training when its steps or minutes are over, or after a signal.
 
-    causal_steps: number of steps so far in which next tokens were predicted. Trainer saves it with the seconds.
+    After a signal, a checkpoint is saved. Checkpoints contain the two attributes, so a resumed training goes on
+    counting.
+
+    Attributes:
+        seconds: The duration of the training so far.
+        causal_steps: The number of steps so far in which next tokens were predicted.
     """
 
     def __init__(self, args: PretrainingArguments, stop: DeferredSignal) -> None:
@@ -84,7 +90,7 @@ class Progress(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": {"seconds": self.seconds, "causal_steps": self.causal_steps}}
 
     def done(self, steps: float) -> float:
-        """Return the finished share of the training: after these steps or, for a training in minutes, now."""
+        """Return the finished share of the training, by its number of steps or, if --minutes is given, by the time."""
         return steps / self.args.max_steps if self.args.minutes is None else self.seconds / (60 * self.args.minutes)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -123,9 +129,9 @@ class MaskedLMTrainer(HookedTrainer):
     the time.
 
     Args:
-        masking: Draws the masks of the training.
+        masking: Draws the masks of the training batches.
         batches: The batches of the evaluation, on the device.
-        bits: The bits per character of a loss of one nat per token.
+        bits: The number of bits per character that a loss of one nat per token equals.
     """
 
     def __init__(
@@ -145,7 +151,7 @@ class MaskedLMTrainer(HookedTrainer):
         self.remove_callback(PrinterCallback)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Return the schedule of transformers, which follows the time if the training is in minutes."""
+        """Return the schedule of transformers. With --minutes, the schedule follows the time instead of the steps."""
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         shapes = scheduler.lr_lambdas
         scheduler.lr_lambdas = [
@@ -168,8 +174,10 @@ class MaskedLMTrainer(HookedTrainer):
         return F.cross_entropy(logits.float(), labels, reduction="sum") / (labels != IGNORED).sum().clamp(min=1)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:
-        """Return and log loss (nats per token), accuracy and bits per character at masked tokens of the held-out
-        text."""
+        """Return and log the loss, the accuracy and the bits per character at masked tokens of the held-out text.
+
+        The loss is in nats per token.
+        """
         started = time.perf_counter()
         with self.accelerator.autocast():
             figures = measure(self.model, self.batches)
@@ -181,7 +189,7 @@ class MaskedLMTrainer(HookedTrainer):
         return figures
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint of this step, which gets its final name when it is complete, and remove old ones."""
+        """Save a checkpoint atomically, under its final name only when it is complete, and remove old checkpoints."""
         output, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
         with staging_folder(output / name) as part:
             self.args.output_dir = str(part)
@@ -216,9 +224,9 @@ def masked_logits(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor]
 
 
 def next_token_logits(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits (n, vocabulary) for the next tokens of windows (N, L), n = N (L - 1), and these tokens (n,).
+    """Return logits (n, vocabulary) for the next tokens in windows (N, L), and the next tokens (n,); n = N · (L - 1).
 
-    A position attends to itself and earlier positions. The special tokens at the end of lines are predicted too.
+    Each position attends to itself and to earlier positions. The special tokens at the end of lines are predicted too.
     """
     hidden = model.base_model(ids, is_causal=True).last_hidden_state[:, :-1]
     return _head(model)(hidden.flatten(0, 1)), ids[:, 1:].flatten()

@@ -19,9 +19,9 @@ MIN_FREQUENCY = 2
 
 
 def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of `args`, or train it on the lines.
+    """Load the tokenizer that `args` names, or train a tokenizer on the lines.
 
-    Raises UserError if a tokenizer lacks a special token.
+    Raises UserError if the tokenizer lacks a special token.
     """
     if args.tokenizer is not None:
         loaded = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), spell("tokenizer", args.tokenizer))
@@ -34,7 +34,7 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
 
 
 def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for a model with this number of positions that neither truncates nor pads lines."""
+    """Prepare a tokenizer for a model with this number of positions. It neither truncates nor pads lines."""
     tokenizer.model_max_length = positions
     tokenizer.backend_tokenizer.no_truncation()  # a loaded tokenizer may have been saved with these settings
     tokenizer.backend_tokenizer.no_padding()
@@ -42,7 +42,7 @@ def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTo
 
 
 def require_masking(tokenizer: PreTrainedTokenizerFast, source: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer; raise UserError unless it is a fast one with all special tokens that pretraining needs.
+    """Return the tokenizer. Raises UserError unless it is a fast tokenizer with the special tokens of pretraining.
 
     Args:
         source: The option that names the tokenizer, and its value.
@@ -80,7 +80,7 @@ def _trained(
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Save a tokenizer without the facts about its loading that transformers adds."""
+    """Save a tokenizer without the entries that transformers adds when a tokenizer is loaded."""
     for name in ("is_local", "local_files_only", "name_or_path"):
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.save_pretrained(folder)

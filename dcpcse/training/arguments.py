@@ -139,11 +139,16 @@ BOUNDS_OF_TRANSFORMERS: Mapping[str, Mapping[str, float]] = {
 class TrainingArguments(OneGpuArguments):
     """Options of a run: the options of transformers' Trainer, and further options of train.py.
 
-    Differences from transformers: unless they are given, `learning_rate` and `per_device_train_batch_size` depend on
-    the method, the tuning and the encoder, and `bf16`, `optim` and `dataloader_num_workers` on the device. Losses that
-    are not finite stop a run. The evaluation uses the batches of `encode`. `metric_for_best_model` is a score of the
-    evaluation data, by default the first one. Options that would change the meaning of a contrastive loss raise
-    UserError, as do values that are not allowed.
+    Differences from transformers:
+
+    - The defaults of `learning_rate` and `per_device_train_batch_size` depend on the method, the tuning and the
+      encoder.
+    - The defaults of `bf16`, `optim` and `dataloader_num_workers` depend on the device.
+    - A loss that is not finite stops the run.
+    - The evaluation uses the batches of `encode`.
+    - `metric_for_best_model` is a score of the evaluation data. The default is the first score.
+    - UserError is raised for values that are not allowed, and for options that would change the meaning of a
+      contrastive loss.
     """
 
     # These are not options.
@@ -257,9 +262,9 @@ class TrainingArguments(OneGpuArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
-        """Record which options are given, since given values cannot be distinguished from defaults and derived values.
+        """Record which options are given, since later a given value looks like a default or a derived value.
 
-        None is not a given value. Raises UserError if an option is unknown.
+        An option with the value None does not count as given. Raises UserError if an option is unknown.
         """
         instance, defaults = super().__new__(cls), {field.name: field for field in fields(cls)}
         if unknown := next((name for name in options if name not in defaults), None):
@@ -295,17 +300,17 @@ class TrainingArguments(OneGpuArguments):
 
     @property
     def eval_batch_size(self) -> int:
-        """The maximum batch size in sentences that transformers reports; see `per_device_eval_batch_size`."""
+        """The maximum number of sentences in a batch, which transformers reports; see `per_device_eval_batch_size`."""
         return self.per_device_eval_batch_size or CPU_ROWS
 
     def set_bf16(self, on: bool) -> None:
-        """Set `bf16` after the construction, before a Trainer is made of these options."""
+        """Set `bf16` of an existing object, before a Trainer is created with these options."""
         self.bf16 = on
         if on:
             self.mixed_precision = "bf16"  # what transformers gives to accelerate
 
     def _check_values(self) -> None:
-        """Raise UserError for values for which transformers raises no error, or only during the training."""
+        """Raise UserError for invalid values that transformers reports not at all, or only during the training."""
         for field in fields(self):
             value, bounds = getattr(self, field.name), BOUNDS_OF_TRANSFORMERS.get(field.name, {})
             if bounds or "help" in field.metadata:
@@ -348,7 +353,7 @@ def require_supported(names: Collection[str]) -> None:
 
 
 def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
-    """Return a copy of the options of a run, as dcpcse.TrainingArguments, that a Trainer may change.
+    """Return a copy of the options of a run as `dcpcse.TrainingArguments`. A Trainer may change the copy.
 
     All values of transformers.TrainingArguments count as given, even if they equal its defaults. Options that an
     earlier Trainer filled in are reset.
@@ -381,10 +386,10 @@ def as_training_arguments(args: transformers.TrainingArguments | None) -> Traini
 
 
 def _changed(args: transformers.TrainingArguments) -> frozenset[str]:
-    """Return the names of the options whose values differ from arguments without options.
+    """Return the names of the options whose values differ from the defaults.
 
-    Values that are derived from other options are left out, and also `remove_unused_columns`, which has no effect
-    here.
+    Options whose values are derived from other options are left out. `remove_unused_columns` is left out too, since it
+    has no effect in dcpcse.
     """
     usual = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
     shared = {field.name for field in fields(args)} & {field.name for field in fields(usual)}

@@ -6,8 +6,8 @@
 .model.DIGITS.part             a result that is being written
 checkpoint.json                sha256 of all other files of a checkpoint, and the inputs of the run
 
-A run never resumes from a folder whose name begins with a dot. When a run starts, temporary files that a killed run
-left behind are removed.
+A run never resumes from a folder whose name begins with a dot. When a run starts, it removes the temporary files of
+killed runs.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Seal(schema.Open):
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a path is the lock, or a temporary file or folder of a save or a deletion."""
+    """Return whether a path is the lock of a run, or a temporary file or folder of a save or a deletion."""
     return path.name == LOCK or any(names.fullmatch(path.name) for names in (_ASIDE, PART))
 
 
@@ -70,7 +70,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
-    """Rename and then delete a checkpoint, so that an interrupted deletion leaves no incomplete checkpoint."""
+    """Rename a checkpoint, then delete it. An interrupted deletion therefore leaves no incomplete checkpoint."""
     remove(_set_aside(checkpoint, "deleted"))
 
 
@@ -79,14 +79,14 @@ def _set_aside(checkpoint: Path, state: str) -> Path:
 
 
 def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int | None) -> None:
-    """Delete the oldest checkpoints up to step `newest` until `limit` are left, but never the newest or the best.
+    """Delete the oldest checkpoints until `limit` checkpoints are left. The newest and the best are never deleted.
 
-    Checkpoints after step `newest` are kept and not counted: they belong to a run that was abandoned by resuming from
-    an earlier checkpoint.
+    Checkpoints after step `newest` are not deleted and not counted. They exist if the user resumed the run from an
+    earlier checkpoint.
 
     Args:
         folder: The output folder of the run.
-        limit: Number of checkpoints that are kept; None or 0 for all.
+        limit: Number of checkpoints to keep. None or 0: all checkpoints are kept.
         newest: Step of the newest checkpoint.
         best: Step of the best checkpoint; None if no metric selects one.
     """
@@ -100,7 +100,7 @@ def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int |
 def atomic_checkpoint(
     folder: Path, step: int, made_of: Mapping[str, Any], *, first: bool, meet: Callable[[], None]
 ) -> Iterator[Path]:
-    """Yield a temporary folder for a checkpoint and rename it once all processes have written their files.
+    """Yield a temporary folder for a checkpoint, and rename the folder when all processes have written their files.
 
     Args:
         folder: The output folder of the run.
@@ -128,7 +128,7 @@ def atomic_checkpoint(
 
 @contextlib.contextmanager
 def atomic_result(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder for a result and move its files to `folder` once all of them are written.
+    """Yield a temporary folder for a result, and move the files to `folder` when all files are written.
 
     A failure before the move leaves the earlier result unchanged. If the process is killed during the move, resuming
     from the last checkpoint writes the result again.
@@ -174,11 +174,13 @@ _DISK_ERRORS |= {errno.ENOENT, errno.ENOTDIR, errno.EFBIG, errno.ESTALE}
 
 @contextlib.contextmanager
 def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterator[None]:
-    """Raise UserError if the disk is full, read-only or missing; the message says what failed and how to resume.
+    """Raise UserError if a disk error occurs in this context; the message says what failed and how to resume.
+
+    Disk errors are a disk that is full, read-only or missing.
 
     Args:
         folder: The output folder of the run.
-        resume_hint: A function that returns how to resume; it is called only after such an error.
+        resume_hint: A function that returns how to resume. It is called only after a disk error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Callbacks of a training, for its records, its progress bar, and the exact continuation of a resumed run.
+"""Callbacks that write the records of a run, show its progress, and let a resumed run continue exactly.
 
 The argument `trainer` is always a `dcpcse.training.trainer.Trainer`.
 """
@@ -58,7 +58,11 @@ class AfterStep(TrainerCallback):
 
 
 class ResumeCallback(TrainerCallback):
-    """Makes a resumed run continue exactly: finds the best checkpoint, sets the epoch, delays epoch checkpoints."""
+    """Lets a resumed run continue exactly as if it had not been interrupted.
+
+    It finds the best checkpoint so far, sets the epoch of the training data, and saves the checkpoint at the end of an
+    epoch only after the evaluation of the epoch.
+    """
 
     def __init__(self, trainer: transformers.Trainer) -> None:
         self.trainer = trainer
@@ -67,7 +71,7 @@ class ResumeCallback(TrainerCallback):
     def on_train_begin(
         self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
     ) -> None:
-        """Find the best checkpoint of a resumed run, whose folder may have moved; transformers drops the old path."""
+        """Find the best checkpoint of a resumed run. Its recorded path may be wrong if the folder was moved."""
         resumed_from = self.trainer.resumed_from
         if resumed_from is None:
             return
@@ -105,7 +109,7 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Create the file, with the entries up to the step from which the run resumes."""
+        """Create the file. In a resumed run, it begins with the entries up to the step of the checkpoint."""
         self.follow(state)
 
     def follow(self, state: TrainerState) -> None:
@@ -134,11 +138,12 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 
 
 def write_environment(folder: Path, step: int) -> None:
-    """Write the environment of this call of train.py after the environments of earlier calls.
+    """Add the environment of this call of train.py to the environments of earlier calls in the record of the run.
 
     Args:
         folder: The folder of the run.
-        step: The step from which the call resumes, or 0. Calls that started at or after this step are dropped.
+        step: The step from which this call resumes, or 0. Earlier calls that started at or after this step are removed
+            from the record.
     """
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
     write_json_atomic(folder / ENVIRONMENT, [*before, {"from_step": step, **system_info()}])
@@ -157,7 +162,7 @@ class LogLines(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print the entry, and remove `total_flos`, which is always 0, before the entry is recorded."""
+        """Print the entry. `total_flos` is removed from the entry before it is recorded, since it is always 0."""
         logs = {} if logs is None else logs
         logs.pop("total_flos", None)
         if self.prints and state.is_world_process_zero and "train_runtime" not in logs:
@@ -184,7 +189,7 @@ def replace_progress(trainer: transformers.Trainer, *, prints_log: bool) -> None
 
 
 def close_bars(callbacks: list[TrainerCallback]) -> None:
-    """Close the bars of a training that ended by an error or interruption, since later bars would be drawn below."""
+    """Close the progress bars after an error or interruption. Otherwise, later bars would be drawn below them."""
     for callback in callbacks:
         if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
             callback.training_bar.close()

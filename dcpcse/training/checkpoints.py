@@ -1,4 +1,4 @@
-"""Find the checkpoint from which a run resumes, and check it and the output folder before anything is written."""
+"""Find and check the checkpoint from which a run resumes, and check the output folder, before files are written."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ class Checkpoint:
 
     Args:
         folder: The folder.
-        step: Number of optimiser steps finished when it was written.
+        step: Number of finished optimiser steps when the checkpoint was written.
         made_of: Inputs of the run besides its options, such as the number of processes and fingerprints; {} if an
             earlier version of dcpcse wrote the checkpoint.
         best: Step of the best checkpoint so far; None if no metric selects it.
@@ -102,7 +102,7 @@ class Checkpoint:
     best: int | None = None
 
     def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
-        """Raise UserError unless options, inputs, model and losses equal the run that wrote the checkpoint.
+        """Raise UserError unless this run has the same options, inputs, model and losses as the run of the checkpoint.
 
         Args:
             options: All options of the run, as checkpoints record them.
@@ -114,10 +114,11 @@ class Checkpoint:
         self.require_same_run(method.model, method.loss_state())
 
     def require_same_options(self, options: Mapping[str, Any]) -> None:
-        """Raise UserError if an option in run.yaml of the checkpoint differs and may not change.
+        """Raise UserError if an option that must stay the same differs from the run.yaml of the checkpoint.
 
-        Allowed changes that affect the schedule or the last digits are logged as warnings. Without this check,
-        transformers would resume with the old learning rate but use the new values of some other options.
+        A warning is logged for a changed option that is allowed, but affects the schedule or the last digits of the
+        result. Without this check, transformers would resume with the old learning rate, but with the new values of
+        some other options.
         """
         if not (self.folder / RUN_FILE).is_file():
             return
@@ -164,7 +165,8 @@ class Checkpoint:
 
         Args:
             model: The model.
-            losses: State of the losses; None if the folder is a result, which contains no such state.
+            losses: State of the losses. None: the state is not compared, since `folder` contains a finished model,
+                which is saved without the state of the losses.
         """
         saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
@@ -191,7 +193,7 @@ _SAME_OPTIONS = "resume with the options of the run (see its run.yaml)"
 
 
 def save_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Write the state of the losses, if there is any, to a checkpoint.
+    """Write the state of the losses to a checkpoint, if the losses have a state.
 
     Args:
         folder: The checkpoint.
@@ -250,12 +252,12 @@ def read_loss_sum(folder: Path) -> float | None:
 
 
 def asks_to_resume(asked: str | None) -> bool:
-    """Return whether the value of `--resume_from_checkpoint` requests resuming."""
+    """Return whether a value of `--resume_from_checkpoint` means that the run is resumed."""
     return asked is not None and asked.lower() not in _NO
 
 
 def asks_for_newest(asked: str | None) -> bool:
-    """Return whether the value of `--resume_from_checkpoint` requests the newest checkpoint in --output_dir."""
+    """Return whether a value of `--resume_from_checkpoint` means the newest checkpoint in --output_dir."""
     return asked is not None and asked.lower() in _YES
 
 
@@ -264,8 +266,8 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
 
     Args:
         best: Step of the best checkpoint.
-        output_dir: The folder that may contain it.
-        checkpoint: The checkpoint from which the run resumes; the best one may also be next to it.
+        output_dir: The output folder of the run, which is searched first.
+        checkpoint: The checkpoint from which the run resumes. The folder that contains it is searched too.
     """
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
     return next((path for path in places if path.is_dir()), None)
@@ -282,8 +284,8 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
         asked: A value that replaces --resume and --resume_from_checkpoint. None: these options are used.
 
     Raises:
-        UserError: If --resume_from_checkpoint finds no checkpoint, or if the given folder is incomplete. With a
-            missing file, transformers' Trainer would silently start from scratch.
+        UserError: If --resume_from_checkpoint is given and there is no checkpoint, or if the given checkpoint is
+            incomplete. If a file were missing, transformers' Trainer would start from scratch without a message.
     """
     resume = run.resume and asked is None
     asked = run.resume_from_checkpoint if asked is None else asked
@@ -302,9 +304,9 @@ def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpo
 
 
 def keep_precision(run: TrainingArguments, checkpoint: Checkpoint | None) -> None:
-    """Set the precision of a resumed run to the recorded one, unless a precision is given.
+    """Set the precision of a resumed run to the precision in the checkpoint, unless an option sets the precision.
 
-    The default depends on the device, and earlier versions trained in float32 everywhere.
+    The default precision may differ: it depends on the device, and earlier versions of dcpcse always used float32.
 
     Args:
         run: Options of the run, which are changed.
@@ -330,7 +332,7 @@ def is_in(checkpoint: Path, run: TrainingArguments) -> bool:
 
 
 def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
-    """Return the complete checkpoint with the most steps, and log a warning for each later one that is broken.
+    """Return the newest complete checkpoint, and log a warning for each later checkpoint that is broken.
 
     Args:
         folder: The output folder of the run.
@@ -348,7 +350,10 @@ def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
 
 
 def require_whole(folder: Path) -> Checkpoint:
-    """Return a checkpoint written by any number of processes. Raises BrokenCheckpoint if it is not complete."""
+    """Return the checkpoint in a folder. Raises BrokenCheckpoint if it is not complete.
+
+    The number of processes that wrote the checkpoint is not checked.
+    """
     return _read(folder, str(folder), len(list(folder.glob("rng_state*.pth"))) or 1)
 
 
@@ -422,7 +427,8 @@ def require_output_dir(run: TrainingArguments) -> None:
 def check_output(run: TrainingArguments, encoder: str | None) -> None:
     """Raise UserError if the output folder cannot be used for this run.
 
-    It must be empty, unless it is to be overwritten or its run is to be resumed. It must not contain the encoder.
+    The folder must be empty, unless the options say that it is overwritten or that the run in it is resumed. The
+    folder must not contain the encoder.
 
     Args:
         run: Options of the run.
@@ -452,7 +458,7 @@ def check_output(run: TrainingArguments, encoder: str | None) -> None:
 
 
 def _resumes_in(folder: Path, run: TrainingArguments) -> bool:
-    """Return whether the options request that the run in this folder be resumed."""
+    """Return whether the options say that the run in this folder is resumed."""
     asked = run.resume_from_checkpoint
     if not checkpoints.asks_to_resume(asked):
         return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
@@ -473,7 +479,7 @@ def resume_hint(output: Path) -> str:
 
 
 def clear_run(output_dir: Path) -> None:
-    """Remove the model, checkpoints and reports of an earlier run from a folder that is to be overwritten."""
+    """Remove the model, the checkpoints and the reports of an earlier run before its folder is overwritten."""
     model_folder.clear(output_dir)
     for checkpoint in checkpoints_in(output_dir).values():
         atomic_save.delete_checkpoint(checkpoint)

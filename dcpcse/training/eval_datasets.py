@@ -1,4 +1,4 @@
-"""The evaluation data of a training: open them, choose the metric of the best checkpoint, and compute metrics."""
+"""Open the evaluation data of a training, choose the metric of the best checkpoint, and compute metrics."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Number
@@ -40,8 +40,8 @@ def read_own_data(data: DataArguments, pairs: Any = None, labels: Any = None) ->
 
     Args:
         data: The options that name the evaluation data.
-        pairs: Pairs as a Python object; None if they are a file (`--eval_pairs`), or if there are none.
-        labels: Labelled texts as a Python object; None if they are a file (`--eval_labels`), or if there are none.
+        pairs: Pairs as a Python object. None: the file that `--eval_pairs` names, if it is given.
+        labels: Labelled texts as a Python object. None: the file that `--eval_labels` names, if it is given.
     """
     pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
     tasks: list[OwnTask] = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
@@ -63,7 +63,9 @@ def load_dev_tasks(data: DataArguments, own_tasks: Sequence[OwnTask] | None = No
 
 
 def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[str]) -> None:
-    """Select the best checkpoint by the user's evaluation data, if there are any and no metric is given.
+    """Set `metric_for_best_model` to a metric of the user's evaluation data, or check the given metric.
+
+    The metric is set if it is not given and the user has evaluation data.
 
     Args:
         run: Options of the run, which are changed.
@@ -71,7 +73,7 @@ def settle_metric(run: TrainingArguments, dev: Suite, option_names: Collection[s
         option_names: Names of the options that the user has set.
 
     Raises:
-        UserError: If the given metric is not measured. For pairs, this depends on their scores.
+        UserError: If the run does not measure the given metric. The metric of pairs depends on their scores.
     """
     metrics = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, LOADED)]
     if "metric_for_best_model" not in option_names:
@@ -105,12 +107,19 @@ EVALUATES = "give pairs with scores (three columns), texts with classes (two col
 
 @advice(OF_TRAINING)
 def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
-    """Return the suites to evaluate, by the prefix of their metrics; "" for data without a name.
+    """Return the suites to evaluate, by name. The name of data without a name is "".
+
+    `data` can be:
+
+    - pairs with scores, or texts with classes (see `dcpcse.evaluation.own_data`)
+    - a task of `dcpcse.evaluation.own_data`
+    - the name of a task with a dev set, or a list of such names
+    - a `senteval.Suite`
+    - a dict with several sets of such data, by name
+    - None: no evaluation
 
     Args:
-        data: Pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, the
-            name of a task with a dev set or a list of such names, a `senteval.Suite`, or a dict name → one of these.
-            None: no evaluation.
+        data: The data.
         options: The folder with the files of the tasks, and whether the official sizes are required.
         name: Name of the data, for messages.
 
@@ -158,7 +167,7 @@ def _holds_cells(cells: Any) -> bool:
 
 
 def _own_task(data: Any, name: str) -> Any:
-    """Return a task with user data: pairs if there are three columns, labelled texts if there are two."""
+    """Return a task with the user's data. Three columns are pairs with scores, two columns are labelled texts."""
     if isinstance(data, (str, PathLike)):
         raise UserError(
             f"{name} {data} is no task ({', '.join(WITH_METRIC)}); for a file, give own_pairs(file) or "
@@ -182,18 +191,18 @@ def compute_scores(
 ) -> dict[str, float]:
     """Evaluate a model and return the metrics by name, without the prefix `eval_`.
 
-    A metric of a named suite is called NAME_METRIC.
+    A metric METRIC of a suite with the name NAME is called NAME_METRIC.
 
     Args:
         model: The model.
         suites: The suites by name.
         batch_size: As in `SentenceEncoder.encode`.
-        compute: A function that is called for each set of pairs, with the cosines (n,) as `predictions` and the gold
-            scores (n,) as `label_ids`. With several sets in a suite, the name of the set precedes the names of its
-            metrics.
+        compute: A function that computes further metrics of each set of pairs. It is called with the cosines (n,) as
+            `predictions` and the gold scores (n,) as `label_ids`. If a suite has several sets, the names of these
+            metrics begin with the name of the set.
 
     Raises:
-        UserError: If `compute` returns anything but numbers by name.
+        UserError: If `compute` does not return a mapping from names to numbers.
     """
     scores: dict[str, float] = {}
     for name, suite in suites.items():

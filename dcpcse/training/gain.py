@@ -34,7 +34,7 @@ Entry = dict[str, Any]
 def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
     """Measure the untrained encoder on the user's evaluation data, and record the outcomes in the folder of the run.
 
-    Data that are already recorded, as in a resumed run, are not measured again. All processes must call this function.
+    Data with recorded outcomes, as in a resumed run, are not measured again. All processes must call this function.
 
     Args:
         trainer: The Trainer of the run.
@@ -58,12 +58,13 @@ def measure_untouched(trainer: Trainer, tasks: Sequence[OwnTask]) -> None:
 def report_gains(trainer: Trainer, tasks: Sequence[OwnTask], *, finished: bool = False) -> None:
     """Measure the trained model on the user's evaluation data; record and print its gain over the untouched encoder.
 
-    Data without a record of the untouched encoder are left out. All processes must call this function.
+    Data for which the score of the untouched encoder is not recorded are left out. All processes must call this
+    function.
 
     Args:
         trainer: The Trainer of the run.
         tasks: The user's evaluation data.
-        finished: Whether the run had already ended, so that its recorded gains are still valid.
+        finished: Whether the run had already ended before this call. Recorded gains are then not measured again.
     """
     entries = _recorded(trainer, tasks)
     known = [task for task in tasks if task.name in entries]
@@ -101,9 +102,10 @@ def _measure(model: SentenceEncoder, suite: Suite, trainer: Trainer) -> Mapping[
 
 
 def _load_untouched(trainer: Trainer) -> tuple[SentenceEncoder, str]:
-    """Load the encoder of a run again, with its own representation or, without one, the trained representation.
+    """Load the encoder of a run without the trained parts; return it and a description of its representation.
 
-    Return it with a description of the representation. Raises UserError if it cannot be loaded.
+    If the encoder has sentence-transformers settings, these define the representation. Otherwise it is the
+    representation of the trained model. Raises UserError if the encoder cannot be loaded.
     """
     model, options = trainer.sentence_encoder, load_options(trainer.model_options)
     name, run = model.source.name_or_path, trainer.args

@@ -1,9 +1,9 @@
 """Train with contrastive batches of any size in the memory of one chunk (GradCache; Gao et al., 2021).
 
 The gradient is exact. In the first pass, all chunks are encoded without gradients. The losses that compare all rows
-then give the gradient with respect to the embeddings. In the second pass, each chunk is encoded again with the same
-dropout, and its part of this gradient is propagated back; losses that are means over rows are computed in this pass.
-Models with batch normalisation need all rows at once and cannot use the cache.
+are then computed, with their gradient with respect to the embeddings. In the second pass, each chunk is encoded again
+with the same dropout, and its part of this gradient is propagated back. Losses that are means over rows are computed
+in the second pass. Models with batch normalisation need all rows at once, so they cannot use the cache.
 """
 
 import contextlib
@@ -49,13 +49,14 @@ class Replay:
     """Results of the first pass that the second pass over a chunk needs.
 
     Args:
-        gradient: Gradient (B, V, H) of the weighted loss of the complete batch with respect to the chunk's embeddings;
-            None if no loss compares all rows.
-        of_losses: Trained parameters of the losses that compare all rows, each with its gradient of the same loss;
-            only the last chunk has them.
-        sampled: The result of `sample` of each loss that is a mean over rows, so that no random numbers are drawn
-            twice.
-        counts: The number of items of each such loss in the complete batch, averaged over processes.
+        gradient: Gradient (B, V, H) of the weighted loss of the complete batch with respect to the embeddings of the
+            chunk; None if no loss compares all rows.
+        of_losses: The trained parameters of the losses that compare all rows, each with its gradient. The list is
+            empty except for the last chunk.
+        sampled: The result of `sample` of each loss that is a mean over rows. The second pass uses it instead of
+            drawing random numbers again.
+        counts: The number of items in the complete batch, averaged over processes, of each loss that is a mean over
+            rows.
     """
 
     gradient: Tensor | None
@@ -64,7 +65,7 @@ class Replay:
     counts: Mapping[str, Tensor]
 
     def terms(self, batch: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
-        """Return the chunk's part of each term, and `CACHED` if there is a gradient.
+        """Return the chunk's part of each loss term. The term `CACHED` is added if `gradient` is not None.
 
         Args:
             batch: The chunk.
@@ -86,12 +87,12 @@ def per_row_losses(losses: Mapping[str, Loss]) -> dict[str, PerRowLoss]:
 
 
 def joint(losses: Mapping[str, Loss]) -> dict[str, Loss]:
-    """Return the losses that compare all rows. They use only the embeddings and the results of `precompute`."""
+    """Return the losses that compare all rows. These losses use only embeddings and the results of `precompute`."""
     return {name: loss_fn for name, loss_fn in losses.items() if not isinstance(loss_fn, PerRowLoss)}
 
 
 def require_repeatable(run: TrainingArguments) -> None:
-    """Raise UserError if an option of the run prevents the second pass over chunks."""
+    """Raise UserError if an option of the run makes a second pass over the chunks impossible."""
     if run.torch_compile:
         raise UserError(
             f"{spell('gradient_cache_chunk')}: compiled modules draw their own random numbers for dropout, which the "
@@ -120,7 +121,7 @@ def run_in_chunks(
     run: Callable[[Batch, Replay, bool], Terms],
     precision: Callable[[], AbstractContextManager] = contextlib.nullcontext,
 ) -> Terms:
-    """Compute all gradients of a batch chunk by chunk, and return the terms of the whole batch without gradients.
+    """Compute all gradients of a batch chunk by chunk, and return the detached terms of the complete batch.
 
     Every process has the same number of chunks.
 
@@ -129,9 +130,11 @@ def run_in_chunks(
         batch: The batch.
         chunk: Number of examples per chunk.
         weights: Weights of the terms in the loss.
-        run: Function for the second pass over a chunk: it computes the forward pass, and the backward pass of the sum
-            of `CACHED` and the weighted terms. Its last argument says whether the chunk is the last one.
-        precision: Context of the first pass and of the joint losses (autocast).
+        run: A function for the second pass over a chunk. It runs the forward pass and the backward pass; the loss is
+            the sum of `CACHED` and the weighted terms. The last argument of the function says whether the chunk is the
+            last one.
+        precision: A function that returns the context (autocast) for the first pass and for the losses that compare
+            all rows.
     """
     of_processes = batch.get(COUNTS_KEY) or [all_reduce_max(len(batch["input_ids"]))]
     chunks = list(_split(batch, -(-max(of_processes) // chunk)))
@@ -157,11 +160,12 @@ def run_in_chunks(
 
 
 class _FirstPass(NamedTuple):
-    """Results of the first pass over a chunk: its embeddings (B, V, H), and intermediate results by name of the loss.
+    """Results of the first pass over a chunk: the embeddings (B, V, H), and intermediate results by name of the loss.
 
     Args:
         precomputed: Results of `precompute` of the losses that compare all rows.
-        sampled, counts: Results of `sample` and numbers of items of the losses that are means over rows.
+        sampled: Results of `sample` of the losses that are means over rows.
+        counts: Numbers of items of the losses that are means over rows.
     """
 
     embeddings: Tensor
@@ -193,7 +197,7 @@ def _joint_terms(
 ) -> tuple[Terms, Sequence[Tensor | None], Sequence[tuple[Tensor, Tensor]]]:
     """Return the terms of losses that compare all rows, and the gradients of their weighted sum.
 
-    There are gradients with respect to the embeddings of each chunk and to the parameters of the losses.
+    The gradients are with respect to the embeddings of each chunk and with respect to the parameters of the losses.
     """
     losses = joint(steps.losses)
     if not losses:
@@ -233,7 +237,7 @@ def _split(batch: Batch, count: int) -> Iterator[Batch]:
 
 
 def _stacked(batch: EncodedBatch) -> Tensor:
-    """Return the embeddings (B, V, H) of all views, in at least float32 so that their gradients are as precise."""
+    """Return the embeddings (B, V, H) of all views in at least float32, so that their gradients are precise."""
     vectors = torch.stack(list(batch.embeddings.values()), dim=1)
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 

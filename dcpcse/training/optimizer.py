@@ -1,4 +1,4 @@
-"""The optimiser of older public code, and groups of parameters with a separate learning rate or warm-up."""
+"""The AdamW of older public code, and groups of parameters with a separate learning rate or warm-up."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,15 @@ WITHOUT_WARMUP = ("reduce_lr_on_plateau", "greedy")
 
 
 class UncorrectedAdamW(torch.optim.Optimizer):
-    """AdamW without the correction of its averages for their start at zero (`--adam_bias_correction False`).
+    """AdamW without bias correction (`--adam_bias_correction False`).
 
     For the gradient g of a parameter p: m ← β₁·m + (1−β₁)·g, v ← β₂·v + (1−β₂)·g², p ← p − lr·m / (√v + eps), and then
-    p ← p − lr·weight_decay·p. This is AdamW of transformers 4 with `correct_bias=False`, which the public code of
-    SBERT and ConSERT uses. Its first steps are longer than AdamW's, by a factor of up to (1−β₁) / √(1−β₂).
+    p ← p − lr·weight_decay·p. The optimiser is the same as AdamW of transformers 4 with `correct_bias=False`, which
+    the public code of SBERT and ConSERT uses. The first steps are longer than the first steps of AdamW, by a factor of
+    up to (1−β₁) / √(1−β₂).
 
     Args:
-        params: As in torch.optim.
+        params: The parameters, as in `torch.optim`.
         lr: Learning rate.
         betas: β₁ and β₂.
         eps: Number that is added to √v.
@@ -62,7 +63,7 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
 
 def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
-    """Move the parameters of each group to separate groups of the optimiser, with their learning rate.
+    """Move the parameters of each group to separate groups of the optimiser, with the learning rate of the group.
 
     Args:
         optimizer: The optimiser, which is changed.
@@ -83,7 +84,7 @@ def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGro
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the current learning rates of the groups that `split_groups` made, by the names in the log."""
+    """Return the current learning rates of the groups that `split_groups` made, by their names in the log."""
     return {f"learning_rate_{group['name']}": group["lr"] for group in optimizer.param_groups if "name" in group}
 
 
@@ -93,7 +94,7 @@ def with_own_warmups(
     """Return the schedule of a run in which some groups have a separate warm-up.
 
     Args:
-        schedule: The schedule of the other parameters.
+        schedule: The schedule of the parameters that are in none of the groups.
         groups: The groups.
         args: Options of the run.
         steps: Number of steps of the run.
@@ -104,7 +105,7 @@ def with_own_warmups(
 
 
 def _factor(args: TrainingArguments, group: ParameterGroup, steps: int) -> Callable[[int], float]:
-    """Return the function step → learning rate / highest learning rate of the schedule with a group's warm-up."""
+    """Return a function of the step: the learning rate of a group with its warm-up, divided by the highest rate."""
     warmup, rate = group.warmup_steps, args.learning_rate if group.learning_rate is None else group.learning_rate
     count = int(warmup) if warmup >= 1 else math.ceil(steps * warmup)  # read like --warmup_steps
     constant = args.lr_scheduler_type == SchedulerType.CONSTANT

@@ -1,7 +1,7 @@
 """Resolve the options of a training run, given on a command line or in Python.
 
-Given options take precedence over the preset, the preset over options that are implied by given ones, and these over
-the defaults.
+The value of an option comes from the first of these sources that has one: the given options, the preset, options that
+other options imply, the defaults.
 """
 
 import json
@@ -54,12 +54,12 @@ def training_option_parser(**settings: Any) -> Parser:
 def resolve_options(
     parser: Parser, options: Mapping[str, Any], method: "Builder | Method | None" = None
 ) -> "tuple[Options, set[str]]":
-    """Return the options as dataclasses, and the names of options given by the user or the preset.
+    """Return the options as dataclasses, and the names of the options that the user or the preset sets.
 
     Args:
         parser: Result of `training_option_parser`.
-        options: The options that the user has set, with values of their types.
-        method: The method if it is a Python object; None if an option names it.
+        options: The options that the user has set, with values that already have the type of the option.
+        method: The method if it is a Python object; None if an option names the method.
     """
     from dcpcse.methods.registry import find_method, require_own_options
     from dcpcse.training.arguments import DataArguments, TrainingArguments
@@ -77,7 +77,7 @@ def resolve_options(
 def require_valid(options: "Options", option_names: "Collection[str]", objects: "Collection[str]" = ()) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    This does not import the modules of the training, which takes seconds.
+    Modules of the training are not imported, since this takes seconds.
 
     Args:
         options: The result of `resolve_options`.
@@ -123,7 +123,7 @@ def python_options(
 
     Raises:
         UserError: If an option was removed or is not supported.
-        TypeError: If there is no such option.
+        TypeError: If an option does not exist.
     """
     from dcpcse.training.arguments import require_supported
 
@@ -149,9 +149,10 @@ def _preset(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that user data for evaluation imply: only these are measured, at the start and every epoch.
+    """Return the options that the user's evaluation data imply.
 
-    The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.eval_datasets`).
+    Only the user's data are measured, at the start and after every epoch. `dcpcse.training.eval_datasets` replaces the
+    metric later if the pairs have the scores 0 and 1.
     """
     data_options = [name for name in OWN_METRICS_OF_OPTION if options.get(name) is not None]
     if not data_options:
@@ -172,7 +173,7 @@ def _measure_own_data(options: Mapping[str, Any]) -> dict[str, Any]:
 def _save_at_evaluations(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
 
-    With transformers' default save_steps=500 the best evaluation might have no checkpoint.
+    With transformers' default save_steps=500, there might be no checkpoint for the best evaluation.
     """
     if not options.get("load_best_model_at_end"):
         return {}
@@ -186,7 +187,7 @@ def _save_at_evaluations(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _conpvp(prompt_len: int) -> dict[str, Any]:
-    """Return the settings of the public ConPVP code, in which a full stop follows [MASK]."""
+    """Return the settings of the public ConPVP code, whose templates have a full stop after [MASK]."""
     prompts = [PROMPT] * prompt_len
     return {
         "template": " ".join([SENTENCE, *prompts, MASK, "."]),
@@ -195,7 +196,7 @@ def _conpvp(prompt_len: int) -> dict[str, Any]:
 
 
 def _diffcse(value: Any) -> dict[str, Any]:
-    """Return the settings of the public DiffCSE code, which do not depend on the value of the option."""
+    """Return the settings of the public DiffCSE code. They do not depend on the value of the option."""
     return {
         **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
         **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
@@ -212,7 +213,7 @@ returns the settings of the code."""
 
 
 def _implied_method(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the method and settings of the public code that an option identifies, unless a method is given.
+    """Return the method and settings of the public code that an option belongs to, unless a method is given.
 
     Args:
         options: The options of the command line, the options file and the preset together.

@@ -1,4 +1,4 @@
-"""Write model cards, by the template `model_card.md.j2`, push model folders with them to the hub, and pull them."""
+"""Write model cards from the template `model_card.md.j2`, and push model folders to the hub or pull them."""
 
 import json
 import logging
@@ -65,7 +65,7 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
     Args:
         folder: The model folder.
         name: Name of the model, also used in the example that loads it. None: the name of the folder.
-        scores: Files written by evaluation.py --output_file. (): the score files in the folder.
+        scores: Files that `evaluation.py --output_file` wrote. (): the score files in the folder.
 
     Raises:
         UserError: If a file contains the scores of a different model.
@@ -113,13 +113,15 @@ def digest_in(card: str) -> str | None:
 
 
 def _read_scores(folder: Path, expected: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return file name → content of the score files, with an entry `results` added.
+    """Return the contents of the score files by file name. An entry `results` is added to each content.
 
     Args:
+        folder: The model folder.
         expected: Entries of the model's identity.
+        paths: The score files; if empty, the score files in the folder are used.
 
     Raises:
-        UserError: If the entries in a score file differ.
+        UserError: If a score file has other entries than `expected`.
     """
 
     def damaged(line: str) -> None:
@@ -190,7 +192,8 @@ class PushTarget:
     Args:
         repo_id: ORGANISATION/NAME.
         branch: Name of the branch.
-        private: True requires a private repository; None creates a public one, or leaves an existing one unchanged.
+        private: True requires a private repository. With None, a new repository is public, and an existing repository
+            stays as it is.
     """
 
     repo_id: str
@@ -214,12 +217,12 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
     Args:
         folder: The folder, which need not exist yet.
         target: The repository and branch to which it is pushed.
-        overwrite: Whether the branch may contain something else than the version that was last pushed from or pulled
-            to this folder.
+        overwrite: Whether the content of the branch may be replaced although it is not the version that was last
+            pushed from this folder or pulled to it.
 
     Raises:
-        UserError: If the user is not logged in, if the Hub cannot be reached, or if the branch contains anything else
-            and `overwrite` is not set.
+        UserError: If the user is not logged in, if the Hub cannot be reached, or if `overwrite` is False and the
+            branch contains another version.
     """
     if not hub.has_owner(target.repo_id):
         raise UserError(f"{target.repo_id} is not a repository id; give ORGANISATION/NAME")
@@ -246,8 +249,8 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
 def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None = None, overwrite: bool = False) -> str:
     """Push a model folder as one commit and return the address of the commit.
 
-    A card is written if the folder has none. Files on the branch that are not in this folder are removed in the same
-    commit; the history of the repository keeps them.
+    A card is written if the folder has no card. Files on the branch that are not in this folder are removed in the
+    same commit. They remain in the history of the repository.
 
     Args:
         folder: The model folder.
@@ -289,13 +292,13 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
 
 
 def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Path:
-    """Copy a model folder, with its card and records, from the Hub to a new local folder, and return this folder.
+    """Copy a model folder, with its card and records, from the Hub to a new local folder; return the local folder.
 
     The local folder is written atomically.
 
     Args:
         repo_id: ORGANISATION/NAME.
-        output: The new folder.
+        output: The new local folder.
         options: Revision, cache and token for the Hub.
     """
     output = Path(output)
@@ -318,7 +321,7 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
 
 
 def remove_old_card(folder: Path) -> None:
-    """Remove a card whose weights are about to be replaced, unless dcpcse did not write the card."""
+    """Remove the card of a folder whose weights will be replaced. A card that dcpcse did not write stays."""
     card = folder / CARD
     if card.is_file() and digest_in(read_text(card)):
         card.unlink()
@@ -337,7 +340,7 @@ def _require_private(remote: ModelInfo, target: PushTarget) -> None:
 
 
 def _require_card(folder: Path, digest: str, repo_id: str) -> None:
-    """Write a card if the folder has none. Raises UserError if an existing card was written for other weights."""
+    """Write a card if the folder has no card. Raises UserError if an existing card was written for other weights."""
     card = folder / CARD
     if not card.is_file():
         write_atomic(card, write_card(folder, repo_id))
@@ -350,6 +353,6 @@ def _require_card(folder: Path, digest: str, repo_id: str) -> None:
 
 
 def _last_push(target: PushTarget, commit: str) -> bytes:
-    """Return the content of `LAST_PUSH_FILE`."""
+    """Return the content of `LAST_PUSH_FILE` for a commit on a branch."""
     content = {"repo_id": target.repo_id, "branch": target.branch, "commit": commit}
     return f"{json.dumps(content, indent=2)}\n".encode()

@@ -1,4 +1,4 @@
-"""Fill in options of train.py that depend on other options, the method, the encoder or the device; check them."""
+"""Fill in and check the options of train.py that depend on other options, the method, the encoder or the device."""
 
 import os
 import re
@@ -69,8 +69,8 @@ Such an option causes a message and not an error, since old scripts contain some
 def take_push_target(run: TrainingArguments, option_names: Collection[str]) -> PushTarget | None:
     """Return the repository to which the finished folder is pushed, or None without `--push_to_hub`.
 
-    Also sets `run.push_to_hub` to False, since transformers would push every checkpoint with optimiser states and
-    pickles.
+    Also sets `run.push_to_hub` to False. Otherwise, transformers would push every checkpoint, with optimiser states
+    and pickles.
 
     Args:
         run: Options of the run, which are changed.
@@ -104,7 +104,7 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
     Args:
         run: Options of the run, which are changed.
         data: The options that name the evaluation data; None if these are Python objects.
-        option_names: Names of the options that the user has set; they are kept as `run.given`.
+        option_names: Names of the options that the user has set. They are stored in `run.given`.
     """
     run.given, run.is_resolved = frozenset(option_names), True
     # dcpcse.Trainer needs no do_train, as in transformers. run.do_eval is not used: eval_strategy also sets it.
@@ -148,14 +148,14 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, option
 
 
 def _set_aside(run: TrainingArguments, name: str, reason: str) -> None:
-    """Set an option that is True and has no effect to False; log a message if it was given."""
+    """Set an option to False if it is True, since it has no effect; log a message if the user gave the option."""
     setattr(run, name, False)
     if name in run.given:
         warn(f"{spell(name, True)} has no effect: {reason}")
 
 
 def _notify_of_unused(run: TrainingArguments, option_names: Collection[str]) -> None:
-    """Report each given option that has no effect, except flags that are off."""
+    """Log a message for each given option that has no effect, except for flags with the value False."""
     for name, need in NEEDS.items():
         is_off = getattr(run, name, None) is False
         if name in option_names and not is_off and not need.holds(run):
@@ -169,7 +169,7 @@ def _word(value: Any) -> str:
 
 
 def _try_optimizer_and_schedule(run: TrainingArguments) -> None:
-    """Raise transformers' errors for a missing package or options of a schedule before anything is written."""
+    """Raise transformers' errors for a missing package or wrong options of a schedule before files are written."""
     transformers.Trainer.get_optimizer_cls_and_kwargs(run)
     # A learning rate that is not given is filled in later (`dcpcse.training.resolve_arguments.fill_recipe`).
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate or 1.0)
@@ -195,11 +195,11 @@ FAR = 10.001
 
 
 def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
-    """Set the learning rate and the batch size if they are not given; log them if the run trains.
+    """Set the learning rate and the batch size if they are not given; log the values if the run trains.
 
     Args:
         run: Options of the run, which are changed.
-        recipe: The learning rate and the batch size of the method.
+        recipe: The default learning rate and batch size of the method.
         model: Options of the model, which name the encoder.
     """
     depends = run.learning_rate is None and recipe.on_sentence_encoder is not None
@@ -213,7 +213,7 @@ def fill_recipe(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -
 
 
 def _fill(run: TrainingArguments, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Set the options of `values` that are not given, and return these."""
+    """Set the options in `values` that the user has not given, and return the options that were set."""
     filled = {name: value for name, value in values.items() if getattr(run, name) is None}
     for name, value in filled.items():
         setattr(run, name, value)
@@ -227,13 +227,14 @@ def _words(model: ModelArguments) -> str:
 
 
 def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelArguments) -> None:
-    """Warn if the given options probably belong to another method, by a rate far from the recipe or the folder's name.
+    """Warn if the given options probably belong to another method than the method that is trained.
 
-    Commands of other public codes do not name a method, so they would train the default one.
+    Signs of this are a learning rate that is far from the recipe, and the name of the output folder. Commands of other
+    public code do not name a method, so they would train the default method.
 
     Args:
         run: Options of the run.
-        recipe: The learning rate and the batch size of the method.
+        recipe: The default learning rate and batch size of the method.
         model: Options of the model with all values filled in.
     """
     problem, rate, usual = "", run.learning_rate, recipe.learning_rate
@@ -256,9 +257,9 @@ def warn_of_another_method(run: TrainingArguments, recipe: Recipe, model: ModelA
 
 
 def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | None) -> str | None:
-    """If no method was chosen, return the method in the name of the output folder, or otherwise a likely method.
+    """Return the method in the name of the output folder, or else `likely`; None if a method was chosen.
 
-    Options of prompts also choose the default method.
+    An option of prompts chooses the default method.
     """
     choosing = {"method", "preset", "tuning", *(field.name for field in fields(PromptOptions))}
     if model.method != ModelArguments.method or choosing & run.given:
@@ -268,13 +269,13 @@ def _other_method(run: TrainingArguments, model: ModelArguments, likely: str | N
 
 
 def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
-    """Set `bf16` if no precision is given; log a message if it is on and the run trains.
+    """Set `bf16` if no precision is given; log a message if `bf16` is True and the run trains.
 
-    It is on if every process has a GPU with units for bfloat16; all processes must call this function.
+    `bf16` is True if every process has a GPU with units for bfloat16. All processes must call this function.
 
     Args:
         run: Options of the run, which are changed.
-        model: Options of the model, of which `encoder_dtype` is a precision too.
+        model: Options of the model. Its option `encoder_dtype` also counts as a given precision.
     """
     if run.bf16 is not None:
         return
@@ -288,9 +289,9 @@ def fill_precision(run: TrainingArguments, model: ModelArguments) -> None:
 
 
 def fill_workers(run: TrainingArguments) -> None:
-    """Set the number of processes that collate batches if it is not given; log it if there are any.
+    """Set the number of data loader processes if it is not given; log the number if it is above 0.
 
-    The result does not depend on this number.
+    The result of a training does not depend on this number.
     """
     number = WORKERS_ON_GPU if run.trains and run.device.type == "cuda" else 0
     if _fill(run, {"dataloader_num_workers": number}) and number:
@@ -310,13 +311,13 @@ def load_options(model: ModelArguments) -> LoadOptions:
 
 
 def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | None:
-    """Return the sentence-transformers settings of an encoder; None if it has none.
+    """Return the sentence-transformers settings of an encoder; None if it has no such settings.
 
-    If settings cannot be reproduced, a warning is logged and None is returned.
+    If dcpcse cannot reproduce the settings, a warning is logged and None is returned.
 
     Args:
         model: Options of the model, which name the encoder.
-        loaded: Whether the encoder is already in memory; its name need then not be the name of a folder.
+        loaded: Whether the encoder is already in memory. If so, its folder need not exist.
 
     Raises:
         UserError: If the encoder does not exist.
@@ -341,15 +342,15 @@ def sentence_folder(model: ModelArguments, *, loaded: bool) -> SentenceFolder | 
 def fill_representation(
     model: ModelArguments, columns: Sequence[str], entry: Entry, folder: SentenceFolder | None
 ) -> ModelArguments:
-    """Return the options with the representation of a sentence encoder, unless another representation is chosen.
+    """Return the options of the model, completed with the sentence-transformers settings of the encoder.
 
-    A pooler, a template or a head chooses another representation; a method may do so too.
+    The settings do not replace a pooler, a template or a head that an option or the method chooses.
 
     Args:
         model: Options of the model.
         columns: As in `fill_defaults`.
         entry: As in `fill_defaults`.
-        folder: The settings of the encoder, or None.
+        folder: The sentence-transformers settings of the encoder. None: the options are returned unchanged.
     """
     if folder is None:
         return model
@@ -365,11 +366,11 @@ def fill_representation(
 
 
 def report_representation(model: SentenceEncoder, folder: SentenceFolder) -> None:
-    """Log whether a training keeps the representation of its sentence encoder, and warn about differences.
+    """Log whether the trained model represents sentences as its encoder does, and warn about differences.
 
     Args:
         model: The model that is trained.
-        folder: The settings of the encoder.
+        folder: The sentence-transformers settings of the encoder.
     """
     name = f"{model.source.name_or_path} is a sentence encoder ({folder.pooling}, as {MODULES} says)"
     trained, original = model.pooler, POOLERS[folder.pooling.pooling]

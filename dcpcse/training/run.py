@@ -38,16 +38,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a run that cannot be given on a command line; train.py has none.
+    """Inputs of a run that cannot be given on a command line. train.py uses none of them.
 
     Args:
-        train_data: The data as a Python object; None if the option of this name contains a path.
-        eval_pairs: The pairs as a Python object; None if the option of this name contains a path.
-        eval_labels: The labelled texts as a Python object; None if the option of this name contains a path.
+        train_data: The training data as a Python object. None: the path in the option `train_data` is used.
+        eval_pairs: The evaluation pairs as a Python object. None: the path in the option `eval_pairs` is used, if
+            given.
+        eval_labels: The labelled texts as a Python object. None: the path in the option `eval_labels` is used, if
+            given.
         method: A function (backbone, args, columns) → `Method`, or a built `Method`; None if `--method` names a
             registered method.
         callbacks: As in transformers' Trainer.
-        trainer_class: The class that trains.
+        trainer_class: The class of the trainer.
         prints_log: Whether log entries are printed in addition to the progress bar.
     """
 
@@ -65,7 +67,7 @@ def run_training(
     option_names: Collection[str],
     inputs: Inputs = Inputs(),
 ) -> Trainer:
-    """Train, evaluate and write the records, as in train.py; return the trainer.
+    """Train, evaluate and write the records, as train.py does; return the trainer.
 
     Args:
         options: Parsed options.
@@ -115,7 +117,7 @@ def _train_with(
 
 
 def _train_and_evaluate(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, tasks: Sequence[OwnTask]) -> None:
-    """Train and evaluate, if this is requested and not done yet, and report the gain on the user's data."""
+    """Train and evaluate, if the options request it and it is not done yet; report the gain on the user's data."""
     run = trainer.args
     finished = run.trains and _is_finished(trainer)
     if run.trains and not finished:
@@ -171,10 +173,10 @@ def build_trainer(
 
 
 def _is_finished(trainer: Trainer) -> bool:
-    """Return whether the run to resume has already finished; if so, load its result, which remains unchanged.
+    """Return whether the run to resume has already finished. If so, load its result; the saved result stays unchanged.
 
-    Raises UserError if the result was trained with different options, or if it has fewer steps than planned and there
-    is no checkpoint to resume from.
+    Raises UserError if the result was trained with different options. Also raises UserError if the result was trained
+    for fewer steps than planned and there is no checkpoint to resume from.
     """
     run, output, steps = trainer.args, Path(trainer.args.output_dir), planned_steps(trainer)
     exists = manifest.is_model_folder(output)
@@ -237,7 +239,7 @@ def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
 
 
 def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> Mapping[str, float] | None:
-    """Train and return the metrics; return None if the checkpoint is already at the end of the run."""
+    """Train and return the metrics; return None if the checkpoint was saved after the last step of the run."""
     output = Path(trainer.args.output_dir)
     try:
         with (
@@ -259,13 +261,13 @@ def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | 
 def _explain_removal(
     checkpoint: checkpoints.Checkpoint | None, run: TrainingArguments, is_read: Callable[[], bool] = lambda: True
 ) -> contextlib.AbstractContextManager[None]:
-    """Explain errors of this block if a training in another folder has removed the checkpoint to resume from."""
+    """Explain errors in this context if a training in another folder has removed the checkpoint to resume from."""
     foreign = checkpoint.folder if checkpoint and not checkpoints.is_in(checkpoint.folder, run) else None
     return explain_removal(foreign, is_read)
 
 
 def _report_lost_process(trainer: Trainer, output: Path) -> None:
-    """Report once that another process has ended: in the first process or, if that has ended, in the second."""
+    """Report that another process has ended. Only the first process or, if it has ended, the second reports this."""
     if number := trainer.stop.number:  # the launcher has also noticed it and is ending this process
         raise Interrupted(number)
     reporter = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0

@@ -30,13 +30,13 @@ _CHECKPOINT_OR_TEMPORARY = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
 
 @dataclass(frozen=True)
 class DevScore:
-    """The last and the best value of a dev metric in a run, as logged: Spearman as a fraction, accuracies × 100.
+    """The last and the best logged value of a dev metric: Spearman correlations as fractions, accuracies in percent.
 
     Args:
         metric: Name of the metric.
         last: The last value.
         best: The best value.
-        best_step: Number of steps at the best value.
+        best_step: Number of finished steps when the best value was measured.
     """
 
     metric: str
@@ -65,9 +65,10 @@ class Gain:
         representation: How the untouched encoder represents a sentence.
         untouched: Score × 100 of the untouched encoder.
         trained: Score × 100 of the trained model.
-        interval: The 95 % interval of the difference, which covers pairs, texts or queries, not seeds; None if there
-            are too few of them.
-        chose: Whether these data also chose the checkpoint, which favours the trained model.
+        interval: The 95 % interval of the difference, over random draws of pairs, texts or queries, not over seeds;
+            None if there are too few pairs, texts or queries.
+        chose: Whether the best checkpoint was chosen on the same data. The score of the trained model is then too
+            favourable.
     """
 
     data: str
@@ -99,13 +100,13 @@ class Gain:
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run's files; a damaged file counts as empty and has a line in `problems`.
+    """The contents of the files of a run. A damaged file counts as empty and is reported in `problems`.
 
     Args:
         folder: The folder of the run.
         options: The options of run.yaml.
-        metrics: Lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json.
-        environment: The environment of each call.
+        metrics: Lines of metrics.jsonl. If this file does not exist, the log history in trainer_state.json.
+        environment: The environment (versions, hardware) of each call of train.py.
         end: The content of trainer_state.json in the folder of the run; None until the run has finished once.
         checkpoint: The content of trainer_state.json in the newest checkpoint.
         problems: A line about each damaged file.
@@ -123,7 +124,7 @@ class Run:
 
     @property
     def steps_done(self) -> int:
-        """The number of finished optimiser steps: the largest number in any record."""
+        """The number of finished optimiser steps: the largest number of steps in the records."""
         states = [state["global_step"] for state in (self.end, self.checkpoint) if state]
         return max([0, *states, *(line["step"] for line in self.metrics)])
 
@@ -136,7 +137,7 @@ class Run:
         return next((state.get("max_steps") for state in (self.end, self.checkpoint) if self._is_of_plan(state)), None)
 
     def _is_of_plan(self, state: Mapping[str, Any] | None) -> bool:
-        """Return whether a state has the number of epochs in run.yaml, which the user may have increased later."""
+        """Return whether a state has the number of epochs in run.yaml, which the user may increase after a run."""
         epochs = self.options.get("num_train_epochs")
         return bool(state) and (not is_number(epochs) or state.get("num_train_epochs") == math.ceil(epochs))
 
@@ -164,7 +165,10 @@ class Run:
 
     @property
     def dev_score(self) -> DevScore | None:
-        """The metric that selects the best checkpoint, or otherwise the first of `DEV_METRICS`, any other, or None."""
+        """The most important dev metric; None if there is no dev metric.
+
+        It is the metric that selects the best checkpoint, or else the first of `DEV_METRICS`, or else any dev metric.
+        """
         chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
         order = (chosen, *DEV_METRICS, *self.dev_scores)
         return next((self.dev_scores[name] for name in order if name in self.dev_scores), None)
@@ -182,7 +186,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the files of a run; `problems` names the files that cannot be read."""
+    """Read the files of a run. `problems` of the result names the files that cannot be read."""
     problems: list[str] = []
 
     def attempt(read: Callable[[Path], Content], path: Path, instead: Content) -> Content:
@@ -208,7 +212,7 @@ def read_run(folder: Path) -> Run:
 
 
 def gains_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Gain, ...]:
-    """Return the gains in the entries of `gain.json`, without entries of a training that has not ended."""
+    """Return the gains in the entries of `gain.json`. Entries without a score of a trained model are left out."""
     names = ("data", "metric", "representation", "untouched", "trained")
     return tuple(
         Gain(
@@ -223,7 +227,7 @@ def gains_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Gain, ...]:
 
 
 def _newest_state(folder: Path) -> Mapping[str, Any] | None:
-    """Return the state of the newest checkpoint, although a running training may remove checkpoints meanwhile."""
+    """Return the state of the newest checkpoint, even if a running training removes checkpoints meanwhile."""
     newest = run_files.last_checkpoint(folder)
     while newest:
         try:
@@ -255,10 +259,10 @@ def require_run(folder: Path) -> Run:
 
 
 def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[Path]:
-    """Return the folders of all runs in and below some folders, each once. Checkpoints do not count as runs.
+    """Return the folders of all runs in the given folders and their subfolders, each once. Checkpoints are not runs.
 
     Args:
-        roots: The folders.
+        roots: The folders to search.
         on_problem: A function that is called with a message for each unreadable folder.
 
     Raises:
@@ -293,7 +297,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
-    """Return path → content of the score files in a run's folder.
+    """Return the contents of the score files in the folder of a run, by path.
 
     Args:
         folder: The folder of the run.
@@ -315,7 +319,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
 
 def run_labels(folders: Sequence[Path]) -> list[str]:
-    """Return a label for each folder: the last parts of its path, as many as make all labels different.
+    """Return a label for each folder: as many last parts of its path as are needed to make all labels different.
 
     Raises UserError if a folder is given twice.
     """

@@ -87,10 +87,10 @@ class Setup:
 
     Args:
         method: The method with its model.
-        options: Options of the model with the values that the method fills in.
+        options: Options of the model. Options that are not given have the defaults of the method.
         collator: The collator of the batches.
         dataset: The examples; None without training data.
-        made_of: The inputs of the run other than its options and encoder, by the names used in error messages.
+        made_of: The inputs of the run without its options and encoder, by their names in error messages.
     """
 
     method: Method
@@ -128,15 +128,15 @@ def model_options(model: Any, method: Any, values: Mapping[str, Any]) -> ModelAr
 
 
 def options_of_built(model: Any, method: Method, option_names: Collection[str]) -> ModelArguments:
-    """Return the options from which a built method was made.
+    """Return the options of a built method.
 
     Args:
-        model: The encoder that was given in addition to the method; it must be None.
+        model: The encoder argument of the user. It must be None, since a built method contains its encoder.
         method: The built method.
-        option_names: Names of the options of a model that were given.
+        option_names: Names of the options of the model that the user has given. There must be none.
 
     Raises:
-        UserError: If an encoder or an option is given.
+        UserError: If an encoder or an option of the model is given.
     """
     if model is not None:
         raise UserError("a built method has its own encoder; leave model out")
@@ -176,13 +176,13 @@ def encoder_name(model: Any, parameter: str = "model") -> str:
 def open_train_dataset(
     data: Any, args: ModelArguments, *, refresh: bool = False, name: str = "train_dataset"
 ) -> TrainingData | None:
-    """Return training data, which are read from a path or a Python object unless they are already read; None for None.
+    """Return training data, read from a path or a Python object.
 
     Args:
-        data: The path or object, or None.
+        data: The path or the object. `TrainingData` and None are returned unchanged.
         args: Options of the model, with the folder of the cache and the kind of positives.
         refresh: Read a file again even if it is cached.
-        name: Name of an object in messages.
+        name: Name of the object in messages.
     """
     if data is None or isinstance(data, TrainingData):
         return data
@@ -209,7 +209,7 @@ def build(
         data: The training data; None if the run does not train.
 
     Raises:
-        UserError: If they do not fit together.
+        UserError: If data, encoder, method and options do not fit together.
     """
     columns, dataset = make_examples(data, run.seed, options.positive) if data else (["anchor"], None)
     entry = None if isinstance(method, Method) else find_method(method)[1]
@@ -268,9 +268,10 @@ def build(
 
 
 def load_encoder(args: ModelArguments) -> Backbone:
-    """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it.
+    """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs the head.
 
-    Of a checkpoint of other code, only the encoder is used, and a warning names the other parts.
+    If the folder is a checkpoint of other code, only the encoder is loaded, and a warning names the parts that are
+    left out.
     """
     options = load_options(args)
     backbone = load_backbone(
@@ -287,7 +288,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
 
 
 def _load_guides(guides: Mapping[str, Guide | GuideSource], method: Method, args: ModelArguments) -> dict[str, Guide]:
-    """Return the guides by name; guides that are given as a source are loaded."""
+    """Return the guides by name. A guide that is given as a folder or hub id is loaded."""
     how = EncoderArguments(device="cpu", cache_dir=args.cache_dir, use_auth_token=args.use_auth_token)
     loaded = {}
     for name, guide in guides.items():
@@ -309,7 +310,7 @@ def _unchanged(backbone: Backbone) -> Backbone:
 
 
 def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingData, method: Method) -> Corpus | None:
-    """Return the corrupted corpus, or None if none is given. Raises UserError if it does not fit this run."""
+    """Return the corrupted corpus, or None if it is not given. Raises UserError if it does not fit the run."""
     if getattr(args, "corrupted_corpus", None) is None:
         return None
     if method.model.text_prefix:
@@ -339,7 +340,7 @@ def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingD
 def _made_of(
     data: TrainingData | None, run: TrainingArguments, method: Method, corpus: Corpus | None
 ) -> dict[str, Any]:
-    """Return the inputs of a run other than its options, encoder and code, by the names used in error messages."""
+    """Return the inputs of a run without its options, encoder and code, by their names in error messages."""
     losses = nn.ModuleList(method.losses)
     made_of: dict[str, Any] = {"processes": run.world_size}
     if data:
@@ -360,7 +361,7 @@ def _made_of(
 
 
 def _described(method: Method) -> str:
-    """Describe in one line the views and terms of a built method, whose code is not known."""
+    """Describe in one line the views and terms of a built method, since its code cannot be identified."""
     views = ", ".join(f"{view.name} of {view.column}" for view in method.views)
     terms = ", ".join(f"{term.weight:g} {name} ({type(term.loss).__name__})" for name, term in method.terms.items())
     return f"views {views}; terms {terms}"
@@ -369,7 +370,7 @@ def _described(method: Method) -> str:
 def resolved(
     model: ModelArguments, data: DataArguments, run: TrainingArguments, option_names: Collection[str]
 ) -> dict[str, Any]:
-    """Return the options of a run with their final values, including defaults that have an effect.
+    """Return the options of a run with their final values. Defaults that have an effect are included.
 
     Args:
         model: Options of the model.
@@ -394,6 +395,6 @@ def write_run(path: Path, options: Mapping[str, Any]) -> None:
 
     Args:
         path: The file.
-        options: Option → value.
+        options: The values by option.
     """
     write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))

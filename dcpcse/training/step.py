@@ -1,4 +1,4 @@
-"""The training step, a module that computes the terms of the loss from a batch with all views."""
+"""The training step: a module that computes the loss terms of a batch with all views."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -35,7 +35,7 @@ def require_scalar(term: str, value: Any) -> Tensor:
 
 
 class TrainingStep(nn.Module):
-    """Computes the unweighted terms of the loss from a batch with all views. DDP and compile wrap this module."""
+    """Computes the unweighted loss terms of a batch with all views. DDP and torch.compile wrap this module."""
 
     # The terms are means over the batch, so the Trainer divides them by the number of accumulation steps.
     accepts_loss_kwargs = False
@@ -55,10 +55,11 @@ class TrainingStep(nn.Module):
         self._ddp_params_and_buffers_to_ignore += [name for name, _ in of_guides]
 
     def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
-        """Return the scalar terms, by name, of a batch from `ViewCollator`.
+        """Return the scalar loss terms of a batch from `ViewCollator`, by name.
 
         Args:
-            replay: Results of the first pass of the gradient cache, if the batch is a chunk in its second pass.
+            replay: Results of the first pass of the gradient cache if the batch is a chunk in the second pass, or
+                None.
             tensors: The batch.
         """
         batch = self.encode(**tensors)
@@ -77,8 +78,8 @@ class TrainingStep(nn.Module):
 
         Args:
             input_ids: Token ids (B, V, L).
-            attention_mask: (B, V, L), 1 for tokens and 0 for padding.
-            packing: The packing of the mask, if it is already computed.
+            attention_mask: Mask (B, V, L): 1 for tokens and 0 for padding.
+            packing: The packing of the mask. None: it is computed.
             others: Further contents of the batch, such as the slots of templates.
 
         Raises:
@@ -119,7 +120,7 @@ class TrainingStep(nn.Module):
     def _step_uphill(
         self, encode: Callable[[EmbeddingEdits], EncodedBatch], edits: EmbeddingEdits | None, ids: Tensor
     ) -> EmbeddingEdits:
-        """Run a forward and a backward pass, and return the edits of rows (N, L) with the adversary's steps added."""
+        """Run a forward and a backward pass for the adversary, and return the edits of rows (N, L) plus its steps."""
         edits, loss_fn = edits or EmbeddingEdits(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -143,7 +144,8 @@ class TrainingStep(nn.Module):
             others: As in transformers.
 
         Raises:
-            UserError: If checkpointing is reentrant, since it computes no gradients after frozen embeddings.
+            UserError: If `use_reentrant` is set, since reentrant checkpointing computes no gradients if the embeddings
+                are frozen.
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):

@@ -83,7 +83,7 @@ def _batches(encoder: Encoder) -> str:
 
 
 def count_parameters(module: nn.Module, *, trained: bool = False) -> int:
-    """Return the number of parameters of a module; shared parameters are counted once.
+    """Return the number of parameters of a module. Shared parameters are counted once.
 
     Args:
         module: The module.

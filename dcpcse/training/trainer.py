@@ -78,12 +78,12 @@ logger = logging.getLogger(__name__)
 class Trainer(HookedTrainer):
     """A transformers Trainer that trains sentence embeddings with the losses of a method.
 
-    It weights and logs the loss terms, computes the metrics of the evaluation data, guards the run, and writes
-    checkpoints that contain the trained weights only, never the frozen encoder. Callbacks, `report_to` and overridden
-    methods work as in transformers. An overridden `compute_loss` gets the `TrainingStep` as `model`, and
-    `model(**inputs)` returns the unweighted loss terms by name.
+    The trainer weights and logs the loss terms, computes the metrics of the evaluation data, and stops or warns if the
+    training fails (`dcpcse.training.guards`). Its checkpoints contain only the trained weights, never the frozen
+    encoder. Callbacks, `report_to` and overridden methods work as in transformers. An overridden `compute_loss` gets
+    the `TrainingStep` as `model`, and `model(**inputs)` returns the unweighted loss terms by name.
 
-    The constructor builds the method on its encoder, and checks that it fits the data and the options.
+    The constructor builds the method on its encoder, and checks that method, data and options fit together.
 
     For example:
 
@@ -96,30 +96,31 @@ class Trainer(HookedTrainer):
 
     Args:
         model: An encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
-        method: The name of a registered method; a function (backbone, args, columns) → `Method`, which need not be
-            registered and gives the method its name; or a built `Method`. None: dcpcse.
-        args: `dcpcse.TrainingArguments`, in which options that are not given are filled in, or transformers'
-            `TrainingArguments`, whose values are all used. The object is not changed: `trainer.args` is a copy with
-            the values that were filled in.
+        method: The name of a registered method, a function (backbone, args, columns) → `Method`, or a built `Method`.
+            A function need not be registered; its name becomes the name of the method. None: `dcpcse`.
+        args: `dcpcse.TrainingArguments` or transformers' `TrainingArguments`. In the former, options that are not
+            given are filled in. Of the latter, all values are used. The object is not changed: `trainer.args` is a
+            copy with the values that were filled in.
         train_dataset: Sentences, pairs, triples or sentences with classes in any form that
             `dcpcse.data.training_data.load_training_data` reads, such as a list or a file; None if the trainer only
             evaluates.
-        eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
-            files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
-            NAME_METRIC. None: no evaluation.
+        eval_dataset: Pairs with scores, texts with classes, names of tasks with a dev set (such as `["STSBenchmark"]`,
+            with files in `eval_data_dir`), or a `senteval.Suite`. Several sets of data are given as a dict from names
+            to such data; a metric METRIC of the data NAME is then called NAME_METRIC. None: no evaluation.
         callbacks: As in transformers.
-        compute_metrics: Function of a `transformers.EvalPrediction` that returns a dict of numbers. For each set of
-            evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy
-            arrays; its metrics are added as `eval_NAME`. It is not called for labelled texts. `metric_for_best_model`
-            may be one of these metrics; by default, it is the first score of the evaluation data.
-        data_collator: Replaces the `ViewCollator` that tokenises the views; it gets dicts with the sentences by their
-            roles (`anchor`, `positive`, …) and must return what `ViewCollator` returns.
+        compute_metrics: Function of a `transformers.EvalPrediction` that returns a dict of numbers. The function is
+            called for each set of evaluated pairs, with the cosines (n,) as `predictions` and the gold scores (n,) as
+            `label_ids`, as NumPy arrays. It is not called for labelled texts. A metric NAME is added as `eval_NAME`,
+            and may be used as `metric_for_best_model`. The default of `metric_for_best_model` is the first score of
+            the evaluation data.
+        data_collator: Replaces the `ViewCollator` that tokenises the views. It gets a list of dicts with the sentences
+            by their roles (`anchor`, `positive`, …), and must return the same kind of batch as `ViewCollator`.
         optimizers: As in transformers.
         max_seq_length: Maximum number of tokens of a training sentence.
-        pad_to_max_length: Whether to pad every batch to this length.
+        pad_to_max_length: Whether to pad every batch to `max_seq_length`.
         eval_data_dir: Folder with the files of tasks that `eval_dataset` names.
-        custom_eval_data: Whether these files may differ from the official sizes.
-        options: All options of the model and of the data as objects, which replace the four preceding arguments and
+        custom_eval_data: Whether the files in `eval_data_dir` may have other sizes than the official data.
+        options: All options of the model and of the data as objects. They replace the four preceding arguments and
             `method_options`.
         method_options: Options of the model and of the method, by the names that `train.py --help all` lists, such as
             `temp=0.05`.
@@ -131,7 +132,7 @@ class Trainer(HookedTrainer):
         made_of: Further facts that identify the run when it is resumed, such as a digest of the training data.
 
     Raises:
-        UserError: If an argument is not allowed, or if parts do not fit together.
+        UserError: If an argument is not allowed, or if encoder, method, data and options do not fit together.
     """
 
     @parameter_names(model_name_or_path="model", train_file="train_dataset")
@@ -254,12 +255,12 @@ class Trainer(HookedTrainer):
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as in transformers, and return the number of steps, the mean loss and the metrics of the training.
 
-        If `prepack` is set, the frozen weights are prepacked for the CPU.
+        If the option `prepack` is set, the frozen weights are prepacked for the CPU.
 
         Args:
             resume_from_checkpoint: A folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`.
-                None: the option of this name. A checkpoint of the last step is only loaded, and the metrics are then
-                empty.
+                None: the value of the option `resume_from_checkpoint`. If the checkpoint was saved after the last
+                step, it is loaded without further training, and the returned metrics are empty.
 
         Raises:
             UserError: If the run differs from the run that wrote the checkpoint, or if `output_dir` contains an
@@ -306,7 +307,7 @@ class Trainer(HookedTrainer):
             checkpoint.require_best(Path(self.args.output_dir))
 
     def _restore_if_done(self, folder: str | Path | None) -> TrainOutput | None:
-        """Load the checkpoint of the last step; transformers would train one more step."""
+        """Load the checkpoint if it was saved after the last step. transformers would train one more step."""
         if not folder or read_state(Path(folder))["global_step"] < (steps := planned_steps(self)):
             return None
         notify(f"{folder} is the end of the run of {plural(steps, 'step')}")
@@ -340,9 +341,9 @@ class Trainer(HookedTrainer):
             self.args.save_total_limit, self.args.eval_on_start = self._limit, start
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return a loader that gives each row of an epoch to exactly one process.
+        """Return a data loader in which each row of an epoch belongs to exactly one process.
 
-        accelerate's loader would repeat rows to fill up the last step.
+        The loader of accelerate would repeat rows to fill up the last step.
         """
         loader, args = super().get_train_dataloader(), self.args
         self._tokenize_ahead()
@@ -356,10 +357,10 @@ class Trainer(HookedTrainer):
         return loader
 
     def _tokenize_ahead(self) -> None:
-        """Tokenise all sentences of the training data, or open the file with their token ids, if this saves time.
+        """Tokenise all training sentences in advance, or open the file with their token ids, if this saves time.
 
-        It saves time if the run reads at least as many examples as the data have. A data collator of the user gets the
-        texts.
+        This saves time if the run uses at least as many examples as the data have. It is not done with a data collator
+        of the user, which needs the texts.
         """
         collator, dataset, args = self.data_collator, self.train_dataset, self.args
         rows = args.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -376,7 +377,7 @@ class Trainer(HookedTrainer):
             )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser as in transformers, and set the learning rates of the method's groups."""
+        """Create the optimiser as in transformers, with the learning rates of the method's groups of parameters."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if is_new:
@@ -386,7 +387,7 @@ class Trainer(HookedTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Create the learning rate schedule as in transformers, with the warm-ups of the method's groups.
+        """Create the schedule as in transformers, with the warm-ups of the method's groups of parameters.
 
         Args:
             num_training_steps: Number of optimiser steps.
@@ -405,12 +406,12 @@ class Trainer(HookedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss, Σ weight · term, with the weights scheduled for the current optimiser step.
+        """Return the loss: the sum of all terms, each multiplied by its weight at the current optimiser step.
 
         Args:
             model: The `TrainingStep`, which may be wrapped.
             inputs: A batch of the collator.
-            return_outputs: Whether to return the unweighted terms by name too.
+            return_outputs: Whether to return the unweighted terms too, by name.
             num_items_in_batch: Not used.
         """
         terms = model(**inputs)
@@ -423,7 +424,9 @@ class Trainer(HookedTrainer):
     def training_step(
         self, model: nn.Module, inputs: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Run the forward and backward pass of a batch (in chunks with `--gradient_cache_chunk`), and return the loss.
+        """Run the forward and the backward pass of a batch, and return the loss.
+
+        With `--gradient_cache_chunk`, the passes run in chunks.
 
         Args:
             model: The `TrainingStep`, which may be wrapped.
@@ -486,7 +489,7 @@ class Trainer(HookedTrainer):
     def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
         """Add the metrics that these losses computed for the last batch or chunk to the sums for the log.
 
-        If two terms have a metric of the same name, the name of the second is prefixed with its term.
+        If the metrics of two terms have the same name, the name of the second metric is prefixed with its term.
         """
         counts: Metrics = {}
         for term, loss_fn in losses.items():
@@ -496,10 +499,10 @@ class Trainer(HookedTrainer):
             self._metric_sums[name] = self._metric_sums.get(name, 0) + torch.stack(count).float()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Write a log entry. To an entry with `loss`, add mean terms, mean metrics and scheduled weights.
+        """Write a log entry. If it contains `loss`, add mean loss terms, mean metrics and scheduled weights.
 
-        In the last entry, `train_loss` becomes the mean over all steps of the run, including the steps before a
-        resume.
+        In the last entry, `train_loss` is replaced by the mean over all steps of the run, including the steps before
+        the run was resumed.
 
         Args:
             logs: The entry, which is changed.
@@ -519,17 +522,18 @@ class Trainer(HookedTrainer):
         ignore_keys: Sequence[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Return the metrics of the evaluation data as `eval_<name>`, and log them.
+        """Compute the metrics of the evaluation data, log them, and return them with names such as `eval_NAME`.
 
-        All processes encode and receive the scores of the main process, so that they agree on the best step.
+        All processes encode the sentences. They use the scores of the main process, so all processes agree on the best
+        step.
 
         Args:
-            eval_dataset: Data as in the constructor, which replace the data given there.
+            eval_dataset: Evaluation data as in the constructor. None: the data given to the constructor.
             ignore_keys: Not used.
-            metric_key_prefix: Prefix of the names of the metrics, before an underscore.
+            metric_key_prefix: Prefix of the names of the metrics, without the underscore that follows it.
 
         Raises:
-            UserError: If there are no data.
+            UserError: If there are no evaluation data.
         """
         suites = self._suites if eval_dataset is None else open_eval_dataset(eval_dataset, self.data_options)
         if not suites:
@@ -548,7 +552,7 @@ class Trainer(HookedTrainer):
         return metrics
 
     def _require_best_metric(self, scores: Mapping[str, float]) -> None:
-        """Use the first score as `metric_for_best_model` if none is given; raise UserError if it is not computed."""
+        """Set `metric_for_best_model` to the first score if it is not given; raise UserError if it is not computed."""
         asked = self.args.metric_for_best_model
         if asked == "loss" and "loss" not in scores:  # transformers' default, which no evaluation computes here
             self.args.metric_for_best_model, self.args.greater_is_better = next(iter(scores)), True
@@ -568,13 +572,14 @@ class Trainer(HookedTrainer):
         raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse hub push FOLDER ORG/NAME")
 
     def create_model_card(self, *, model_name: str | None = None, **others: Any) -> None:
-        """Write the model card to README.md in `output_dir`, as in `dcpcse hub card`.
+        """Write the model card to README.md in `output_dir`, as `dcpcse hub card` does.
 
-        It describes the model in `output_dir` or, if there is none, the current model.
+        The card describes the model in `output_dir`. If that folder contains no model, the card describes the current
+        model.
 
         Args:
-            model_name: Name of the model. None: the name of this folder.
-            others: Arguments of transformers' card that this card does not have; a warning names them.
+            model_name: Name of the model. None: the name of `output_dir`.
+            others: Further arguments of transformers' method. They have no effect, and a warning names them.
         """
         if unused := [name for name, value in others.items() if value is not None]:
             warn(f"create_model_card: {', '.join(unused)} cannot be given here; add it to {CARD}")
@@ -598,7 +603,7 @@ class Trainer(HookedTrainer):
     def _set_loss_sum(self, value: float, unknown_until: int = 0) -> None:
         """Set the sum of the losses of all steps after step `unknown_until`.
 
-        The sum is on the device and rarely read.
+        The sum is on the device, so a step need not wait for the device.
         """
         dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
         self._loss_sum, self._unknown_until = torch.tensor(value, dtype=dtype, device=self.args.device), unknown_until
@@ -606,7 +611,7 @@ class Trainer(HookedTrainer):
     def _add_loss(self, loss: Tensor) -> None:
         """Add the loss of a pass to the sum.
 
-        With `--logging_nan_inf_filter`, the mean so far replaces a loss that is not finite.
+        With `--logging_nan_inf_filter`, a loss that is not finite is replaced by the mean of the losses so far.
         """
         if self.args.logging_nan_inf_filter:
             so_far = self._loss_sum / max(self.state.global_step - self._unknown_until, 1)
@@ -618,8 +623,7 @@ class Trainer(HookedTrainer):
         return self.accelerator.reduce(self._loss_sum, reduction="mean").item()
 
     def _mean_loss(self) -> float:
-        """Return the mean loss over all steps of the run, or over steps after a resume if earlier losses are
-        unknown."""
+        """Return the mean loss of all steps of the run, or of the steps with known losses after a resume."""
         if self._unknown_until:
             logger.warning(
                 "train_loss is the mean over the steps after step %d: %s, of an earlier version, does not record the "
@@ -641,7 +645,7 @@ class Trainer(HookedTrainer):
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
     def _drain_counts(self) -> dict[str, float]:
-        """Return the mean of each metric since the last log entry; metrics without items are left out."""
+        """Return the mean of each metric since the last log entry. Metrics without items are left out."""
         names, counts = list(self._metric_sums), list(self._metric_sums.values())
         self._metric_sums = {}
         if not counts:
@@ -682,7 +686,11 @@ class Trainer(HookedTrainer):
         self.state = TrainerState.load_from_json(str(output / STATE))
 
     def save_result(self, texts: Mapping[str, str]) -> None:
-        """Save the model, the state and further files (name → content) to the output folder, atomically."""
+        """Save the model, the state and further files to the output folder, atomically.
+
+        Args:
+            texts: The content of each further file, by file name.
+        """
         if not self.args.should_save:
             return
         with atomic_save.atomic_result(Path(self.args.output_dir)) as aside:
@@ -724,7 +732,7 @@ class Trainer(HookedTrainer):
             atomic_save.rotate_checkpoints(output, self._limit, newest=step, best=best)
 
     def _write_shared_state(self, folder: Path) -> None:
-        """Write the files of a checkpoint, other than weights, that all processes share."""
+        """Write the files of a checkpoint that exist once for all processes, except the weights."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
         write_run(folder / RUN_FILE, self.run_options)
         for part in (*self.callback_handler.callbacks, self.control):
@@ -733,13 +741,16 @@ class Trainer(HookedTrainer):
         self.state.save_to_json(str(folder / STATE))
 
     def after_step_is_saved(self) -> None:
-        """Stop if a signal was received; after the last step of an epoch, only once the evaluation is done."""
+        """Stop the training if a signal was received.
+
+        After the last step of an epoch, the training stops only when the evaluation of the epoch is done.
+        """
         ends_epoch = float(self.state.epoch).is_integer()
         if self.state.global_step < self.state.max_steps and self.epoch_is_over == ends_epoch:
             self._stop_if_signalled()
 
     def _stop_if_signalled(self) -> None:
-        """If a process has received a signal, save a checkpoint (unless this step has one) and stop all processes."""
+        """Stop all processes if one has received a signal; if necessary, first save a checkpoint of this step."""
         number = all_reduce_max(self.stop.number)
         if not number:
             return
@@ -756,7 +767,7 @@ class Trainer(HookedTrainer):
         )
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Load the weights, the state of the losses, and the sum of the losses so far."""
+        """Load the weights, the state of the losses, and the sum of the losses so far from a checkpoint."""
         self.step_module.model.load_trained(folder)
         checkpoints.load_loss_state(folder, self.method.loss_state())
         loss_sum = checkpoints.read_loss_sum(folder)

@@ -58,11 +58,11 @@ def require_enough(data: TrainingData, rows: int, run: TrainingArguments) -> Non
 
 
 def require_following(data: TrainingData, examples: int) -> None:
-    """Raise UserError if --positive next, which makes pairs of a line and the next line, finds fewer than two pairs.
+    """Raise UserError if --positive next finds fewer than two pairs of a line and the following line.
 
     Args:
         data: The training data.
-        examples: Number of lines that are followed by another line.
+        examples: Number of lines that are followed by another line of the same document.
     """
     if examples < 2:
         unit, lines = data.unit, len(data.dataset)
@@ -120,7 +120,7 @@ def warn_of_columns(data: TrainingData) -> None:
 
 
 def warn_of_unknown_tokens(data: TrainingData, method: Method) -> None:
-    """Log a warning if the tokenizer does not know many tokens of the data, or a token of a template.
+    """Log a warning if many tokens of the data, or a token of a template, are unknown to the tokenizer.
 
     Args:
         data: The training data.
@@ -139,7 +139,10 @@ def warn_of_unknown_tokens(data: TrainingData, method: Method) -> None:
 
 
 def require_classes(data: TrainingData) -> None:
-    """Raise UserError if classes give no pairs or no negatives; log a warning for classes with one sentence."""
+    """Raise UserError if no class has two sentences, or if there is only one class, which gives no negatives.
+
+    Also log a warning if some classes have only one sentence.
+    """
     if data.roles.label != CLASS:
         return
     single, classes = sum(count == 1 for count in data.classes.values()), len(data.classes)
@@ -158,7 +161,10 @@ def require_classes(data: TrainingData) -> None:
 
 
 def require_masked(method: Method, columns: Sequence[str]) -> None:
-    """Raise UserError if there are classes or a guide to find false negatives, and a loss does not leave them out.
+    """Raise UserError if false negatives are known, but a loss of the method cannot leave them out.
+
+    False negatives are known if the data have classes, or if a guide finds them. Also raise UserError if there is a
+    guide, but no loss compares rows.
 
     Args:
         method: The method.
@@ -179,7 +185,10 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
 
 
 def require_row_chunks(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if --loss_chunk is given and no loss compares rows, or such a loss does not support it.
+    """Raise UserError if --loss_chunk is given, but has no effect or is not supported.
+
+    The option has no effect if no loss of the method compares rows. It is not supported if a loss that compares rows
+    cannot be computed in chunks of rows.
 
     Args:
         method: The method.
@@ -209,7 +218,7 @@ def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:
 
 
 def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> None:
-    """Raise UserError if --batch_sampler no_duplicates finds too few rows without duplicates for a batch.
+    """Raise UserError if there are too few rows without duplicates to fill a batch of --batch_sampler no_duplicates.
 
     Args:
         dataset: The examples.
@@ -232,7 +241,7 @@ def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> No
 
 
 def require_data(data: TrainingData, examples: int, model: ModelArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the data cannot be used for training; also report duplicate rows and options without effect.
+    """Raise UserError if the data cannot be used for training; log duplicate rows and options without effect.
 
     Args:
         data: The training data.
@@ -303,7 +312,7 @@ def require_room_after_prompt(method: Method, data: DataArguments) -> None:
 
 
 def require_fits(method: Method, data: DataArguments) -> None:
-    """Raise UserError if a sentence may have more tokens than the encoder or a generator has positions.
+    """Raise UserError if a sentence may have more tokens than the encoder or a generator has positions for.
 
     Args:
         method: The method.
@@ -329,7 +338,7 @@ def require_fits(method: Method, data: DataArguments) -> None:
 
 
 def require_fresh_workers(method: Method, dataset: IndexedDataset | None, run: TrainingArguments) -> None:
-    """Raise UserError if persistent workers would repeat the random draws of the first epoch.
+    """Raise UserError if persistent data loader workers would repeat the random draws of the first epoch.
 
     Args:
         method: The method.
@@ -377,7 +386,7 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
 
 
 def require_recomputable(method: Method, run: TrainingArguments) -> None:
-    """Raise OptionError if activations should be recomputed and transformers does not support this for the encoder.
+    """Raise OptionError if --gradient_checkpointing is set, but transformers does not support it for the encoder.
 
     Args:
         method: The method.
@@ -390,7 +399,7 @@ def require_recomputable(method: Method, run: TrainingArguments) -> None:
 
 
 def require_warmups(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if a group of parameters has a separate warm-up and the schedule does not support one.
+    """Raise UserError if a group of parameters has a separate warm-up, but the schedule supports no warm-up.
 
     Args:
         method: The method.

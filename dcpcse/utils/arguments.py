@@ -1,7 +1,7 @@
-"""Checks of arguments of the Python interface, where a wrong argument would silently change the result.
+"""Checks of arguments of the Python interface that would silently change the result if they were wrong.
 
-The string "no", for example, would count as true, iterating over a table yields its column names, and an empty path is
-the current folder. Arguments for which Python, numpy or torch raise errors are not checked.
+For example, the string "no" counts as true, iterating over a table yields the names of its columns, and an empty path
+means the current folder. Arguments for which Python, numpy or torch raise errors are not checked here.
 """
 
 import functools
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that the TypeError for an unknown argument names the most similar parameter."""
+    """Decorate a function: its TypeError for an unknown argument names the most similar parameter."""
     known = keyword_names(function)
 
     @functools.wraps(function)
@@ -61,9 +61,9 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
-        least: The least allowed value; None without one.
-        most: The largest allowed value; None without one.
+        value: The given value.
+        least: The least allowed value; None if there is no limit.
+        most: The largest allowed value; None if there is no limit.
     """
     try:
         if isinstance(value, bool | np.bool_):
@@ -79,7 +79,7 @@ def whole_numbers(name: str, value: Any) -> list[int]:
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     return [whole_number(name, item) for item in _several(value)]
 
@@ -89,7 +89,7 @@ def numbers(name: str, value: Any) -> list[float]:
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     return [number(name, item) for item in _several(value)]
 
@@ -103,9 +103,9 @@ def number(name: str, value: Any, least: float | None = None, most: float | None
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
-        least: The least allowed value; None without one.
-        most: The largest allowed value; None without one.
+        value: The given value.
+        least: The least allowed value; None if there is no limit.
+        most: The largest allowed value; None if there is no limit.
     """
     try:
         finite = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
@@ -117,11 +117,11 @@ def number(name: str, value: Any, least: float | None = None, most: float | None
 
 
 def truth_value(name: str, value: Any) -> bool:
-    """Return True or False; raise UserError for other values, since "no", for example, would count as true.
+    """Return True or False. Raises UserError for other values, since for example the string "no" counts as true.
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     if not isinstance(value, bool | np.bool_):
         raise _invalid(name, value, "True or False")
@@ -133,7 +133,7 @@ def string(name: str, value: Any) -> str:
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
         raise _invalid(name, value, "a string")
@@ -145,7 +145,7 @@ def list_of_strings(name: str, value: Any) -> list[str]:
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     value = [value] if isinstance(value, str | Path) else value
     if not isinstance(value, list | tuple) or not all(isinstance(item, str | Path) for item in value):
@@ -154,11 +154,11 @@ def list_of_strings(name: str, value: Any) -> list[str]:
 
 
 def location(name: str, value: Any) -> str:
-    """Return a path or name as a string, with the home folder for `~` or `~USER` at its start.
+    """Return a path or name as a string. `~` or `~USER` at its start is replaced by the home folder.
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     return os.path.expanduser(string(name, value))
 
@@ -168,19 +168,19 @@ def list_of_locations(name: str, value: Any) -> list[str]:
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     return [os.path.expanduser(item) for item in list_of_strings(name, value)]
 
 
 def path(name: str, value: Any) -> str | Path:
-    """Return a path, given as a string or an object such as `pathlib.Path`; raise UserError for empty paths and bytes.
+    """Return a path as a string or `pathlib.Path`, with `~` or `~USER` at its start replaced by the home folder.
 
-    The home folder replaces `~` or `~USER` at its start.
+    Raises UserError for an empty string, for bytes, and for values of other types.
 
     Args:
         name: Name of the argument, for messages.
-        value: Its value.
+        value: The given value.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
         raise _invalid(name, value, "a path, as a string or pathlib.Path")
@@ -189,8 +189,7 @@ def path(name: str, value: Any) -> str | Path:
 
 
 def encoder(value: Any) -> Any:
-    """Return an object with a method `encode`, such as a `SentenceEncoder`; raise UserError for others, also
-    strings."""
+    """Return the given object if it has a method `encode`, as a `SentenceEncoder` has; otherwise raise UserError."""
     if isinstance(value, str | type) or not callable(getattr(value, "encode", None)):
         raise _invalid("model", value, "an object with encode(sentences, batch_size=...), such as dcpcse.load(folder)")
     return value
@@ -208,8 +207,8 @@ def strings(
         is_a: The required type of an item, for messages.
 
     Raises:
-        UserError: For a single string, a table, a set, a mapping or an iterator, for an item that is not a string, and
-            for a string with a surrogate.
+        UserError: If the value is a single string, a table, a set, a mapping or an iterator, if an item is not a
+            string, or if a string contains a surrogate.
     """
     kind, shape = type(value).__name__, getattr(value, "shape", None)
     if isinstance(value, str):
@@ -233,14 +232,14 @@ def strings(
 
 
 def matrix(name: str, value: Any) -> np.ndarray:
-    """Return vectors as an array of real numbers, without a copy where possible; the caller checks its shape.
+    """Return vectors as an array of real numbers, without a copy if possible. The shape is not checked.
 
     Args:
         name: Name of the argument, for messages.
         value: The vectors.
 
     Raises:
-        UserError: For complex numbers, text, objects and masked values.
+        UserError: If the vectors contain complex numbers, text, other objects or masked values.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise UserError(f"{name}: the array has masked values; fill them (array.filled(...)), or leave their rows out")

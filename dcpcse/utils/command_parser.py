@@ -22,12 +22,15 @@ MODEL_HELP = "Output folder of train.py, Hugging Face folder or hub id."
 
 
 def as_text(word: str) -> str:
-    """Return the word unchanged. This is the type of arguments that are texts, in which `~` is not the home folder."""
+    """Return the word unchanged.
+
+    This is the type of arguments that are texts, not paths, so `~` does not mean the home folder.
+    """
     return word
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """A formatter that adds missing defaults to help texts, and hides the spelling --a-b of --a_b."""
+    """A formatter that adds missing defaults to help texts. Of an option --a_b, it hides the other spelling --a-b."""
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         """Add a usage that only names the required arguments."""
@@ -62,12 +65,12 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that raises UserError; its one-line message suggests the most similar option or choice.
+    """An argument parser that raises UserError; the one-line message suggests the most similar option or choice.
 
     Args:
         args: As in argparse.
         epilog: As in argparse.
-        unsupported: Option that is rejected → the reason.
+        unsupported: The reason for each option that is rejected, by option.
         kwargs: As in argparse.
     """
 
@@ -82,7 +85,7 @@ class CommandParser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")
 
     def add_model(self, name: str = "model", help: str = MODEL_HELP, **kwargs: Any) -> None:
-        """Add a model or a folder as the first positional argument, which `--model_name_or_path` gives as well.
+        """Add the first positional argument, a model or folder. It can also be given by `--model_name_or_path`.
 
         Args:
             name: Name of the argument.
@@ -163,7 +166,7 @@ def names_model(word: str) -> bool:
 
 
 def _model_first(words: Sequence[str]) -> list[str]:
-    """Return the words with the value of `--model_name_or_path` in first place, as a positional argument."""
+    """Return the words with the value of `--model_name_or_path` moved to the front, as a positional argument."""
     others, models = [], []
     for word in (rest := iter(words)):
         if names_model(word):
@@ -200,8 +203,8 @@ class Parser(CommandParser, DataclassParser):
 
     Args:
         args: The dataclasses, and arguments of argparse.
-        main_options: Heading → names of the options that `--help` shows; `--help all` shows all options. None:
-            `--help` shows all options.
+        main_options: The names of the options that `--help` shows, by heading. `--help all` shows all options. None:
+            `--help` shows all options too.
         kwargs: As in `CommandParser`.
     """
 
@@ -219,10 +222,10 @@ class Parser(CommandParser, DataclassParser):
             self.add_argument("-h", "--help", action=_HelpAction)
 
     def _group(self, options: Mapping[str, Sequence[str]]) -> list[Any]:
-        """Move options to new groups that precede all others, and return the new groups.
+        """Move options to new groups at the beginning of the help text, and return the new groups.
 
         Args:
-            options: Heading → names.
+            options: The names of the options in each group, by heading.
         """
         others, moved = list(self._action_groups), []
         for heading, names in options.items():
@@ -260,8 +263,8 @@ class Parser(CommandParser, DataclassParser):
         """Return the options of a file or preset, parsed and checked like options of a command line.
 
         Args:
-            options: Option → value.
-            translate: A function that replaces old options on a command line.
+            options: The values by option.
+            translate: A function that replaces old options in the words of a command line.
         """
         options = without_removed_defaults(options, {action.dest for action in self._actions})
         for name, value in options.items():
@@ -272,11 +275,11 @@ class Parser(CommandParser, DataclassParser):
         return self.given(translate([word for name, value in options.items() for word in _as_words(name, value)]))
 
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
-        """Parse words; return the dataclasses, and a namespace with all other arguments.
+        """Parse a command line; return the dataclasses, and a namespace with all other arguments.
 
         Args:
             argv: The words of the command line.
-            texts: Name of a positional argument whose values may be separated by options.
+            texts: Name of a positional argument with several values, between which options may stand.
         """
         places, left = self.parse_known_args(argv)
         if texts:  # argparse accepts only the first group of values
@@ -315,10 +318,10 @@ class _HelpAction(argparse.Action):
 
 
 def build_dataclass(kind: type, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass from the given options that are its fields.
+    """Build a dataclass from the given options that are fields of the dataclass.
 
     Args:
         kind: The dataclass.
-        values: Option → value.
+        values: The values of the given options, by option.
     """
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.init and field.name in values})

@@ -1,4 +1,4 @@
-"""Output for the user at the terminal; nothing else in the package prints."""
+"""Output for the user at the terminal. No other module of the package prints."""
 
 import codecs
 import contextlib
@@ -19,7 +19,7 @@ def print_result(text: str, end: str = "\n") -> None:
 
     Args:
         text: The output.
-        end: The text that is printed after it.
+        end: The text that is printed after the output.
     """
     print(f"{printable(text)}{end}", end="")  # in one piece, since the processes of a run share the terminal
 
@@ -37,7 +37,7 @@ def notify(line: str) -> None:
 def warn(line: str) -> None:
     """Log a line for the user about a possible mistake, or about a default value that changes the result.
 
-    Without logging set up, Python still shows warnings, unlike the lines of `notify`.
+    If logging is not set up, Python shows these warnings, but not the lines of `notify`.
     """
     logger.warning(line)
 
@@ -72,8 +72,8 @@ def _handlers() -> Iterator[logging.Handler]:
 class _PrintableStream:
     """A text stream that escapes control characters as in JSON and otherwise behaves like the given stream.
 
-    A progress bar begins a piece of output with movements of the cursor (to the start of the line, a line up or down),
-    before any name that it shows. Movements at the start of a piece are therefore not escaped.
+    Movements of the cursor (to the start of the line, a line up or down) are not escaped at the start of a piece of
+    output, since progress bars begin with them. Text from the user comes later in the piece.
     """
 
     _MOVEMENTS = re.compile("(\n|\x1b\\[A)*\r?")

@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Movable(Protocol):
-    """A tensor, or tensors that move together."""
+    """A tensor, or an object whose tensors are moved together."""
 
     def pin_memory(self) -> Any:
         """Return a copy in pinned memory."""
@@ -36,9 +36,9 @@ MovableT = TypeVar("MovableT", bound=Movable)
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """Return the given device; by default cuda if available, otherwise cpu.
+    """Return the given device. None: cuda if available, otherwise cpu.
 
-    Raises UserError if it is not available.
+    Raises UserError if the given device is not available.
     """
     try:
         if isinstance(device, bool) or not isinstance(device, str | int | torch.device | None):
@@ -62,7 +62,7 @@ def has_bfloat16_units(device: torch.device) -> bool:
 def send(movable: MovableT, device: torch.device) -> MovableT:
     """Return a copy of CPU tensors on a device, without waiting for a GPU; on a CPU, the tensors themselves.
 
-    A GPU copies from pinned memory by itself, while from other memory the host would copy and wait.
+    The tensors are copied through pinned memory. From other memory, the CPU would have to wait for the copy.
 
     Args:
         movable: The tensors, or an object that contains them.
@@ -72,7 +72,9 @@ def send(movable: MovableT, device: torch.device) -> MovableT:
 
 
 def pinned(movable: MovableT, device: torch.device) -> MovableT:
-    """Return a copy in pinned memory, from which a GPU copies without waiting; for other devices, the same tensors.
+    """Return a copy in pinned memory, from which tensors are sent to a GPU without waiting.
+
+    If the device is not a GPU, the tensors themselves are returned.
 
     Args:
         movable: The tensors, or an object that contains them.
@@ -89,7 +91,8 @@ def _queue_copy(movable: MovableT, device: torch.device) -> MovableT:
 class Returning:
     """A tensor that is being copied to the CPU.
 
-    Only reading it waits for a GPU; from other devices it is copied at once.
+    From a GPU, the tensor is copied in the background, and only `read` waits for it. From other devices, the tensor is
+    copied immediately.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -113,13 +116,13 @@ def uses_kernels(attention: str | None, device: torch.device, packing: bool, *, 
     """Return whether attention is computed by Triton kernels, and log which attention a run on a GPU uses.
 
     Args:
-        attention: `--attention`; None: kernels if they can be used.
+        attention: The value of `--attention`. None: kernels are used if possible.
         device: Device of the run.
         packing: Whether batches are packed.
         compiled: Whether `--torch_compile` compiles the step.
 
     Raises:
-        UserError: If the kernels are requested and cannot be used.
+        UserError: If `attention` requests the kernels and they cannot be used.
     """
     reasons = ["it is not used with --torch_compile"] if compiled else []
     if device.type != "cuda":
@@ -146,12 +149,12 @@ def release_memory(device: torch.device, passes: int = 0) -> None:
     """Return free memory to the system after every `RELEASE_EVERY` passes, if the C library supports it (glibc).
 
     The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
-    next batch do not fit into these pieces. Without a release, the memory of a process on a CPU would grow with every
-    step, by some 40 MB with all-MiniLM-L6-v2.
+    next batch do not fit into these pieces. Without this function, the memory of a process on a CPU would grow with
+    every step, by some 40 MB with all-MiniLM-L6-v2.
 
     Args:
-        device: The device of the tensors. If it is not the CPU, nothing is done, since torch manages the memory of
-            devices.
+        device: The device of the tensors. If it is not the CPU, this function does nothing, since torch manages the
+            memory of devices.
         passes: Number of passes so far.
     """
     if device.type != "cpu" or passes % RELEASE_EVERY:
@@ -169,7 +172,8 @@ def run_jobs(jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callabl
     """Run jobs on a CPU. The first error is raised.
 
     If there are many jobs, each thread of torch computes one job alone. This is faster for small batches: the
-    operations of an encoder are then short, and cores that share an operation wait for each other after it.
+    operations of an encoder are then short, and cores that share an operation wait for each other after each
+    operation.
 
     Args:
         jobs: The jobs.
@@ -200,14 +204,14 @@ def run_pipeline(
 ) -> None:
     """Compute a tensor of every job on a device.
 
-    The tensor of a job is read after the next job has been queued, so that the device is always busy. The first error
-    of any thread is raised.
+    The result of a job is read only after the next job has been queued, so the device is always busy. If a thread
+    raises an error, the first error is raised here.
 
     Args:
         jobs: The jobs.
-        collate: A function that returns the CPU tensors of a job. A thread calls it for the next job while the device
-            computes, and pins the tensors.
-        compute: A function of these tensors on the device that returns a tensor on the device.
+        collate: A function that returns the CPU tensors of a job. A thread calls this function for the next job while
+            the device computes, and moves the tensors to pinned memory.
+        compute: A function that gets the collated tensors on the device, and returns a tensor on the device.
         done: A function that is called with each job and its tensor on the CPU, in order.
         device: The device.
     """

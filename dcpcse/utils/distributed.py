@@ -1,8 +1,8 @@
 """Functions for training in several processes with the same result as in one process on the joined batch.
 
-They gather rows and compute sums, means and gradients over processes. Each process computes the part of the loss that
-belongs to its own rows. DDP averages the gradients of all processes; every loss term is scaled so that this average is
-the gradient of the joined batch, even if processes have different numbers of rows.
+The functions gather rows and compute sums, means and gradients over processes. Each process computes the part of the
+loss that belongs to its rows. DDP averages the gradients of all processes. Every loss term is scaled so that the
+average is the gradient of the joined batch, even if processes have different numbers of rows.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _TIMEOUT = timedelta(days=30)
 
 
 def world_size() -> int:
-    """Return the number of processes that train together, 1 without a process group."""
+    """Return the number of processes that train together. Without a process group, the result is 1."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -44,8 +44,9 @@ def init_process_group(backend: str = "gloo", timeout: timedelta = _TIMEOUT) -> 
 
     Args:
         backend: As in `torch.distributed.init_process_group`.
-        timeout: Maximum duration of later exchanges. At the start, processes wait for each other for at most
-            DCPCSE_MEETING_SECONDS, by default two minutes, unless torchrun has started them.
+        timeout: Maximum duration of later exchanges between processes. At the start, processes wait for each other for
+            at most DCPCSE_MEETING_SECONDS (an environment variable; default: two minutes), unless torchrun has started
+            them.
 
     Raises:
         UserError: If two processes have the same rank.
@@ -64,7 +65,7 @@ _groups = itertools.count()
 
 @cache
 def _meet(timeout: timedelta) -> Any:
-    """Return the store through which processes exchange data, once all have arrived. torchrun has its own check."""
+    """Wait for all processes, and return the store through which they exchange data. torchrun waits itself."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return next(dist.rendezvous("env://", timeout=timeout))[0]
     seconds, rank = float(os.environ.get("DCPCSE_MEETING_SECONDS", "120")), os.environ.get("RANK")
@@ -116,15 +117,16 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def gather_own_first(tensors: Sequence[Tensor], counts: Sequence[int] | None = None) -> list[Tensor]:
-    """Gather the rows of all processes, each tensor (R, H) → (sum of all R, H), with this process's rows first.
+    """Gather the rows of all processes. The rows of this process come first in each returned tensor.
 
-    Since the rows of the process come first, row i belongs to anchor i on every process. Each process computes the
-    loss of its own anchors against all candidates; the gradient of a row is the sum of its gradients on all processes.
+    Row i therefore belongs to anchor i on every process. Each process computes the loss of its own anchors against all
+    candidates. The gradient of a row is the sum of its gradients on all processes.
 
     Args:
-        tensors: Tensors (R, H); all of a process have the same number of rows R, which may differ between processes.
-        counts: The numbers R of all processes, in the order of ranks, such as `EncodedBatch.counts`. None: processes
-            exchange them.
+        tensors: Tensors (R, H). On one process, all tensors have the same number of rows R. Different processes may
+            have different R. The returned tensors have the sum of all R rows.
+        counts: The number R of each process, in the order of ranks, such as `EncodedBatch.counts`. None: the processes
+            exchange these numbers.
     """
     if world_size() == 1:
         return list(tensors)
@@ -138,8 +140,8 @@ def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
     """Gather the rows of all processes in the order of ranks, without gradients.
 
     Args:
-        rows: (R, H); R may differ between processes.
-        counts: See `gather_own_first`.
+        rows: Tensor (R, H). R may differ between processes.
+        counts: As in `gather_own_first`.
     """
     if world_size() == 1:
         return rows
@@ -147,16 +149,16 @@ def gather_by_rank(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
 
 
 def global_mean(mean: Tensor, count: int | Tensor, gradient: str = "exact") -> Tensor:
-    """Scale a mean over items of this process so that the average over processes is the mean over all items.
+    """Scale the mean over the items of this process so that the average over processes is the mean over all items.
 
-    With one process or equal counts, the mean is unchanged.
+    With one process, or if all processes have the same number of items, the mean is unchanged.
 
     Args:
         mean: The mean.
         count: Number of items of this process.
-        gradient: "exact", or "published" for the gradient of the public SimCSE and DCPCSE code. In that code, every
-            process computes the loss of the joined batch and backpropagates to its own rows only; the average over
-            processes is then the exact gradient divided by the number of processes.
+        gradient: "exact", or "published" for the gradient of the public SimCSE and DCPCSE code. In the public code,
+            every process computes the loss of the joined batch and propagates it back only to its own rows. The
+            average over processes is then the exact gradient divided by the number of processes.
     """
     if world_size() > 1:
         local_count = count.detach().to(mean) if isinstance(count, Tensor) else mean.new_full((), count)
@@ -170,7 +172,7 @@ def _published_gradient(loss: Tensor) -> Tensor:
 
 
 def mean_count(count: Tensor) -> Tensor:
-    """Return the average count per process; a total of 0 is treated as 1."""
+    """Return the average of the counts of all processes. If the sum of the counts is 0, 1 is used as the sum."""
     total = count.clone()
     if world_size() > 1:
         dist.all_reduce(total)
@@ -178,14 +180,14 @@ def mean_count(count: Tensor) -> Tensor:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sum tensors of the same shape over all processes; gradients are also summed over all processes."""
+    """Sum tensors of the same shape over all processes. In the backward pass, gradients are summed too."""
     return tensor if world_size() == 1 else _AllReduce.apply(tensor)
 
 
 def all_gather_int(number: int) -> list[int]:
     """Gather one number per process, in the order of ranks.
 
-    The exchange is between CPUs, so no process waits for a GPU.
+    The CPUs exchange the numbers, so no process waits for a GPU.
     """
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
     dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
@@ -193,7 +195,7 @@ def all_gather_int(number: int) -> list[int]:
 
 
 def broadcast(content: Any) -> Any:
-    """Return, in all processes, the content that the first process passes; the exchange is between CPUs."""
+    """Return, in all processes, the content that the first process passes. The content is sent between CPUs."""
     if world_size() == 1:
         return content
     box = [content]
@@ -212,7 +214,7 @@ def _cpu_group(world: Any) -> Any:
 
 
 class _AllGather(torch.autograd.Function):
-    """All-gather along dim 0, with counts[r] rows of process r. Backward sums the gradients over processes."""
+    """All-gather along dim 0, with counts[r] rows of process r. The backward pass sums gradients over processes."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
@@ -250,11 +252,11 @@ class _AllReduce(torch.autograd.Function):
 class Share(list[int]):
     """The rows of one process in a step.
 
-    A data loader passes this list of rows unchanged to the dataset, so each process knows the counts of the others
-    without an exchange.
+    A data loader passes this list of row numbers unchanged to the dataset. Each process therefore knows how many rows
+    the other processes have, without an exchange.
 
     Attributes:
-        counts: The number of rows of each process in the step, by rank.
+        counts: The number of rows of each process in the step, in the order of ranks.
     """
 
     counts: tuple[int, ...] = ()
@@ -277,12 +279,12 @@ class Share(list[int]):
 class DistributedBatchSampler(BatchSampler):
     """A batch sampler that divides the rows of every step evenly: for each step, it yields one `Share` per process.
 
-    Each row of an epoch is in exactly one list. The last step may have fewer rows. If it has fewer rows than
-    processes, its rows are added to the previous step, at most one per process. With drop_last, an incomplete step is
-    left out.
+    Each row of an epoch is in exactly one `Share`. The last step may have fewer rows. If the last step has fewer rows
+    than there are processes, its rows are added to the previous step, at most one row per process. With `drop_last`,
+    an incomplete step is left out.
 
     Args:
-        batches: The batch sampler of one process, whose sampler, batch size and drop_last are used.
+        batches: The batch sampler of a single process. Its sampler, batch size and `drop_last` are used.
         processes: Number of processes.
     """
 
@@ -314,7 +316,7 @@ def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> 
         rows: Number of rows of an epoch.
         per_process: Batch size of a process.
         processes: Number of processes.
-        drop_last: Leave an incomplete step out.
+        drop_last: Whether an incomplete step is left out.
     """
     batch = per_process * processes
     full, rest = divmod(rows, batch)
@@ -332,10 +334,10 @@ def all_reduce_max(number: int) -> int:
 
 
 def require_same_in_all_processes(inputs: Mapping[str, Any]) -> None:
-    """Raise UserError, in all processes, for the first input whose value differs between processes.
+    """Raise UserError in all processes if an input differs between processes. The message names the first such input.
 
     Args:
-        inputs: Name → JSON-serialisable value, with the same names in all processes.
+        inputs: JSON-serialisable values by name. The names are the same in all processes.
     """
     if world_size() == 1:
         return

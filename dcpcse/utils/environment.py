@@ -36,7 +36,7 @@ def hardware() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the running checkout, with -dirty if files were changed; None without a checkout."""
+    """Return the commit of the checkout of dcpcse, with `-dirty` if files were changed; None without a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

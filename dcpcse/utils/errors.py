@@ -1,4 +1,4 @@
-"""The exceptions for user mistakes, functions that write error messages, and one line for other errors."""
+"""The exceptions for mistakes of the user, and functions that write and format error messages."""
 
 import contextlib
 import difflib
@@ -24,9 +24,9 @@ class OptionError(UserError):
 
     Args:
         option: Name of the option, such as `temp`.
-        value: The given value; None if the message is not about it.
+        value: The given value; None if the message is not about a value.
         reason: Why the value is an error, such as `must be above 0` or `has no effect without ...`.
-        remedy: What the user should do, unless the reason includes it.
+        remedy: What the user should do; empty if the reason already says it.
     """
 
     def __init__(self, option: str, value: Any = None, reason: str = "", remedy: str = "") -> None:
@@ -45,7 +45,7 @@ def no_effect(option: str, why: str) -> OptionError:
 
     Args:
         option: Name of the option.
-        why: The rest of the sentence, such as `without ...`.
+        why: The rest of the sentence after "has no effect", such as `without ...`.
     """
     return OptionError(option, reason=f"has no effect {why}", remedy="leave it out")
 
@@ -59,7 +59,7 @@ _parameters: ContextVar[Mapping[str, str] | None] = ContextVar("parameters", def
 
 @contextlib.contextmanager
 def command_line(active: bool = True) -> Iterator[None]:
-    """Spell options in messages as on a command line within this context, instead of as in Python."""
+    """Spell options in messages as on a command line, instead of as in Python, within this context."""
     global _on_command_line
     before = _on_command_line
     _on_command_line = active
@@ -76,14 +76,14 @@ def is_command_line() -> bool:
 
 @contextlib.contextmanager
 def parameter_names(**renamed: str) -> Iterator[None]:
-    """Spell options in messages as the parameters of a Python function; also usable as a decorator.
+    """Spell options in messages as the parameters of a Python function, within this context or as a decorator.
 
-    If such functions call each other, the names of the outermost function are used. On a command line, they have no
-    effect.
+    If a decorated function calls another decorated function, the parameter names of the outer function are used. On a
+    command line, this function has no effect.
 
     Args:
-        renamed: Option → parameter of the function where the names differ (`pooler_type="pooler"`), or a parameter
-            with the value that means the same (`custom_data="official=False"`).
+        renamed: The parameter of the function for each option with a different name, such as `pooler_type="pooler"`.
+            It may contain the value that means the same, such as `custom_data="official=False"`.
     """
     token = _parameters.set(renamed) if _parameters.get() is None else None
     try:
@@ -103,7 +103,7 @@ def spell(option: str, value: Any = None) -> str:
     Args:
         option: Name of the option on the command line, without dashes; the name of a positional argument is in
             capitals.
-        value: Its value; True for a flag, None for the name alone.
+        value: The value of the option. True: a flag. None: only the name is spelled.
     """
     if _on_command_line:
         name = option if option.isupper() else f"--{option}"
@@ -171,9 +171,9 @@ _SYNONYMS = {
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str = "'{}'") -> str:
-    """Return `did you mean 'X'?` with the known name that is most similar, or an empty string if none is similar.
+    """Return `did you mean 'X'?` with the most similar known name X; an empty string if no known name is similar.
 
-    A synonym is preferred, then a similar spelling in any case, then the first known name that begins with `name`.
+    A synonym is preferred, then a similar spelling (ignoring case), then the first known name that begins with `name`.
 
     Args:
         name: The unknown name.
@@ -242,7 +242,7 @@ def printable(text: str) -> str:
 
 
 def shortened(message: str) -> str:
-    """Return an error message as one line; long words in long messages, and very long messages, are cut inside."""
+    """Return an error message as one line. Very long messages, and long words in long messages, are shortened."""
     line = " ".join(message.splitlines())
     if len(line) > _LONG:
         line = re.sub(r"""\S{81,}|'[^']{80,}'|"[^"]{80,}\"""", lambda word: f"{word[0][:60]}…{word[0][-15:]}", line)
@@ -265,7 +265,10 @@ BUGS = (
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Add to an error what was being done, such as `while pairs.tsv was read`; the innermost description is kept."""
+    """Add to an error in this context what was being done, such as `while pairs.tsv was read`.
+
+    If contexts are nested, the innermost description is used.
+    """
     try:
         yield
     except Exception as error:
@@ -275,7 +278,7 @@ def doing(what: str) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> str | None:
-    """Return the line that describes an error to the user; None for a bug, which should keep its traceback."""
+    """Return the line that describes an error to the user; None for a bug, whose traceback should be shown."""
     if isinstance(error, BUGS):
         return None
     if isinstance(error, UserError):
@@ -287,7 +290,7 @@ def describe_error(error: Exception) -> str | None:
 
 
 def as_user_error(error: Exception) -> UserError:
-    """Return an error that a user can cause as a UserError, for the parent process; raise a bug."""
+    """Convert an error that a user can cause to a UserError, for the parent process. Raise any other error again."""
     if isinstance(error, UserError):
         return error
     if line := describe_error(error):

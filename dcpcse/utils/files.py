@@ -1,4 +1,4 @@
-"""Files and folders: checks of output paths before long work, atomic writes, and digests."""
+"""Files and folders: checks of output paths before a long computation, atomic writes, and digests."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ _MODEL_FILES = re.compile(
 
 @contextlib.contextmanager
 def existing_folder(folder: Path) -> Iterator[None]:
-    """Create a folder; at the end, remove it and its new parents if they are empty."""
+    """Create a folder. At the end of the context, remove the folder and its new parents if they are empty."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def existing_folder(folder: Path) -> Iterator[None]:
 def require_writable(folder: Path, what: str) -> None:
     """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files.
 
-    A name that is not text raises UnicodeEncodeError, since the records that name the folder are written in UTF-8.
+    Raises UnicodeEncodeError for a name that cannot be written in UTF-8, since records contain the name.
 
     Args:
         folder: The folder.
@@ -63,7 +63,7 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
     Args:
         path: The path.
         option: Name of the option.
-        overwrite: Whether the path may exist.
+        overwrite: Whether a file may already exist at the path.
     """
     require_file(path, option)
     if path.exists() and _MODEL_FILES.fullmatch(path.name):
@@ -105,9 +105,9 @@ def require_encoder_path(name: str, option: str) -> None:
 
 
 def require_plain_file(path: Path) -> None:
-    """Raise UserError if a file that is changed in place is a link, has a second hard link, or is not a file.
+    """Raise UserError if a path that will be changed in place is a link, has a second hard link, or is not a file.
 
-    Otherwise, a file elsewhere would be changed, which may belong to somebody else.
+    Writing to a link would change a file elsewhere, which may belong to another user.
     """
     try:
         status = path.lstat()
@@ -146,7 +146,8 @@ def require_new_folder(folder: Path, option: str) -> None:
 def require_inside(folder: Path, name: str) -> None:
     """Raise UserError if a file name leads out of its folder, by `..` or by a link.
 
-    In the cache of the hub, the files of a repository are links, which may point into its folder `blobs`.
+    In the cache of the hub, the files of a repository are links. Links into the folder `blobs` of the repository are
+    allowed.
 
     Args:
         folder: The folder.
@@ -162,7 +163,7 @@ def require_inside(folder: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a new file, which is moved to `path` at the end; a link at `path` is replaced and not followed.
+    """Yield a new file, which is moved to `path` at the end. If `path` is a link, the link itself is replaced.
 
     The parent folder is created. If writing fails, `path` is unchanged and the new file is removed.
     """
@@ -188,7 +189,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staging_folder(path: Path, digits: str | None = None) -> Iterator[Path]:
-    """Yield a new folder next to a path. The caller moves the folder or its files; the rest is removed at the end.
+    """Yield a new folder next to a path. The caller moves the folder or files in it. The rest is removed at the end.
 
     Args:
         path: The path.
@@ -199,7 +200,7 @@ def staging_folder(path: Path, digits: str | None = None) -> Iterator[Path]:
 
 
 def staging_path(path: Path, digits: str) -> Path:
-    """Return the name under which a path is written.
+    """Return the temporary path at which the file or folder `path` is written.
 
     Args:
         path: The path.
@@ -214,9 +215,10 @@ def _stem(name: str) -> str:
 
 @contextlib.contextmanager
 def _staged(path: Path, *, is_folder: bool = False, digits: str | None = None) -> Iterator[tuple[Path, int]]:
-    """Yield path and descriptor of a new file or folder next to `path`; it is removed at the end unless it was moved.
+    """Yield the path and the descriptor of a new file or folder next to `path`.
 
-    It is locked until then, because unlocked files count as leftovers of killed processes, which are removed first.
+    At the end, the new file or folder is removed unless it was moved. Until then it is locked, because unlocked ones
+    count as leftovers of killed processes. Such leftovers are removed first.
     """
     with existing_folder(path.parent):
         remove_leftovers(path.parent, path.name)
@@ -231,7 +233,7 @@ def _staged(path: Path, *, is_folder: bool = False, digits: str | None = None) -
 
 
 def _create(path: Path, is_folder: bool, digits: str | None) -> tuple[Path, int]:
-    """Create a file or folder that nobody else has opened, under a name that did not exist, and lock it."""
+    """Create a file or folder with a new name that no other process has opened, and lock it."""
     flags = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_WRONLY | os.O_CREAT | os.O_EXCL
     while True:
         part = staging_path(path, digits or secrets.token_hex(8))
@@ -264,8 +266,8 @@ def remove_leftovers(folder: Path, name: str | None = None, finish: Callable[[Pa
 
     Args:
         folder: The folder.
-        name: Only unfinished versions of the file or folder with this name are removed. None: all.
-        finish: A function that is called instead of removing.
+        name: Remove only unfinished versions of the file or folder with this name. None: remove all unfinished files.
+        finish: A function that is called for each unfinished file instead of removing it.
     """
     for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK) else []:
         match = PART.fullmatch(path.name)
@@ -282,7 +284,7 @@ def remove_leftovers(folder: Path, name: str | None = None, finish: Callable[[Pa
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Wait until no other process has locked a folder, and lock it, if the file system supports locks."""
+    """Wait until no other process has locked a folder, then lock the folder, if the file system supports locks."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
@@ -301,7 +303,7 @@ def remove(path: Path) -> None:
 
 
 def write_files(contents: Mapping[Path, str | bytes]) -> None:
-    """Write files, text in UTF-8. If one of them cannot be written, none of them is changed."""
+    """Write files, text in UTF-8. If one file cannot be written, no file is changed."""
     with contextlib.ExitStack() as stack:
         for path, content in contents.items():
             file = stack.enter_context(atomic_file(path))
@@ -310,17 +312,17 @@ def write_files(contents: Mapping[Path, str | bytes]) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file atomically, text in UTF-8; its folder is created.
+    """Write a file atomically, text in UTF-8. The folder of the file is created.
 
     Args:
         path: The file.
-        content: Its content.
+        content: The content of the file.
     """
     write_files({path: content})
 
 
 def write_json_atomic(path: Path, content: Any) -> None:
-    """Write a JSON file atomically; its folder is created.
+    """Write a JSON file atomically. The folder of the file is created.
 
     Args:
         path: The file.
@@ -335,10 +337,10 @@ def json_text(content: Any) -> str:
 
 
 def fsync(path: Path | int) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure.
+    """Wait until a file, or the list of names in a folder, is on the disk and survives a power failure.
 
     Args:
-        path: Its path, or the descriptor of an open file.
+        path: The path of the file or folder, or the descriptor of an open file.
     """
     opened = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY)
     try:

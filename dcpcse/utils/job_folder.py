@@ -1,8 +1,8 @@
-"""The folder of a job in units: its lock, its record, and whether an earlier call worked on the same job.
+"""The folder of a job that consists of units of work: its lock and its record, by which a job is resumed.
 
-A call takes the lock, reads the record, computes the units that are not finished (several at a time with
-`dcpcse.utils.work_units`), and saves the result of each unit in the record or in a separate file. Both are written
-atomically, so a later call with the same settings resumes a job that was killed at any time.
+A call locks the folder, reads the record, computes the units that are not finished (several at a time with
+`dcpcse.utils.work_units`), and saves the result of each unit in the record or in a separate file. All these files are
+written atomically. A job that was killed at any time is therefore resumed by a later call with the same settings.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,8 @@ class JobRecord(schema.Open):
     """A record of a job.
 
     Args:
-        made_of: Everything that determines the results: part of the settings → its value, or its options.
+        made_of: Everything that determines the results: the value or the options of each part of the settings, by
+            name.
     """
 
     made_of: dict
@@ -42,8 +43,8 @@ class JobFolder:
         what: The name of the folder in messages, such as an option with its value.
         kind: Schema of the record.
         convert: A function that converts a record of an earlier version to `kind`.
-        earlier: Name of the record of earlier versions, from which a job is not resumed.
-        remedy: The end of the message if the folder has a different job: what to do.
+        earlier: Name of the record that earlier versions of dcpcse wrote. Their jobs cannot be resumed.
+        remedy: What the user should do if the folder contains a different job. It is the end of the message.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class JobFolder:
         self._earlier = earlier
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the lock of the folder, which is created; see `exclusive_lock`."""
+        """Hold the lock of the folder, as in `exclusive_lock`. The folder is created if it does not exist."""
         return exclusive_lock(self.folder, self._what)
 
     def read(self, *, same: bool = True) -> dict[str, Any] | None:
@@ -73,8 +74,8 @@ class JobFolder:
             same: Whether the record must belong to this job.
 
         Raises:
-            UserError: If the record is damaged, or if it belongs to a job with different settings or of an earlier
-                version.
+            UserError: If the record is damaged, or if it belongs to a job with different settings or to a job of an
+                earlier version of dcpcse.
         """
         if not self.path.is_file():
             if self._earlier and (self.folder / self._earlier).exists():
@@ -101,8 +102,9 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Describe the first difference between the settings of two calls; return None if they are equal.
 
     Args:
-        before: Part of the settings → its value, or its settings by name. The description contains these names.
-        now: The same for this call.
+        before: The settings of the earlier call: the value or the options of each part, by name. The description
+            contains these names.
+        now: The settings of this call, in the same form.
     """
     part = next((name for name in (*now, *before) if before.get(name) != now.get(name)), None)
     if part is None:

@@ -82,8 +82,8 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Return whether a running process holds the lock of a folder; False if the file system does not support locks.
 
-    The check changes nothing: the file is opened for reading and gets a shared lock for a moment. A run that starts at
-    this moment tries again for longer.
+    The check changes no file: it opens the lock file for reading and holds a shared lock for a moment. A run that
+    starts at this moment tries to get the lock for longer than that.
     """
     try:
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -116,7 +116,7 @@ def _holder(path: Path) -> str:
 
 
 def _described(content: bytes) -> str | None:
-    """Return the holder that a lock file names; None if `_write_holder` did not write the content."""
+    """Return the process that a lock file names; None if `_write_holder` did not write the content."""
     try:
         holder = schema.parse(_Holder, content)
     except ValueError:
@@ -127,7 +127,7 @@ def _described(content: bytes) -> str | None:
 def thread_lock() -> threading.RLock:
     """Return a lock for the threads of this process.
 
-    In a forked process, the lock is free, even if it was held before.
+    In a forked process, the lock is free, even if a thread of the parent process held the lock.
     """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""Functions that declare and check the fields of option dataclasses, values that tools share, and removed options."""
+"""Functions that declare and check the fields of option dataclasses; options that were removed."""
 
 import math
 import operator
@@ -51,13 +51,14 @@ SEEDS: Mapping[str, int] = {"at_least": 0, "at_most": 2**32 - 1}
 
 @dataclass(frozen=True)
 class Need:
-    """A condition on other options without which an option has no effect.
+    """A condition on other options. An option that needs the condition has no effect if it is not fulfilled.
 
     Args:
-        words: The condition in words for messages, or a function that returns these words if they contain options
-            (`spell`).
-        holds: A function of an object with the options as attributes that returns whether the condition is fulfilled.
-        voids: Name of an option. If this option is given together with a preset and the condition is not fulfilled,
+        words: The condition in words for messages. If the words contain options, a function that returns the words
+            (see `spell`).
+        holds: A function that gets an object with the options as attributes, and returns whether the condition is
+            fulfilled.
+        voids: Name of an option. If the user gives this option and a preset, and the condition is not fulfilled, the
             options of the preset that need the condition are removed.
     """
 
@@ -74,8 +75,8 @@ def needs_value(option: str, value: Any, *, voids: bool = False) -> Need:
 
     Args:
         option: Name of the option.
-        value: The value that it must have. True: any value that counts as true, for a flag.
-        voids: Whether the condition voids options of a preset (`Need.voids`).
+        value: The value that the option must have. True: any value that counts as true, for a flag.
+        voids: Whether options of a preset are removed if the condition is not fulfilled (see `Need.voids`).
     """
 
     def holds(options: Any) -> bool:
@@ -91,7 +92,10 @@ def needs_given(option: str) -> Need:
 
 
 def needs_above_zero(option: str) -> Need:
-    """Return the condition that an option, such as a weight, is above zero; it voids options of a preset."""
+    """Return the condition that an option, such as a weight, is above zero.
+
+    If the condition is not fulfilled, options of a preset that need it are removed (see `Need.voids`).
+    """
     return Need(lambda: f"{spell(option)} above 0", lambda options: getattr(options, option) != 0, option)
 
 
@@ -101,14 +105,14 @@ class Whole:
 
     Args:
         least: The least allowed value.
-        most: The largest allowed value; None without one.
+        most: The largest allowed value; None if there is no limit.
     """
 
     least: int
     most: int | None = None
 
     def __call__(self, text: str) -> int:
-        """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
+        """Return the number in a text. Raises ValueError for any other text, with the allowed values."""
         try:
             number = int(text)
         except ValueError:
@@ -127,7 +131,7 @@ SEED = Whole(SEEDS["at_least"], SEEDS["at_most"])
 def finite_number(text: str) -> float:
     """Parse a number such as 0.05 or 1e-3, the type of options that are not whole numbers.
 
-    Raises ValueError, with a description of what is allowed, for any other text, and for `nan` and `inf`.
+    Raises ValueError, with a description of the allowed values, for other texts and for `nan` and `inf`.
     """
     try:
         value = float(text)
@@ -153,15 +157,21 @@ OWN_METADATA = ("needs", "replaces", "column", "text", "python_only", *BOUNDS)
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field that declares an option.
 
+    Metadata of the option:
+
+    - `at_least`, `above`, `at_most`, `below`: bounds of a number, or of each number in a list
+    - `choices`: the allowed values
+    - `needs`: one or several conditions (`Need`) without which the option has no effect
+    - `column`: the column of the training data without which the option has no effect
+    - `replaces`: options of a preset that are removed if this option is given (for a flag: if it is False)
+    - `text`: True if the value is a text; in all other values, `~` at the start means the home folder
+    - `python_only`: True if commands do not have the option
+    - all other metadata are passed to argparse
+
     Args:
-        default: The default value. None: it depends on the method or on other options.
+        default: The default value. None: the default depends on the method or on other options.
         help: The text that `--help` shows.
-        metadata: `at_least`, `above`, `at_most` and `below` are bounds of a number, or of each number of a list, and
-            `choices` are the allowed values. `needs` is one or several `Need`. `column` is the column of the training
-            data without which the option has no effect. `replaces` are options of a preset that are removed if this
-            option is given (for a flag: if it is False). `text` says that the value is a text; in all other values,
-            `~` at the start is the home folder. `python_only` says that commands do not have the option. Other
-            metadata are passed to argparse.
+        metadata: The metadata by name.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
@@ -169,7 +179,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 
 
 def flag(help: str, **metadata: Any) -> Any:
-    """Return a field that is True if the option is given without a value. None means the default of the method.
+    """Return a field of a flag. Given without a value, the flag is True. None means the default of the method.
 
     Args:
         help: The text that `--help` shows.
@@ -182,9 +192,9 @@ def require(holds: bool, option: str, value: Any, allowed: str) -> None:
     """Raise OptionError, with the given and the allowed values, unless a condition is true.
 
     Args:
-        holds: The condition.
+        holds: Whether the condition is true.
         option: Name of the option.
-        value: Its value.
+        value: The given value.
         allowed: The allowed values, as the rest of a sentence after "must be".
     """
     if not holds:
@@ -192,10 +202,10 @@ def require(holds: bool, option: str, value: Any, allowed: str) -> None:
 
 
 class Options:
-    """Base class of dataclasses of options, which converts and checks the values when an object is created.
+    """Base class of dataclasses of options. It converts and checks the values when an object is created.
 
-    Further checks of a class are in its method `check`; the `check` methods of all base classes are called. A keyword
-    with the name of a removed option raises UserError.
+    A subclass may define further checks in a method `check`. The `check` methods of all base classes are called. A
+    keyword that is the name of a removed option raises UserError.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -213,12 +223,12 @@ class Options:
 
 
 def check_value(option: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    """Raise OptionError if a value is not one of the choices of its option, not within its bounds, or not finite.
+    """Raise OptionError if a value is not one of the choices of the option, not within the bounds, or not finite.
 
     Args:
         option: Name of the option.
-        value: Its value, or a list of values; None is always allowed.
-        metadata: Metadata of its field, as in `option`.
+        value: The value, or a list of values. None is always allowed.
+        metadata: Metadata of the option, as in `option`.
     """
     choices = metadata.get("choices")
     bounds = {name: metadata[name] for name in BOUNDS if name in metadata}
@@ -241,7 +251,7 @@ def _number(value: float) -> str:
 def require_kinds(arguments: Any) -> None:
     """Convert options to the types of their fields, such as numpy's integers; raise OptionError for other types.
 
-    In paths, `~` is replaced by the home folder. In fields with several types, only paths are converted.
+    In paths, `~` is replaced by the home folder. In fields that allow several types, only paths are converted.
     """
     for name, check, takes_none in _kind_checks(type(arguments)):
         value = getattr(arguments, name)
@@ -253,7 +263,9 @@ def require_kinds(arguments: Any) -> None:
 
 @cache
 def _kind_checks(arguments_type: type) -> Sequence[tuple[str, Callable[[str, Any], Any] | None, bool]]:
-    """Return the name of each field, the check of its type (None if it has several), and whether it may be None.
+    """Return the name of each field, the check of its type, and whether None is allowed.
+
+    The check is None if the field allows several types.
 
     The result is cached for each class, since a server creates options for every request.
     """
@@ -329,11 +341,13 @@ def refuse_removed(names: Iterable[str]) -> None:
 
 
 def without_removed_defaults(options: Mapping[str, Any], existing: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options of a file without removed options that are False or None, as all runs behave now.
+    """Return the options of a file without removed options that have the value False or None.
+
+    With these values, the removed options described what every run does now.
 
     Args:
-        options: Option name to value.
-        existing: Names of options that exist; a plugin may have an option with the name of a removed option.
+        options: The values by option.
+        existing: Names of options that exist. A plugin may define an option with the name of a removed option.
     """
     removed = REMOVED.keys() - set(existing)
     return {name: value for name, value in options.items() if name not in removed or value not in (False, None)}

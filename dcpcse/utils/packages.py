@@ -1,4 +1,4 @@
-"""Parts that an installation may lack: optional packages, and the small encoder that is part of a clone."""
+"""Parts that an installation may lack: optional packages, and the small encoder that only a clone contains."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from dcpcse.utils.errors import UserError, spell
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of setup.py in a clone; without -e it would copy the package."""
+    """Return the command that installs an extra of setup.py in a clone. Without -e, it would copy the package."""
     return f'pip install -e ".[{extra}]"'
 
 
@@ -19,7 +19,7 @@ def not_installed(what: str, package: str, extra: str, otherwise: str = "") -> U
         what: The feature that requires the package.
         package: Name of the package.
         extra: The extra that contains it.
-        otherwise: The end of the message: what else the user can do.
+        otherwise: What the user can do instead. It is the end of the message.
     """
     return UserError(f"{what} requires {package}; in the clone of dcpcse, run: {install_command(extra)}{otherwise}")
 
@@ -43,9 +43,9 @@ card."""
 
 
 def embedded_encoder() -> Path:
-    """Return the folder of the embedded encoder.
+    """Return the folder of the embedded encoder, which only a clone contains.
 
-    Raises UserError if there is none: an installed package does not contain it.
+    Raises UserError if the folder does not exist, as in an installed package.
     """
     if not EMBEDDED_ENCODER.is_dir():
         raise UserError(

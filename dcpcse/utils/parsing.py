@@ -40,8 +40,8 @@ MOST_BYTES = 512 * 2**20
 def open_input(path: str | Path) -> BinaryIO:
     """Open a file to read its bytes. Every file that a user names is opened by this function.
 
-    Raises OSError for anything that is not a file. Opening a pipe could wait forever, a device such as /dev/zero never
-    ends, and many files are read twice, first to check and then to use them.
+    Raises OSError if the path is not a file. Pipes and devices are not allowed: opening a pipe could wait for ever, a
+    device such as /dev/zero never ends, and many files are read twice.
     """
     return open(path, "rb", opener=_open_regular)
 
@@ -76,10 +76,10 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
 
     Args:
         text: The text.
-        once: Raise an error if a name occurs twice in an object; by default its last value is used.
+        once: Raise an error if a name occurs twice in an object. By default, the last value of the name is used.
 
     Raises:
-        ValueError: If it is not valid JSON or is nested too deeply.
+        ValueError: If the text is not valid JSON or is nested too deeply.
     """
     parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
     return _checked(parse, text, "JSON")
@@ -90,7 +90,7 @@ def read_json(path: Path, damaged: str = "is not JSON ({})") -> Any:
 
     Args:
         path: The file.
-        damaged: The message about a file that is not JSON, as a format for the reason.
+        damaged: The message for a file that is not JSON, as a format string for the reason.
 
     Raises:
         UserError: If the file cannot be read or is not JSON.
@@ -126,8 +126,8 @@ def _checked(parse: Callable[[Any], Any], text: str | bytes, kind: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """A loader that reads only plain decimal digits as numbers.
 
-    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. Here they are texts, for which options
-    raise the same errors as on the command line.
+    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. This loader reads them as texts, for
+    which options raise the same errors as on the command line.
     """
 
     yaml_implicit_resolvers: ClassVar = {
@@ -154,10 +154,11 @@ def _load_yaml(text: str) -> Any:
 
 
 def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of a node with its aliases expanded.
+    """Return the number of values in a node after its aliases are expanded.
 
     Args:
-        known: Node → count, 0 while it is being counted.
+        node: The node.
+        known: The numbers of the nodes that are already counted, by node; 0 for a node that is being counted.
     """
     if id(node) not in known:
         known[id(node)] = 0

@@ -28,7 +28,7 @@ class Preset:
         source: The paper or code from which the setting comes.
         published: The STS average × 100 of the paper's test table, or None.
         notes: Differences between paper, README and scripts.
-        options: Option → value.
+        options: The values by option.
     """
 
     name: str
@@ -55,12 +55,13 @@ def drop_unused(
     metadata: Mapping[str, Mapping[str, Any]],
     warn: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return the options of a preset, without options that the given options replace or that lose their effect.
+    """Return the options of a preset, except those that the given options replace or make ineffective.
 
     Args:
         preset: The options of the preset.
-        overrides: The given options.
-        metadata: Option → its metadata, which declare the options that it needs and replaces.
+        overrides: The options that the user has given.
+        metadata: The metadata of each option, by option. They declare which conditions the option needs and which
+            options it replaces.
         warn: A function that is called with a line for each option that is left out.
     """
     result = dict(preset)

@@ -49,7 +49,7 @@ def _connect(ray: ModuleType, address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raise OSError if no program listens at a host and port; Ray itself would retry for many minutes."""
+    """Raise OSError if no program listens at a host and port. Without this check, Ray would retry for many minutes."""
     if ":" in address:
         host, _, port = address.rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

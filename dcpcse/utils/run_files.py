@@ -1,4 +1,4 @@
-"""Readers of the records in the folder of a run, without torch, also while a training writes to it."""
+"""Read the records in the folder of a run without torch, even while a training writes to the folder."""
 
 import contextlib
 import math
@@ -47,7 +47,7 @@ def is_checkpoint_name(name: str) -> bool:
 class RunOptions(schema.Open):
     """The options in `run.yaml`.
 
-    They can have any type, since the file may be edited and older versions had other options.
+    The values can have any type, since the file may be edited and older versions of dcpcse had other options.
     """
 
     nan = True  # --max_grad_norm inf, for instance
@@ -56,7 +56,7 @@ class RunOptions(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class MetricsLine(schema.Open):
-    """A line of `metrics.jsonl`: the other keys are the logged values, null if they are not finite."""
+    """A line of `metrics.jsonl`. All keys without a field are logged values. A value that is not finite is null."""
 
     other_keys = int | float | None
     step: int = schema.count()
@@ -84,11 +84,11 @@ class GainEntry(schema.Open):
         metric: A key of `significance.STATISTICS`.
         representation: How the untouched encoder represents a sentence.
         untouched: Score of the untouched encoder.
-        outcomes: The outcomes of the untouched encoder on each example (cosines, 1 for correct and 0 for wrong, or
-            nDCG@10).
+        outcomes: The outcome of the untouched encoder on each example: the cosine of a pair, 1 or 0 for a correct or
+            wrong label, or nDCG@10 of a query.
         trained: Score of the trained model; None until the training has ended.
         interval: Interval of the difference; None until the training has ended, or if there are too few examples.
-        chose: Whether these data also chose the checkpoint.
+        chose: Whether the best checkpoint was chosen on the same data.
     """
 
     data: str
@@ -117,7 +117,7 @@ class _LogEntry(schema.Open):
 @strict
 @dataclass(kw_only=True)
 class TrainerRecord(schema.Foreign):
-    """`trainer_state.json`, with the types that transformers' TrainerState relies on."""
+    """The content of `trainer_state.json`, with the types that transformers' TrainerState requires."""
 
     global_step: int = schema.count()
     max_steps: int | None = None
@@ -139,7 +139,7 @@ class TrainerRecord(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class TaskScores(schema.Open):
-    """A task in a file of scores, with the keys that plots and tables read; results of different families differ."""
+    """A task in a file of scores, with the keys that plots and tables use. Different tasks have different results."""
 
     family: str | None = None
     task: str | None = None
@@ -160,13 +160,13 @@ class TaskScores(schema.Open):
     ranks: list[list] | None = None
 
     def validate_ranks(self) -> None:
-        """Raise ValueError unless each rank is a query, an answer and a number."""
+        """Raise ValueError unless each entry of the ranks consists of a query, an answer and a number."""
         for rank in self.ranks or ():
             if len(rank) != 3 or type(rank[0]) is not str or type(rank[1]) is not str or type(rank[2]) is not int:
                 raise ValueError(f"ranks contains {rank!r:.60}; expected a query, an answer and a rank")
 
     def validate_numbers_of_tokens(self) -> None:
-        """Raise ValueError unless the keys of scores without the most frequent tokens are numbers of tokens."""
+        """Raise ValueError unless the scores without the most frequent tokens have numbers of tokens as keys."""
         for name in {**(self.average_without or {}), **(self.without_frequent or {})}:
             if not re.fullmatch("[0-9]{1,9}", name):
                 raise ValueError(f"without {name!r:.60}: expected a number of tokens")
@@ -259,7 +259,7 @@ def read_scores(path: Path) -> dict[str, Any] | None:
 
 
 def mode_and_size(mode: str | None, truncate_dim: int | None) -> str:
-    """Return the mode of an evaluation, and the size of the embeddings if they were shortened, as shown to users.
+    """Return a text for users: the mode of an evaluation and, for shortened embeddings, their size.
 
     Args:
         mode: The mode; None if it is unknown.
@@ -285,18 +285,18 @@ ATTEMPTS = 3
 
 
 class ChangedByTraining(UserError):
-    """A folder cannot be read because the training that is running has removed it, or is replacing its files."""
+    """A folder cannot be read because a running training has removed it or is replacing its files."""
 
 
 def running_in(folder: str | Path) -> Path | None:
-    """Return the folder of a running training, given this folder or one of its checkpoints; otherwise None."""
+    """Return the folder of a running training, given this folder or a checkpoint in it; None if none is running."""
     path = _resolved(folder)
     run = path.parent if is_checkpoint_name(path.name) else path
     return run if is_locked(run) else None
 
 
 def notify_of_running(folder: str | Path) -> None:
-    """Log a message if a training is running in this folder, whose files are then shown in their current state."""
+    """Log a message if a training is running in this folder, since the files may still change."""
     if run := running_in(folder):
         notify(f"a training is running in {run}: its files are shown in their current state")
 
@@ -310,8 +310,8 @@ def read_beside_training(
 ) -> Found:
     """Read the files of a folder, even while a training changes them.
 
-    If `read` raises an error or its result is not complete while a training is running in the folder, it is called
-    again. Without a running training, errors of `read` pass unchanged.
+    `read` is called again if a training is running in the folder and `read` raises an error or returns an incomplete
+    result. If no training is running, an error of `read` is raised unchanged.
 
     Args:
         folder: The folder.
@@ -353,11 +353,11 @@ def read_beside_training(
 
 @contextlib.contextmanager
 def explain_removal(checkpoint: Path | None, applies: Callable[[], bool]) -> Iterator[None]:
-    """Raise ChangedByTraining for an error in this block if the checkpoint that it reads has been removed.
+    """Replace an error in this context by ChangedByTraining if the checkpoint that is read has been removed.
 
     Args:
-        checkpoint: The checkpoint; None if the block reads none.
-        applies: Whether the block may still be reading the checkpoint; called only after an error.
+        checkpoint: The checkpoint. None: errors are not changed.
+        applies: A function that returns whether the checkpoint may still be read. It is called only after an error.
     """
     try:
         yield
@@ -386,7 +386,7 @@ def _resolved(folder: str | Path) -> Path:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a folder, by which a replacement is noticed; None if the folder is missing."""
+    """Return the device and the inode of a folder, which change if it is replaced; None if the folder is missing."""
     try:
         status = path.stat()
     except (OSError, ValueError):

@@ -36,7 +36,7 @@ MAX_COUNT = 2**53
 
 
 class Open:
-    """Base class of schemas whose objects may have further keys: a later version, or the user, may add facts."""
+    """Base class of schemas whose objects may have further keys, added by the user or a later version of dcpcse."""
 
     # These are not fields, since this class is not a dataclass.
     other_keys: Any = Any  # type of their values
@@ -44,7 +44,7 @@ class Open:
 
 
 class Foreign(Open):
-    """Base class of schemas for files of other libraries, in which a repeated key is also allowed."""
+    """Base class of schemas for files of other libraries. Further keys and repeated keys are allowed."""
 
     nan = True
 
@@ -132,7 +132,7 @@ def sizes(**default: Any) -> Any:
 
 
 def version(number: int) -> Any:
-    """Return the field of a format's version, which is checked before all other fields."""
+    """Return the field for the version of a file format. The version is checked before all other fields."""
     return validated_field(lambda value: None, metadata={"version": number})
 
 
@@ -145,7 +145,7 @@ fraction = partial(between, 0, 1, "a number")
 
 @contextlib.contextmanager
 def explained(location: Path | str) -> Iterator[None]:
-    """Raise UserError, with the location of the content, instead of the errors of `read_text` and `parse`."""
+    """Replace errors of `read_text` and `parse` in this context by UserError with the location of the content."""
     try:
         yield
     except UserError:
@@ -159,7 +159,7 @@ def explained(location: Path | str) -> Iterator[None]:
 
 
 def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
-    """Return the content of a file that `parse` accepts.
+    """Return the content of a file, after checking all values as in `parse`.
 
     Args:
         kind: As in `parse`.
@@ -167,21 +167,23 @@ def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
         load: As in `parse`.
 
     Raises:
-        UserError: For any other file; the message contains the path.
+        UserError: If the file cannot be read or its content is invalid. The message contains the path.
     """
     with explained(path):
         return parse(kind, read_text(path), load)
 
 
 def read_lines(kind: Any, path: Path) -> list[Any]:
-    """Return the content of each line of a JSON lines file; an incomplete last line (of a killed process) is left out.
+    """Return the content of each line of a JSON lines file. An incomplete last line is left out.
+
+    A killed process may leave an incomplete last line.
 
     Args:
         kind: As in `parse`.
         path: The file.
 
     Raises:
-        UserError: For any other file; the message contains the path and the line.
+        UserError: If the file cannot be read or a line is invalid. The message contains the path and the line.
     """
     with explained(path):
         lines = read_text(path).split("\n")[:-1]
@@ -196,7 +198,7 @@ def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json)
     """Return the content of a text as plain dicts and lists, after checking all values.
 
     Args:
-        kind: The type of the content: a strict dataclass, `dict`, or a list of one of them.
+        kind: The type of the content: a strict dataclass, `dict`, or a list of these types.
         text: The text.
         load: `parse_json`, or `parse_yaml`.
 

@@ -40,11 +40,13 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
-    """Handle signals with a function within the context, except ignored signals (nohup). Only for the main thread.
+    """Handle signals with a function within this context. Signals that are ignored, as with nohup, stay ignored.
+
+    This works only in the main thread.
 
     Args:
         numbers: Numbers of the signals.
-        handler: Function of the number of a signal and the frame.
+        handler: A function that is called with the number of the signal and the current stack frame.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,7 +72,7 @@ def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]
 
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise an exception, like Ctrl-C, so that temporary files are removed and locks are released."""
+    """Let SIGTERM raise an exception, as Ctrl-C does. Temporary files are then removed and locks are released."""
     with signal_handler((signal.SIGTERM,), _leave):
         yield
 
@@ -81,7 +83,7 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Add to an interruption without a message that the finished work is kept, and how to resume."""
+    """Add a message to an interruption that has none: the finished work is saved, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -91,7 +93,7 @@ def resumable() -> Iterator[None]:
 
 
 def end_silently() -> None:
-    """Let SIGTERM end this process without a message from now on, since its launcher reports the reason."""
+    """From now on, let SIGTERM end this process without a message, since the launcher reports the reason."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -123,13 +125,13 @@ class DeferredSignal:
 
 
 def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
-    """Ignore signals in a worker of a data loader, since its parent responds to them.
+    """Ignore signals in a worker of a data loader, since the parent process handles them.
 
-    A signal may be sent to all processes of a job, and a step fails if a worker ends.
+    A signal may be sent to all processes of a job. If it ended a worker, the current step would fail.
 
     Args:
-        before: A function that is also called in the worker.
-        number: Number of the worker, which is passed to `before`.
+        before: A further function that is called in the worker, with `number`.
+        number: Number of the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIGTERM ends a worker with a delay, because a parent that ends without stopping its workers waits for them.

@@ -17,14 +17,14 @@ def make_table(
     title: str | None = None,
     style: Any = STYLES.DEFAULT,
 ) -> PrettyTable:
-    """Return a table, whose `str` is its text.
+    """Return a table. `str` of the table is its text.
 
     Args:
         heads: Names of the columns.
         rows: The cells of each row.
         align: `l`, `c` or `r` for each column; the last letter is repeated for further columns.
-        title: Line above the table.
-        style: Form of the text, one of `STYLES`.
+        title: The line above the table.
+        style: The format of the text, one of `STYLES`.
     """
     shown = PrettyTable(list(heads), title=title)
     shown.set_style(style)

@@ -42,7 +42,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError, with the file and the first such tensor, if a tensor contains NaN or infinite values.
+    """Raise UserError if a tensor contains NaN or infinite values. The message names the file and the tensor.
 
     Args:
         path: The file, for the message.
@@ -85,7 +85,7 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], actual: Mapp
 
 
 def listed(names: Collection[str], most: int = 4) -> str:
-    """Return a text for messages: the first names in alphabetical order, and the number of the others.
+    """Return a text for messages: the first names in alphabetical order, and the number of further names.
 
     Args:
         names: The names.
@@ -96,22 +96,25 @@ def listed(names: Collection[str], most: int = 4) -> str:
 
 
 def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the parameters of a module to a type. Buffers are kept: rotary frequencies would lose precision.
+    """Convert the parameters of a module to a data type.
+
+    Buffers are not converted, since rotary frequencies would lose precision.
 
     Args:
         module: The module.
-        dtype: The type.
+        dtype: The data type.
     """
     for parameter in module.parameters():
         parameter.data = parameter.data.to(dtype)
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:
-    """Return name → tensor from a file written by torch.save; raise UserError for anything but finite tensors.
+    """Return the tensors in a file of torch.save, by name. Raises UserError if the file contains anything else.
 
-    Code in the file is never run: torch rejects everything except tensors and plain containers. Tensors of the current
-    (zip) format are mapped from the file, so they take no extra memory, but must be copied before the file changes.
-    Tensors in the format before torch 1.6 are read into memory.
+    Values that are not finite raise UserError too. Code in the file is never run: torch rejects everything except
+    tensors and plain containers. In the current (zip) format, the tensors are memory-mapped. They need no extra
+    memory, but must be copied before the file changes. In the format before torch 1.6, the tensors are read into
+    memory.
     """
     tensors = _read(path)
     require_finite(path, tensors)
@@ -119,7 +122,7 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def pickled_headers(path: Path) -> TensorHeaders:
-    """Return name → shape and type of the tensors in a file of torch.save, without reading their values."""
+    """Return the shape and the data type of each tensor in a file of torch.save, without reading the values."""
     return {
         name: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in _read(path).items()
     }
@@ -144,9 +147,9 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _is_uncompressed_zip(path: Path) -> bool:
-    """Return whether a file is a zip archive; raise ValueError if it is compressed, which torch.save never writes.
+    """Return whether a file is a zip archive. Raises ValueError if the archive is compressed.
 
-    A few compressed bytes could otherwise fill the memory.
+    torch.save never writes compressed archives, and a few compressed bytes could fill the memory.
     """
     if not zipfile.is_zipfile(path):
         return False

@@ -29,7 +29,9 @@ MOST_LINE_BYTES = 512 * 2**20
 
 
 def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield number (from 1) and bytes of each line. Raises UserError for a line of more than `MOST_LINE_BYTES`.
+    """Yield the number (from 1) and the bytes of each line. Raises UserError if a line is too long.
+
+    A line may have at most `MOST_LINE_BYTES` bytes.
 
     Args:
         path: Path of the file, for messages.
@@ -45,7 +47,7 @@ def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def line_error(path: Path, number: int, problem: str) -> UserError:
-    """Return the error for a line of a file; line numbers start at 1.
+    """Return the error for a line of a file. Line numbers start at 1.
 
     Args:
         path: Path of the file.
@@ -56,7 +58,7 @@ def line_error(path: Path, number: int, problem: str) -> UserError:
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
-    r"""Return the text of a line without its end (\n or \r\n) and, in line 1, without a byte-order mark.
+    r"""Return the text of a line without the line end (\n or \r\n). In line 1, a byte-order mark is removed too.
 
     Raises UserError if the line is not UTF-8 or contains a NUL, or if the file starts with binary data or with the
     byte-order mark of another encoding.

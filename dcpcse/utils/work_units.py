@@ -1,11 +1,11 @@
 """Do work in units: in this process, in several processes of this machine, or on a Ray cluster.
 
-`workers` yields one of three kinds of workers with the same interface. Their method `run` computes all units and
-yields each with its result, in any order. It takes a function `start`, which each worker calls once with its device.
-`start` loads what all units need, such as a model, and returns the function that computes a unit. Units, results and
-`start` must be picklable.
+`workers` yields one of three kinds of workers, which have the same interface. The method `run` computes all units and
+yields each unit with its result, in any order. The argument `start` of `run` is a function that each worker calls
+once, with the device of the worker. `start` loads what all units need, such as a model, and returns the function that
+computes a unit. Units, results and `start` must be picklable.
 
-Workers save nothing: the caller saves each result when it arrives, and leaves out units that are already saved
+Workers save nothing. The caller saves each result when it arrives, and leaves out units with saved results
 (`dcpcse.utils.job_folder`).
 """
 
@@ -46,12 +46,15 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
     """Yield workers.
 
     Args:
-        ray: Address of a Ray cluster; `local` starts one on this machine and stops it at the end. None: this machine.
-        count: Number of workers. Default: one, or on a cluster one per GPU, or one per machine on CPUs.
+        ray: Address of a Ray cluster. `local` starts a cluster on this machine and stops it at the end. None: the
+        workers run on this machine.
+        count: Number of workers. Default: one worker on this machine; on a cluster, one per GPU or, on CPUs, one per
+            machine.
         device: Device of the workers. Default: cuda if available.
 
     Raises:
-        UserError: If the device is not available, the cluster does not answer, or it has too few GPUs or cores.
+        UserError: If the device is not available, if the cluster does not answer, or if it has too few GPUs or
+            cores.
     """
     if ray:
         return _on_ray(ray, count, device)
@@ -61,7 +64,7 @@ def workers(ray: str | None, count: int | None = None, device: str | None = None
 class InProcess:
     """A worker in this process.
 
-    `type` is the type of the workers' device. `local` is a device on which this process may compute in addition.
+    `type` is the type of the workers' device. `local` is a device that this process may use too.
     """
 
     def __init__(self, device: str | None) -> None:
@@ -69,7 +72,7 @@ class InProcess:
         self.type = self.local.type
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results; the next unit is drawn after the previous result was taken."""
+        """Yield units with their results. A unit is computed only when the caller asks for the next result."""
         function = start(str(self.local))
         for unit in units:
             try:
@@ -80,9 +83,9 @@ class InProcess:
 
 
 class WorkerProcesses:
-    """Several processes on this machine. On CUDA they are spread over the devices; on a CPU they share the cores.
+    """Several processes on this machine. On CUDA, they are distributed over the GPUs; on a CPU, they share the cores.
 
-    They are started with the spawn method, so the calling script needs `if __name__ == "__main__":`.
+    The processes are started with the spawn method, so the calling script needs `if __name__ == "__main__":`.
     """
 
     local = torch.device("cpu")
@@ -135,7 +138,7 @@ def _send(connection: Connection, unit: Any) -> None:
 
 
 def _receive(connection: Connection, process: BaseProcess) -> Any:
-    """Return what a worker sends. Raises UserError if it has ended."""
+    """Return what a worker process sends. Raises UserError if the process has ended."""
     try:
         return connection.recv()
     except (EOFError, ConnectionError) as error:
@@ -151,14 +154,14 @@ def _resume() -> str:
 
 
 class _Worker:
-    """The units of one worker, in its process.
+    """Computes the units of one worker, in the process of the worker.
 
-    It starts when the first unit arrives, so that an error of the start is returned too. Errors are returned, since
-    Ray would wrap raised errors.
+    `start` is called when the first unit arrives, so that an error of `start` is returned as the result of a unit.
+    Errors are returned instead of raised, since Ray would wrap raised errors.
     """
 
     def __init__(self, start: Start, device: str, threads: int, on_command_line: bool, folder: str = ".") -> None:
-        """folder: the working folder, from which relative paths lead to the same files as in the first process."""
+        """folder: the working folder of the first process, so that relative paths name the same files."""
         self._start, self._device, self._threads = start, device, threads
         self._on_command_line, self._folder = on_command_line, folder
         self._function: Callable[[Any], Any] | None = None
@@ -195,7 +198,8 @@ def _on_ray(address: str, count: int | None, device: str | None) -> Iterator["Ra
 class RayActors:
     """Actors on a Ray cluster. Ray restarts a killed actor, on a different machine if necessary.
 
-    The other machines need dcpcse, and the files that the units read or write at the same paths.
+    dcpcse must be installed on the other machines. The files that the units read or write must have the same paths
+    there.
     """
 
     local = torch.device("cpu")
@@ -215,7 +219,7 @@ class RayActors:
         self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.count / len(nodes)))
 
     def run(self, start: Start, units: Iterable[UnitT]) -> Outcomes:
-        """Yield units with their results; a unit whose worker is lost too often gets an error."""
+        """Yield units with their results. If the worker of a unit is lost too often, the result is an error."""
         ray, waiting = self._ray, iter(units)
         resources = {"num_cpus": self.cores, "num_gpus": int(self.type == "cuda")}
         actor = ray.remote(**resources, max_restarts=-1, max_task_retries=RETRIES)(_Worker)

@@ -1,4 +1,4 @@
-"""Check a training: non-finite steps, missing gradients, nothing to learn, collapse, and changed frozen weights."""
+"""Checks of a training: non-finite steps, missing gradients, nothing to learn, collapse, changed frozen weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,6 +88,9 @@ class Guards:
         require_finite_weights({**self.trained, **buffers}, step)
 
     def figures(self) -> dict[str, float]:
-        """Return the effective rank of the largest batch of anchors since the last log entry; {} without anchors."""
+        """Return a metric for the log: the effective rank of the largest batch of anchors since the last log entry.
+
+        The result is {} if there were no anchors.
+        """
         anchors, self._anchors = self._anchors, None
         return {} if anchors is None else {EFFECTIVE_RANK: effective_rank(anchors)}

@@ -45,10 +45,9 @@ MOST_ROWS = 128
 def effective_rank(vectors: Tensor) -> float:
     """Return the effective rank of vectors (N, H): exp of the entropy of their normalised singular values.
 
-    It is between 1 (all vectors on one line) and min(N, H) (Roy and Vetterli, 2007). The vectors are scaled to unit
-    length, so that long vectors do not dominate. They are not centred, so vectors around one direction also have a low
-    rank.
-    The result is NaN if a vector contains NaN.
+    The effective rank (Roy and Vetterli, 2007) is between 1 (all vectors on one line) and min(N, H). The vectors are
+    first scaled to unit length, so long vectors do not dominate. They are not centred, so vectors that are close to
+    one direction also have a low rank. The result is NaN if a vector contains NaN.
     """
     rows = F.normalize(vectors[:MOST_ROWS].detach().cpu().double(), dim=-1)
     if not rows.isfinite().all():
@@ -64,8 +63,9 @@ class _LoggedFigures:
     """The metrics of one log entry.
 
     Args:
-        own, others: Mean cosine of anchors with their own and with other positives.
-        rank: Effective rank of anchors.
+        own: Mean cosine of each anchor with its positive.
+        others: Mean cosine of each anchor with the positives of other anchors.
+        rank: Effective rank of the anchors.
     """
 
     step: int
@@ -75,13 +75,13 @@ class _LoggedFigures:
 
     @classmethod
     def of(cls, logs: Mapping[str, Any]) -> "_LoggedFigures | None":
-        """Return the metrics of a log entry, or None if one is missing or not finite."""
+        """Return the metrics of a log entry; None if a metric is missing or not finite."""
         numbers = [logs.get(name) for name in ("step", COSINE_POSITIVE, COSINE_NEGATIVE, EFFECTIVE_RANK)]
         return cls(*numbers) if all(map(is_number, numbers)) else None
 
     @property
     def room(self) -> float:
-        """Mean distance (1 - cosine) of random pairs; at least 1e-9, since it is a divisor."""
+        """Mean distance (1 - cosine) of random pairs. The result is at least 1e-9, since it is used as a divisor."""
         return max(1 - self.others, 1e-9)
 
     @property
@@ -90,17 +90,20 @@ class _LoggedFigures:
         return (1 - self.own) / self.room
 
     def is_narrow(self, best: float) -> bool:
-        """Return whether the rank is far below the best rank, or at most half of it while random pairs are close."""
+        """Return whether the rank is far below the best rank; if random pairs are close, half of it is enough."""
         together = self.others >= NARROW and self.rank <= best / 2
         return together or self.rank <= max(best / 4, ONE_LINE)
 
 
 class CollapseMonitor(TrainerCallback):
-    """Warns if embeddings collapse or do not distinguish positives, and again if this becomes four times as bad.
+    """Warns if embeddings collapse, or if positives are not closer than random pairs.
 
-    Encoders start narrow (cosines of 0.9 for BERT's [CLS], 0.99 for RoBERTa's means) and widen. Prompts with a high
-    learning rate may collapse for one or two steps. A run is therefore compared with its own best effective rank, and
-    all logs of the last `LASTING` steps, at least two, must show the symptoms.
+    The warning is repeated if the problem becomes four times as bad.
+
+    At the start, the embeddings of an encoder are close to each other (cosines of 0.9 for BERT's [CLS], 0.99 for
+    RoBERTa's means), and training moves them apart. The effective rank is therefore compared with the best effective
+    rank of the same run. Prompts with a high learning rate may collapse for one or two steps. A warning therefore
+    requires that all log entries of the last `LASTING` steps, at least two entries, show the problem.
     """
 
     def __init__(self) -> None:
@@ -125,7 +128,7 @@ class CollapseMonitor(TrainerCallback):
             logger.warning("%s", warning)
 
     def warning(self, logs: Mapping[str, Any]) -> str | None:
-        """Return the warning for a log entry, or None."""
+        """Return the warning for a log entry; None if no warning is necessary."""
         figures = _LoggedFigures.of(logs)
         if figures is None:
             return None

@@ -1,4 +1,4 @@
-"""Stop training at the first step with a non-finite loss or gradient, or if frozen weights have changed at the end."""
+"""Stop a training with a non-finite loss or gradient, and check at the end that frozen weights have not changed."""
 
 import json
 import math
@@ -50,7 +50,7 @@ class Pass:
 
 
 class _PendingCheck:
-    """A check of whether values (n,) are finite in all processes. Only reading its result waits for the device."""
+    """A check of whether values (n,) are finite in all processes. Only `is_bad` waits for the device."""
 
     def __init__(self, values: Tensor) -> None:
         bad = (~values.isfinite()).any().long()
@@ -79,7 +79,7 @@ class _Step:
     check: _PendingCheck
 
     def bad_terms(self) -> list[str]:
-        """Return the names of terms that are not finite in any pass of this process."""
+        """Return the names of the loss terms that are not finite in at least one pass of this process."""
         return sorted({name for pass_ in self.passes for name, term in pass_.terms.items() if not term.isfinite()})
 
     def bad_gradients(self) -> list[str]:
@@ -91,9 +91,9 @@ class _Step:
 class FiniteCheck:
     """Checks every step after its backward pass, before gradients are clipped and used by the optimiser.
 
-    On a CPU, training stops at a bad step. On a GPU, waiting for the result would be slow. The result is therefore
-    read during the next step, or earlier if the run logs, evaluates or saves; a bad step affects only the weights in
-    memory.
+    On a CPU, training stops at a bad step. On a GPU, waiting for the result of the check would be slow. The result is
+    therefore read during the next step, or earlier if the run logs, evaluates or saves. A bad step can thus change the
+    weights in memory, but not the saved weights.
 
     Args:
         trained: The trained parameters by name.
@@ -114,13 +114,13 @@ class FiniteCheck:
         self._passes.append(pass_)
 
     def require(self, number: int, settings: Mapping[str, Any], *, scaled: bool = False) -> None:
-        """Raise UserError if this step, or on a GPU the previous one, is not finite.
+        """Raise UserError if this step or, on a GPU, the previous step is not finite.
 
         Args:
             number: Number of the step.
             settings: Further values to save with a bad step.
-            scaled: Whether the gradients are scaled for fp16; the scaler skips steps that overflow, so gradients are
-                then not checked.
+            scaled: Whether the gradients are scaled for fp16. Scaled gradients are not checked, since the scaler skips
+                steps that overflow.
         """
         passes, self._passes = self._passes, []
         step = self._step(number, settings, passes, scaled)
@@ -163,7 +163,7 @@ class FiniteCheck:
         return f"{what} is not finite at step {step.number}; {saved}; {before}; try a lower {spell('learning_rate')}"
 
     def _save(self, step: _Step) -> str:
-        """Save the step to the folder of the run, and return a phrase with its location for the error message."""
+        """Save a bad step to the folder of the run, and return a phrase for the error message that says where."""
         folder = self.folder / NON_FINITE / f"step-{step.number}"
         path = folder if world_size() == 1 else folder / f"process-{dist.get_rank()}"
         try:
@@ -193,7 +193,7 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _number(value: float) -> float | str:
-    """Return the value if it is finite, otherwise its string, since JSON cannot represent it as a number."""
+    """Return a finite value unchanged, and any other value as a string, since JSON has no such numbers."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -245,6 +245,6 @@ class FrozenWeightsCheck(TrainerCallback):
 
 
 def frozen_digests(module: nn.Module) -> dict[str, bytes]:
-    """Return name → digest of all frozen weights."""
+    """Return the digests of all frozen weights, by name."""
     frozen = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
     return {name: weight_digest(weight) for name, weight in frozen}

@@ -30,9 +30,9 @@ class _Group:
     """A group of trained parameters, selected by the prefixes of their names.
 
     Args:
-        present: `all` if every parameter must have a gradient, `any` if one parameter suffices.
-        alive: `all` if every gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be
-            zero.
+        present: `all` if every parameter must have a gradient, `any` if at least one parameter must have a gradient.
+        alive: `all` if every gradient must be nonzero, `any` if at least one gradient must be nonzero, None if all
+            gradients may be zero.
         part: A part of the names of the parameters.
     """
 
@@ -61,7 +61,7 @@ Sizes = dict[str, float | None]
 
 
 class GradientFlowCheck:
-    """Checks at the first step with finite gradients that they reach all trained parameters.
+    """Checks, at the first step with finite gradients, that gradients reach all trained parameters.
 
     Args:
         module: The training step; `GROUPS` refers to the names of its parameters.
@@ -82,7 +82,8 @@ class GradientFlowCheck:
     def require(self) -> None:
         """Raise UserError, with likely causes, if parameters get no gradient. Called before gradients are clipped.
 
-        Steps with non-finite gradients (the first ones of fp16, while its scale is too large) are skipped.
+        A step with non-finite gradients is not checked. In fp16, the first steps can have such gradients, while the
+        scale is too large.
         """
         if not self.waiting:
             return
@@ -143,9 +144,9 @@ Terms = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class _Step:
-    """Weighted loss and gradient norm of a step, (2,) on its device, and the loss of guessing (0 if unknown).
+    """The weighted loss and the gradient norm of a step, as a tensor (2,), and the loss of guessing (0 if unknown).
 
-    The norm is infinite if the gradient is scaled for fp16, or already used by the optimiser.
+    The norm is infinite if the gradient is scaled for fp16, or if the optimiser has already used it.
     """
 
     loss_and_norm: Tensor
@@ -153,11 +154,11 @@ class _Step:
 
 
 class NothingToLearnCheck:
-    """Warns once, after `STEPS` steps, if the loss or the gradient was near zero in them.
+    """Warns once, after the first `STEPS` steps, if the loss or the gradient was near zero in these steps.
 
-    Adam divides the gradient of a weight by its size, so even a tiny gradient causes full steps. The loss is the sum
-    of all terms. It is compared with the loss of guessing among the candidates of the first loss with negatives; for
-    methods without negatives, only the gradient is checked. The steps of a resumed run are not checked.
+    Adam divides the gradient of a weight by the size of the gradient, so even a tiny gradient causes full steps. The
+    loss is the weighted sum of all terms. It is compared with the loss of guessing among the candidates of the first
+    loss with negatives. For methods without negatives, only the gradient is checked. A resumed run is not checked.
 
     Args:
         method: The method that is trained.
@@ -186,8 +187,8 @@ class NothingToLearnCheck:
 
         Args:
             number: Number of the step, from 1.
-            weights: Term → its weight.
-            has_gradient: Whether the gradient still exists and is not scaled.
+            weights: The weight of each term, by term.
+            has_gradient: Whether the gradient still exists and is not scaled for fp16.
         """
         if self._is_over:
             return

@@ -1,7 +1,8 @@
-"""The private names of torch and transformers without a public replacement; no other package uses private names.
+"""Private names of torch and transformers for which there are no public names. Only this package uses private names.
 
-A release may rename them, so they are looked up once, at import: the name for parsers here, the names of torch and
-encoders in `models`, of arguments in `arguments`, and of transformers' Trainer, which is slow to import, in `trainer`.
+A new release may rename them, so each name is looked up once, when its module is imported: names for parsers in this
+module, names of torch and of encoders in `models`, names of training arguments in `arguments`, and names of
+transformers' Trainer in `trainer`. Importing the Trainer is slow.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The undocumented name for the arguments of a training, separate from the Trainer, which is slow to import."""
+"""The private name of transformers' training arguments, in a module that does not import the slow Trainer."""
 
 import transformers
 from transformers.utils.import_utils import enable_tf32
@@ -7,7 +7,7 @@ __all__ = ["OneGpuArguments", "enable_tf32"]
 
 
 class OneGpuArguments(transformers.TrainingArguments):
-    """Arguments of a Trainer that uses one GPU per process, where transformers would split batches over all GPUs."""
+    """Arguments of a Trainer that uses one GPU per process. transformers would split batches over all GPUs."""
 
     @property
     def n_gpu(self) -> int:

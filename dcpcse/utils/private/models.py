@@ -22,7 +22,7 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return how many times a tensor was changed in place; it must not be an inference tensor."""
+    """Return how many times a tensor was changed in place. The tensor must not be an inference tensor."""
     return tensor._version
 
 
@@ -35,9 +35,9 @@ def packed_linear(input: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     """Return the output (..., out) of a linear layer with packed weights for an input (..., in).
 
     Args:
-        input: (..., in).
+        input: The input (..., in).
         blocks: The packed weights.
-        bias: (out,), or None.
+        bias: The bias (out,), or None.
     """
     return torch.ops.mkldnn._linear_pointwise(input.contiguous(), blocks, bias, "none", [], "")
 
@@ -53,5 +53,5 @@ def holds_peft_adapter(model: nn.Module) -> bool:
 
 
 def attention_of(config: PretrainedConfig) -> str | None:
-    """Return the implementation of attention that a configuration requires; None if it leaves the choice."""
+    """Return the implementation of attention that a configuration requires; None if it requires none."""
     return config._attn_implementation
