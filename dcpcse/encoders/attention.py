@@ -36,9 +36,9 @@ class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
     Attributes:
         rate: Dropout rate of the prompts. A mask is drawn for each text.
         seed: (1,) int64, the seed of the dropout masks (`dcpcse.encoders.philox`). None without dropout.
-        first_prompts: (N,) int32, index of the first prompt of each text in the table; None if every text has all
+        first_prompts: (N,) int32, the index of the first prompt of each text in the table. None if every text has all
             prompts of the table.
-        prompt_counts: (N,) int32, number of prompts of each text; None if every text has all prompts of the table.
+        prompt_counts: (N,) int32, the number of prompts of each text. None if every text has all prompts of the table.
         most_prompts: Largest number of prompts of a text.
     """
 
@@ -69,7 +69,7 @@ class PackedAttention(Protocol):
 
         Args:
             query: (1, heads, T, head_dim).
-            prefix: The keys and values of all layers; None without prompts.
+            prefix: The keys and values of all layers. None without prompts.
         """
         ...
 
@@ -87,7 +87,7 @@ class PackedAttention(Protocol):
 
         Args:
             states: Queries, keys and values, each (1, heads, T, head_dim).
-            prefix: The keys and values of all layers; None without prompts.
+            prefix: The keys and values of all layers. None without prompts.
             layer: Number of the layer.
             window: As `sliding_window` of `prefix_attention`.
             scale: Factor of the scores.
@@ -161,8 +161,8 @@ def prefix_attention(
         query: (N, heads, L, head_dim), or (1, heads, T, head_dim) if packed.
         key: As `query`.
         value: As `query`.
-        attention_mask: Boolean (N, 1, L, L); None if nothing is masked.
-        prefix: The keys and values of all layers; None without prompts.
+        attention_mask: Boolean (N, 1, L, L), true where a token attends to another token. None if nothing is masked.
+        prefix: The keys and values of all layers. None without prompts.
         prefix_mask: Boolean (N, P), true at the prompts of each row. None if every row has all prompts.
         packing: The packing, if the sequences follow one another in one row. There is no mask then.
         kernels: Kernels for attention over packed sequences. They are used if they support the inputs.

@@ -408,7 +408,7 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
 
 
 def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
-    """Build a masked LM with a new head whose decoder is initialised with the encoder's word embeddings."""
+    """Build a masked LM with a new head. The decoder is initialised with the encoder's word embeddings."""
     with quiet():
         masked_lm = transformers.AutoModelForMaskedLM.from_config(model.config, **NO_CODE)
     decoder, embeddings = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
@@ -486,7 +486,7 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' load report and progress bars; this module checks the loaded weights itself."""
+    """Silence transformers' load report and progress bars. This module checks the loaded weights itself."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     bars = transformers_logging.is_progress_bar_enabled()

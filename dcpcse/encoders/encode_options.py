@@ -157,7 +157,7 @@ class EncodeOptions(Options):
         return shortened / np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
     def require_size(self, dimension: int, trained: Sequence[int], told: set[int]) -> None:
-        """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`.
+        """Raise UserError if embeddings of `dimension` values cannot be shortened to `truncate_dim`.
 
         Log a warning if the model was not trained for this size.
 

@@ -130,7 +130,7 @@ def _is_frozen(part: nn.Module, parameter: nn.Parameter, kinds: Collection[type[
 
 
 LEAST_WEIGHTS = 256 * 256
-"""Minimum size of a prepacked matrix. Smaller matrices gain nothing: a oneDNN call takes 20 µs longer than MKL."""
+"""Minimum size of a prepacked matrix. Smaller matrices gain nothing: a call of oneDNN needs 20 µs more than MKL."""
 
 LEAST_ROWS = 64
 """Minimum number of input rows. With fewer rows, most of the time is spent on reading the weights in any layout."""
@@ -140,7 +140,7 @@ KEPT_PRODUCTS = "64"
 
 The sizes of packed batches keep changing. With the default of more than a thousand plans, a process would grow by
 hundreds of megabytes without becoming faster. Each library reads its environment variable once, at its first product.
-Values that the user has set are kept.
+Values that the user has set are not changed.
 """
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, KEPT_PRODUCTS)

@@ -28,7 +28,7 @@ def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
 
 
 class TanhMLP(nn.Module):
-    """One dense layer with tanh, (N, H) → (N, H): the `mlp` of SimCSE and DCPCSE.
+    """One dense layer with tanh, from (N, H) to (N, H): the `mlp` of SimCSE and DCPCSE.
 
     The weights are initialised from N(0, std). They are not copied from the checkpoint's pooler of the same shape.
 
@@ -49,7 +49,7 @@ class TanhMLP(nn.Module):
 
 
 class JointBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), on GPUs and CPUs.
+    """Batch normalisation over the rows (N, H) of all processes in training, on GPUs and CPUs.
 
     torch's SyncBatchNorm supports GPUs only. Here, the number of rows may differ between processes. The running
     statistics are the same in all processes, and the same as in one process that computes the joined batch.
@@ -76,7 +76,7 @@ class JointBatchNorm(nn.BatchNorm1d):
 
 
 class BatchNormMLP(nn.Module):
-    """Two dense layers with batch normalisation, (N, H) → (N, H) (D2CSE, appendix; DiffCSE).
+    """Two dense layers with batch normalisation, from (N, H) to (N, H) (D2CSE, appendix, and DiffCSE).
 
     In training, at least two rows are required. The batch statistics are computed over all rows: all views of all
     sentences in all processes.
@@ -115,7 +115,7 @@ class PretrainedPooler(nn.Module):
 
 
 class DenseLayers(nn.Module):
-    """The Dense modules of a sentence-transformers folder, (N, H) → (N, D): linear layers, each with an activation.
+    """The Dense modules of a sentence-transformers folder, from (N, H) to (N, D): linear layers with activations.
 
     The layers are used at inference and are not saved.
 
@@ -141,7 +141,7 @@ class DenseLayers(nn.Module):
 
 
 class MLMTransform(nn.Module):
-    """The layers of a masked-LM head before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
+    """The layers of a masked-LM head before the decoder (dense, activation, LayerNorm), from (N, H) to (N, H).
 
     PromptBERT's code (`org_mlp`) applies the checkpoint's transform to two [MASK] vectors: of the sentence in its
     template, and of the template alone. It then subtracts the second result from the first, and it trains the

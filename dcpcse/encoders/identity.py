@@ -80,7 +80,7 @@ class EncoderSource:
 
     Args:
         name_or_path: Folder or hub id.
-        revision: Commit on the hub; None for a folder.
+        revision: Commit on the hub. None for a folder.
         model_type: The model type in the configuration.
         hidden_size: The dimension H of the hidden states.
         fingerprint: Digest of the weights without their names. Earlier versions identified an encoder by this digest
@@ -223,7 +223,7 @@ def tokenizer_record(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 def require_recorded(
     folder: str | Path, recorded: Mapping[str, Any], source: EncoderSource, where: str, remedy: str
 ) -> None:
-    """Raise UserError unless a loaded encoder is the recorded base of a folder.
+    """Raise UserError if a loaded encoder is not the recorded base of a folder.
 
     Args:
         folder: The model folder.

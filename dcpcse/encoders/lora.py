@@ -35,7 +35,7 @@ _QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Lora:
-    """The settings of a LoRA adapter, whose layers add alpha / r · B · A · dropout(x) to their output.
+    """The settings of a LoRA adapter. Each adapted layer adds alpha / r · B · A · dropout(x) to the layer's output.
 
     x is the input (..., in) of a layer, A is (r, in) and B is (out, r).
 
@@ -183,7 +183,7 @@ def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
 
 
 def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of the modules that contain other modules; all other objects are shared.
+    """Return a copy of a backbone that shares all objects except modules that contain other modules.
 
     Replacing a layer in the copy leaves the original unchanged. All other layers are the same objects in the copy and
     in the original. A layer is therefore prepacked (`frozen_layers.prepacked`) only once for all copies.

@@ -26,7 +26,7 @@ def first_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
 def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """Return the mean over the real tokens: (N, L, H), mask (N, L) → (N, H).
 
-    Special tokens are included; padding and prompts are not.
+    Special tokens are included. Padding and prompts are left out.
 
     Args:
         hidden: Hidden states (N, L, H).
@@ -103,8 +103,8 @@ class Pooler:
     Args:
         layers: Indices of hidden states: 0 for the output of the embedding layer, i for layer i, and -1 for the last
             layer.
-        reduce: The function that reduces the tokens to one vector: hidden states (N, L, H), mask (N, L) and template
-            slots → (N, H).
+        reduce: The function of hidden states (N, L, H), mask (N, L) and template slots that returns the vectors (N,
+            H).
         help: The description for `--help`.
         needs_template: Whether `reduce` needs the slots of a template.
     """

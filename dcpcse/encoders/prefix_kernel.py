@@ -71,7 +71,7 @@ class Settings:
         starts: (N + 1,) int32, the index of the first token of each text, then the number of all tokens.
         longest: Number of tokens of the longest text, or any larger number.
         scale: Factor of the scores.
-        window: Two tokens attend to each other only if their distance is below this number; None without a window.
+        window: Two tokens attend to each other only if their distance is below this number. None: no window.
         dropout, prompt_dropout: Dropout rates: of attention weights, and of the keys and values of the prompts.
         seed, prompt_seed: (1,) int64, the seeds of Philox for these two kinds of dropout. Required if the rate is not
             0.

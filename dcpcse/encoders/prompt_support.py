@@ -108,7 +108,7 @@ def number_layers(backbone: PreTrainedModel) -> None:
 
 
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
-    """Raise UserError unless the prompts' keys and values of every layer reach the output of the backbone.
+    """Raise UserError if the prompts' keys or values of a layer do not affect the output of the backbone.
 
     The check makes one forward pass with random prefixes. Without the check, a backbone that does not pass `prefix=`
     on to its attention would silently train and run without prompts. The check runs once per backbone and prompt
@@ -151,7 +151,7 @@ def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
-    """Raise UserError unless input embeddings reach the output of the backbone.
+    """Raise UserError if input embeddings do not affect the output of the backbone.
 
     The embeddings of token ids must give the same output as the token ids. Other embeddings must give a different
     output.
@@ -173,7 +173,7 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
 
 
 def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
-    """Return the module whose output is the input of the first layer.
+    """Return the module that computes the input of the first layer.
 
     This module is the embedding layer. In ELECTRA and ALBERT, it may be a projection of the embeddings. Raises
     UserError if the backbone has no such module.

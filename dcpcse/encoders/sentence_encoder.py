@@ -193,7 +193,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def longest_template(self) -> int:
-        """Number of tokens of the longest template, including special tokens; 0 without templates."""
+        """Number of tokens of the longest template, including special tokens. 0 without templates."""
         return max((template.length for template in self.templates), default=0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any) -> Tensor:

@@ -68,7 +68,7 @@ class TemplateOnly(TensorGroup):
         index: (K, T), indices of the tokens in the full input.
         slots: The slots of the templates.
         case_of: (N,), for each of the N full inputs, the row of its template.
-        packing: The packing of the mask; None if the encoder computes padding.
+        packing: The packing of the mask. None if the encoder is not packed.
     """
 
     input_ids: Tensor

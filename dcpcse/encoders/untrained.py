@@ -62,7 +62,7 @@ FREQUENT_BYTE_LEVEL = (
 
 
 class TokenTable(nn.Module):
-    """Replacement for an `Encoder` whose hidden states are rows of an embedding matrix.
+    """Replacement for an `Encoder`. The hidden states are rows of an embedding matrix.
 
     Args:
         backbone: The pretrained encoder.

@@ -24,7 +24,8 @@ class Contrastive(Loss):
         temperature: Divides the cosines.
         hard_negative_weight: Logarithm of the weight of an anchor's own hard negatives. 0 means weight 1.
         positive: Name of the view with the positives.
-        others: Names of views whose rows are negatives of every anchor, including the anchor's own row.
+        others: Names of views with negatives. Every row of such a view, including the anchor's own row, is a negative
+            of every anchor.
         gather_gradient: The gradient with several processes: "exact", or "published" for the gradient of the public
             code (see `dcpcse.utils.distributed.global_mean`).
     """

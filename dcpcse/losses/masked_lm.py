@@ -39,7 +39,7 @@ class MaskedLM(PerRowLoss):
         self.masking = masking
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """Return the masked token ids (B·V, L), and the indices (n,) of the tokens to predict among all B·V·L."""
+        """Return the masked token ids (B · V, L), and the flat indices (n,) of the tokens to predict."""
         ids, slots = batch.on_host("input_ids").flatten(0, 1), batch.slots
         candidates = None
         if slots is not None:

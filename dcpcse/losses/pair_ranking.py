@@ -201,5 +201,5 @@ class PairsInBatch(Loss):
         return global_mean(loss, count)
 
     def negatives(self, batch_size: int, views: Sequence[str]) -> int:
-        """Return the number of negatives of a sentence: all sentences of the other examples, and hard negatives."""
+        """Return the number of negatives: all sentences of the other examples, and the anchor's own hard negatives."""
         return (1 + len(self.pairs)) * batch_size - 2

@@ -1,4 +1,4 @@
-"""Conditional replaced-token detection: predict which tokens of a sentence were replaced (D2CSE, eq. 2; DiffCSE)."""
+"""Conditional replaced-token detection: predict which tokens of a sentence were replaced (D2CSE and DiffCSE)."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ Vectors = Sequence[Tensor]
 MeanAndMetrics = tuple[Tensor, Metrics]
 
 OfRows = Callable[[slice, Vectors, Vectors, bool], MeanAndMetrics]
-"""Type of a function of anchors: (rows, anchors, candidates, normalized) → their mean loss, and its metrics.
+"""Type of a function (rows, anchors, candidates, normalized) that returns the mean loss of anchors, and the metrics.
 
 `rows` is the slice of these b anchors among the B anchors of the process. Anchor rows.start + i belongs to row
 rows.start + i of each tensor of candidates. `anchors` are tensors (b, H). `candidates` are tensors (C, H).

@@ -423,7 +423,7 @@ CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide
 
 
 def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
-    """Raise UserError if an option of the contrastive loss is given and has no effect; return {}.
+    """Raise UserError if an option of the contrastive loss is given and has no effect. Otherwise, return {}.
 
     Args:
         args: Options of the method.

@@ -18,7 +18,7 @@ from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, SHARE, Need, Options, option
 
 LARGEST_QUEUE = 1_000_000
-"""Maximum of --neg_size, in sentences, so that a typo does not exhaust the memory."""
+"""Maximum of --neg_size, in sentences. It prevents a typo from exhausting the memory."""
 
 QUEUE = Need(lambda: f"a queue of negatives ({spell('neg_size')} above 0)", lambda args: args.neg_size != 0)
 

@@ -75,7 +75,7 @@ class Method:
         model: The model that is trained.
         views: The views of an example.
         terms: The weighted loss terms by name.
-        adversary: Adversarial views; None if there are none.
+        adversary: The adversarial views. None: there are no adversarial views.
         groups: The parameters with a different learning rate or warm-up.
         guides: Frozen encoders that the losses use, by name, such as `teacher`. Training loads each guide that is a
             `GuideSource`. It adds the encoder of --guide under the name `guide`.
@@ -164,7 +164,7 @@ def register(
     recipes: Mapping[str, Recipe] | None = None,
     **fixed: Any,
 ) -> Callable[[Builder], Builder]:
-    """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
+    """Return a decorator that registers a function as `--method NAME`. The function builds the method.
 
     The registered function gets three arguments: the loaded encoder, the options of the method, and the columns of the
     training data. For rows with classes, the columns include `positive`.
@@ -339,7 +339,7 @@ def require_own_options(method: str | Builder | Method | None, option_names: Col
     """Return `arguments_class(method)`. Raise UserError if one of the given options belongs only to other methods.
 
     Args:
-        method: Name of a method, a function that builds a method, or a built method; None for the default method.
+        method: Name of a method, a function that builds a method, or a built method. None: the default method.
         option_names: Names of options. Options that belong to no method are ignored.
 
     Raises:
@@ -420,7 +420,7 @@ def _common(args: ModelArguments) -> dict[str, Any]:
 
 
 def _require_fitting_encoder(args: ModelArguments) -> None:
-    """Raise UserError if the encoder's dtype, tuning or pooling is incompatible with the other options."""
+    """Raise UserError if --encoder_dtype, --tuning or --pooler_type contradicts other options."""
     if args.tuning is None:
         raise OptionError(
             "tuning",

@@ -2,17 +2,18 @@
 
 A model folder contains these files:
 
-dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
-prompts.safetensors    the prompts, as one tensor `prompt_embeddings`: (P, 2·layers·hidden) for keys and values,
-                       (P, layers·hidden) for vectors; or instead of this file, for keys and values:
+dcpcse.json            the record (manifest): method, pooling, head, prompt, position offset, and fingerprints of the
+                       base and the vocabulary
+prompts.safetensors    the deep prompts, as one tensor `prompt_embeddings`: (P, 2·layers·hidden) for prompts that are
+                       keys and values, (P, layers·hidden) for prompts that are vectors
 adapter_model.safetensors + adapter_config.json
-                       the same tensor, if PEFT alone returns the same [CLS] vectors; otherwise the name
-                       prompts.safetensors prevents PEFT from opening an incomplete model
+                       the same tensor, instead of prompts.safetensors, if PEFT alone returns the same [CLS] vectors.
+                       In other cases, the name prompts.safetensors prevents PEFT from opening an incomplete model.
 adapter/, or adapter_model.safetensors, adapter_config.json, modules.json, ...
                        a LoRA adapter in the format of PEFT (see below)
 trained.safetensors    other trained weights (head, projection, shallow prompts), if there are any
 backbone/, or config.json, model.safetensors, modules.json, ...
-                       the encoder, if it was trained itself (see below)
+                       the encoder, if it was trained (see below)
 tokenizer files
 
 If a trained backbone is the complete model, it is saved as a plain Hugging Face folder. Otherwise, it is saved in
