@@ -176,7 +176,7 @@ def prefix_attention(
 
     Returns:
         The output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed. The second value is None, instead of
-            the attention weights.
+        the attention weights.
     """
     if kernels is not None and bias is None and kernels.takes(query, prefix):
         how = {"window": sliding_window, "scale": kwargs.get("scaling"), "dropout": kwargs.get("dropout") or 0.0}

@@ -1,4 +1,4 @@
-"""Let frozen linear layers multiply by copies of their weights, which are made once.
+"""Let frozen linear layers multiply by copies of their weights. The copies are made once.
 
 `prepacked` makes copies in the memory layout that matrix products on a CPU need. The module `half_precision` makes
 copies in half precision. Both kinds can be used at the same time. Their contexts may overlap in any order, also in
@@ -197,7 +197,7 @@ class _Prepacked:
 
 
 class _Product(torch.autograd.Function):
-    """Matrix product (..., in) → (..., out) with a gradient with respect to the input only."""
+    """Matrix product from (..., in) to (..., out), with a gradient for the input only."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, input: Tensor, layer: _Prepacked) -> Tensor:

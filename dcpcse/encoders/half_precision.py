@@ -54,7 +54,7 @@ def in_half_precision(
 
     Yields:
         The number of layers for which this context made copies. For the other layers, it uses the copies of another
-            context.
+        context.
     """
     if dtype is None:
         yield 0

@@ -425,7 +425,7 @@ def _later_settings(model: Any) -> dict[str, Any]:
 
 
 def _configurations(model: nn.Module) -> Any:
-    """Return the configurations of the encoder and of a masked-LM head, if inference uses one."""
+    """Return the configuration of the encoder, and of a masked-LM head if inference uses a head of this kind."""
     modules = () if model.head is None else model.head.modules()
     heads = [
         configuration(module, head=True) for module in modules if isinstance(module, transformers.PreTrainedModel)

@@ -208,7 +208,7 @@ def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def merged(backbone: PreTrainedModel) -> PreTrainedModel:
-    """Return an independent copy of a backbone in which the updates of its adapter are added to the weights."""
+    """Return an independent copy of a backbone with the adapter's updates added to the weights."""
     result = copy.deepcopy(backbone)
     for name, layer in list(_layers(result)):
         layer.merge()

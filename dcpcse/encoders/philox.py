@@ -62,7 +62,7 @@ def cut(rate: float) -> int:
 
 
 def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the upper and lower 32 bits of the product of a and b, both of 32 bits."""
+    """Return the upper and the lower 32 bits of a · b, for numbers a and b of 32 bits."""
     low = a * (b & 0xFFFF)  # 48 bits
     middle = a * (b >> 16) + (low >> 16)
     return middle >> 16, ((middle & 0xFFFF) << 16) | (low & 0xFFFF)

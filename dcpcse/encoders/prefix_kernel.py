@@ -1,4 +1,4 @@
-"""Attention over packed texts with deep prompts: a Triton kernel for the forward pass and one for the backward pass.
+"""Attention over packed texts with deep prompts: Triton kernels for the forward pass and for the backward pass.
 
 The kernels read queries, keys and values (T, heads, head_dim) from the outputs of the linear layers, and the prompts
 of a layer from the trained table. Tensors are read with their strides. Nothing is transposed, padded, or copied for
@@ -173,10 +173,8 @@ def _kept_weights(
 ):  # fmt: skip
     """Return the mask (ROWS, COLUMNS) of the attention weights that dropout keeps, starting at `row` and `column`.
 
-    Both are multiples of 16.
-
-    Each counter gives the numbers for columns 2c and 2c + 1 of rows r and r + 8, which matrix units give to one
-    thread.
+    `row` and `column` are multiples of 16. Each counter gives the numbers for columns 2c and 2c + 1 of rows r and r +
+    8. Matrix units give these four elements to one thread.
     """
     c0 = (column // 2 + tl.arange(0, COLUMNS // 2))[None, :] + tl.zeros((ROWS // 2, 1), tl.int32)
     c1 = (row // 2 + tl.arange(0, ROWS // 2))[:, None] + tl.zeros((1, COLUMNS // 2), tl.int32)

@@ -376,7 +376,7 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
 
 
 def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
-    """Return, for each layer of a backbone, the function that computes its keys and values.
+    """Return, for each layer of a backbone, the function that computes keys and values from vectors.
 
     Raises UserError if the type of the encoder is not supported.
     """
@@ -390,7 +390,7 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
 
 
 def _linear(layers: Callable[[PreTrainedModel], Sequence[Sequence[nn.Linear]]]) -> Callable[..., list[Projection]]:
-    """Return the entry of `_PROJECTIONS` for encoders whose keys and values are linear in the hidden states.
+    """Return the entry of `_PROJECTIONS` for encoders in which linear layers compute keys and values.
 
     Args:
         layers: A function of a backbone that returns the linear layers of the keys and values of each layer.

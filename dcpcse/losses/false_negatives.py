@@ -18,7 +18,7 @@ CLASSES = "classes"
 """Name of the class numbers (B,) of the rows, in batches and among the marks."""
 
 GUIDED = "guided_"
-"""Prefix of the names of the guide's embeddings (B, G) of the views among the marks."""
+"""Prefix of the names of marks that are the guide's embeddings (B, G) of a view."""
 
 RESOLUTION = 1e-5
 """Difference of cosines by which a false negative must be nearer to the anchor than the anchor's positive.

@@ -147,7 +147,7 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
 
 
 def replaced_token_count(mask: Tensor, reduction: str, sentences: int) -> int | Tensor:
-    """Return the number of items that `replaced_token_ce` averages over: sentences, tokens or positions.
+    """Return the number of items over which `replaced_token_ce` averages: sentences, tokens or positions.
 
     Args:
         mask: As in `replaced_token_ce`.

@@ -15,7 +15,7 @@ from dcpcse.utils.devices import send
 
 
 class MaskedLM(PerRowLoss):
-    """Masked language modelling on all views, with the prompts (and prompt dropout) of the first pass.
+    """Masked language modelling on all views. It uses the prompts and the prompt dropout of the first pass.
 
     In a template, only the tokens of the sentence are masked. The LM head is frozen by default, like all
     language-model weights in the paper. The published code trains an untied copy of the LM head at the prompts'

@@ -155,8 +155,8 @@ CITATION = (
 def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build ConSERT, which contrasts two augmented copies of each sentence, separately for each column of sentences.
 
-    Labelled pairs and triplets are classified as well, with their sentences unchanged. The representation is the mean
-    of the token vectors (section 3.2 of the paper).
+    For labelled pairs and triplets, a classification of the unchanged sentences is added. The representation is the
+    mean of the token vectors (section 3.2 of the paper).
     """
     require_anchor(columns)
     if args.no_dropout:

@@ -28,7 +28,7 @@ CITATION = (
     pooler_type="cls",
 )
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build DCPCSE (sections 2.1 and 2.2 of its paper): only the prompts and the MLP head are trained.
+    """Build DCPCSE (sections 2.1 and 2.2 of the paper), which trains only the prompts and the MLP head.
 
     The representation is the [CLS] vector. PromCSE, the later version of the paper, adds the energy-based hinge loss
     for sentence pairs.

@@ -52,8 +52,8 @@ class ESimCSEOptions(Options):
 class WordRepetition(Augmentation):
     """An augmentation that repeats some tokens of a sentence, like `--dup_type bpe` of the public code.
 
-    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1, where n is the number of tokens
-    including two special tokens. (In the paper, as quoted by others, the maximum is max(2, ⌊rate · n⌋).)
+    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1. n is the number of tokens,
+    including two special tokens. In the paper, as quoted by others, the maximum is max(2, ⌊rate · n⌋).
 
     Args:
         rate: Maximum share of repeated tokens.

@@ -124,7 +124,7 @@ def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str])
 
 
 def _further_positives(args: ModelArguments, column: str) -> Part:
-    """Return the templates of --further_templates, each with a view of the column and its contrastive loss.
+    """Return the templates of --further_templates. Each template has a view of the column and a contrastive loss.
 
     Each loss has the weight 1 / n, where n is the number of positives, including the first positive. The negatives of
     a loss are the other sentences in the same further template, and all hard negatives.

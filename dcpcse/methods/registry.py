@@ -164,7 +164,7 @@ def register(
     recipes: Mapping[str, Recipe] | None = None,
     **fixed: Any,
 ) -> Callable[[Builder], Builder]:
-    """Return a decorator that registers a function as `--method NAME`. The function builds the method.
+    """Return a decorator that registers a function as `--method NAME`. The function must return a `Method`.
 
     The registered function gets three arguments: the loaded encoder, the options of the method, and the columns of the
     training data. For rows with classes, the columns include `positive`.
@@ -182,7 +182,7 @@ def register(
             them.
         recipes: The default learning rate and batch size by tuning, for tunings for which the method does not use
             `dcpcse.methods.tunings.RECIPES`.
-        fixed: Values for options that were left out.
+        fixed: Values, by the name of the option, for options that were left out.
 
     Raises:
         ValueError: If the name of the method is invalid or already registered, if the name of an option in `options`

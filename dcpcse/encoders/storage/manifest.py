@@ -312,7 +312,7 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
 
 
 def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Iterator[str]:
-    """Yield an error message for each tensor that is missing or differs in shape from the manifest.
+    """Yield an error message for each tensor that is missing or whose shape differs from the manifest.
 
     Args:
         folder: The model folder, for messages.
