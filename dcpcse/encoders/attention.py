@@ -1,14 +1,15 @@
 """An attention function for transformers that supports prompts in every layer and batches without padding.
 
 The prefix (the keys and values of the prompts) is passed to this function as a keyword argument of the backbone's
-forward pass. Masks, lengths and positions outside this file do not include the prefix. The published code and peft
-pass it as `past_key_values` instead. This module avoids `past_key_values` because transformers sets this cache to None
-under activation checkpointing, which silently drops the prompt, and because a cache grows with every pass that uses
-it.
+forward pass. Masks, lengths and positions outside this file do not include the prefix.
 
-Packed batches are passed in the same way: the backbone receives one row of all real tokens, and only this function
-uses the boundaries of the sequences. For a packed batch, a missing mask means that nothing is padded, never that
-sequences may attend to each other.
+The published code and peft pass the prefix as `past_key_values` instead. This module avoids this cache for two
+reasons. Under activation checkpointing, transformers sets the cache to None, which silently drops the prompt. In
+addition, the cache grows with every pass that uses it.
+
+The packing of a batch is also passed as a keyword argument. The backbone receives one row with all real tokens, and
+only this function uses the boundaries of the sequences. A packed batch has no mask because it contains no padding. Its
+sequences do not attend to each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,20 +25,20 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from dcpcse.encoders.packing import Packing
 
 Prefix = Mapping[int, tuple[Tensor, Tensor]]
-"""Layer index → (keys, values), each (N, heads, P, head_dim)."""
+"""Maps the index of a layer to its keys and values, each (N, heads, P, head_dim)."""
 
 PREFIX_ATTENTION = "prefix_sdpa"
 
 
 class TablePrefix(Mapping[int, tuple[Tensor, Tensor]]):
-    """A prefix that is also available as one table for all texts, from which a kernel reads the prompts of a text.
+    """A prefix that also has one table with the prompts of all texts, from which kernels read.
 
     Attributes:
-        rate: Dropout rate of the prompts, drawn for each text.
-        seed: (1,) int64, key of the masks (`dcpcse.encoders.philox`); None without dropout.
-        first_prompts: (N,) int32, index of the first prompt of each text in the table; None if every text has all
+        rate: Dropout rate of the prompts. A mask is drawn for each text.
+        seed: (1,) int64, the seed of the dropout masks (`dcpcse.encoders.philox`). None without dropout.
+        first_prompts: (N,) int32, the index of the first prompt of each text in the table. None if every text has all
             prompts of the table.
-        prompt_counts: (N,) int32, number of prompts of each text; None if every text has all prompts of the table.
+        prompt_counts: (N,) int32, the number of prompts of each text. None if every text has all prompts of the table.
         most_prompts: Largest number of prompts of a text.
     """
 
@@ -68,7 +69,7 @@ class PackedAttention(Protocol):
 
         Args:
             query: (1, heads, T, head_dim).
-            prefix: The keys and values of all layers; None without prompts.
+            prefix: The keys and values of all layers. None without prompts.
         """
         ...
 
@@ -86,7 +87,7 @@ class PackedAttention(Protocol):
 
         Args:
             states: Queries, keys and values, each (1, heads, T, head_dim).
-            prefix: The keys and values of all layers; None without prompts.
+            prefix: The keys and values of all layers. None without prompts.
             layer: Number of the layer.
             window: As `sliding_window` of `prefix_attention`.
             scale: Factor of the scores.
@@ -96,18 +97,18 @@ class PackedAttention(Protocol):
 
 
 Bias = Callable[[Tensor, Tensor], Tensor]
-"""Function from queries and keys, each (N, heads, L, head_dim), to numbers that are added to their scores.
+"""Function of queries and keys, each (N, heads, L, head_dim), that returns numbers to add to the attention scores.
 
-Its result broadcasts to (N, heads, L, L).
+The returned tensor broadcasts to (N, heads, L, L).
 """
 
 
 class ForwardPass:
-    """State that the layers share in a forward pass: attention masks, and the number of layers that have begun.
+    """State that the layers share in a forward pass: attention masks, and the number of layers called so far.
 
     Attributes:
-        unnumbered: The attention modules without a layer number, in the order in which they were called.
-            Layers that share their weights (ALBERT) are one module that is called several times.
+        unnumbered: The attention modules without a layer number, in the order of their calls. Layers with shared
+            weights (ALBERT) are one module that is called several times.
     """
 
     def __init__(self) -> None:
@@ -115,14 +116,14 @@ class ForwardPass:
         self.unnumbered: list[nn.Module] = []
 
     def layer_of(self, module: nn.Module) -> int:
-        """Return the number of the layer in which an attention module is called; call this once in each layer."""
+        """Return the number of the layer that an attention module computes. Call this method once in each layer."""
         if (number := getattr(module, "layer_idx", None)) is None:
             number = len(self.unnumbered)
             self.unnumbered.append(module)
         return number
 
     def mask(self, prompts: int, window: int | None, make: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return the mask for a number of prompts and a window; it is made by `make` once and then shared.
+        """Return the mask for a number of prompts and a window. Only the first call makes the mask.
 
         Args:
             prompts: Number of prompts P.
@@ -153,27 +154,29 @@ def prefix_attention(
 ) -> tuple[Tensor, None]:
     """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
-    Prompts have neither queries nor positions. Every token attends to all prompts, regardless of mask and window.
+    Prompts have neither queries nor positions. Every token attends to all prompts, whatever the mask and the window.
 
     Args:
         module: The attention module.
         query: (N, heads, L, head_dim), or (1, heads, T, head_dim) if packed.
         key: As `query`.
         value: As `query`.
-        attention_mask: Boolean (N, 1, L, L); None if nothing is masked.
-        prefix: The keys and values of all layers; None without prompts.
-        prefix_mask: Boolean (N, P), true at the prompts that belong to a row; None if every row has all prompts.
-        packing: If given, the sequences follow one another in one row, and there is no mask.
-        kernels: Kernels for attention over the packed sequences, which are used if they support the inputs.
+        attention_mask: Boolean (N, 1, L, L), true where a token attends to another token. None if nothing is masked.
+        prefix: The keys and values of all layers. None without prompts.
+        prefix_mask: Boolean (N, P), true at the prompts of each row. None if every row has all prompts.
+        packing: The packing, if the sequences follow one another in one row. There is no mask then.
+        kernels: Kernels for attention over packed sequences. They are used if they support the inputs.
         sliding_window: Two tokens attend to each other only if their distance is below this number. A given
             `attention_mask` already includes the window.
-        forward_pass: If given, layers share equal masks. It is required if there is a prefix and the modules have no
-            layer numbers.
-        bias: What relative positions add to the scores of tokens; nothing is added to the scores of prompts.
+        forward_pass: State of the forward pass, with which layers share equal masks. Required with a prefix if the
+            modules have no layer numbers.
+        bias: Function that computes the numbers that relative positions add to the scores of tokens. Nothing is added
+            to the scores of prompts.
         kwargs: Further arguments of transformers' `sdpa_attention_forward`.
 
     Returns:
-        The output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
+        The output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed. The second value is None, instead of
+        the attention weights.
     """
     if kernels is not None and bias is None and kernels.takes(query, prefix):
         how = {"window": sliding_window, "scale": kwargs.get("scaling"), "dropout": kwargs.get("dropout") or 0.0}
@@ -222,7 +225,7 @@ def _with_prompts(mask: Tensor | None, prefix_mask: Tensor | None, prompts: int,
     """Prepend columns for the prompts to a mask that broadcasts to (N, 1, length, length).
 
     Args:
-        prefix_mask: Boolean (N, prompts), true at the prompts that a row sees; None if every row sees all prompts.
+        prefix_mask: Boolean (N, prompts), true at the prompts of each row. None if every row has all prompts.
     """
     if prefix_mask is None:
         return None if mask is None else F.pad(mask, (prompts, 0), value=True)

@@ -44,10 +44,10 @@ class Backbone:
 
     Args:
         model: The encoder.
-        tokenizer: Its tokenizer.
-        source: Where it was loaded from.
-        pooler: The pooler of the checkpoint, or None.
-        lm_head: The masked-LM head of the checkpoint; None if it was not loaded.
+        tokenizer: The tokenizer of the encoder.
+        source: The origin of the encoder.
+        pooler: The pooler of the checkpoint. None if the checkpoint has none.
+        lm_head: The masked-LM head. None if no head was loaded.
     """
 
     model: PreTrainedModel
@@ -72,14 +72,14 @@ def load_backbone(
         name_or_path: Folder or hub id of the encoder.
         tokenizer: Location of the tokenizer. None: the location of the encoder.
         config: Location of the configuration. None: the location of the encoder.
-        lm_head: None loads no masked-LM head, "checkpoint" loads the head of this checkpoint, "new" initialises a new
-            head, and any other value names the checkpoint to load the head from.
+        lm_head: The masked-LM head to load. "checkpoint" loads the head of this checkpoint, and "new" initialises a
+            new head. Any other value names a different checkpoint that contains the head. None: no head.
         options: Revision, cache and token for the Hub.
-        require: A function that raises UserError if the source is not the expected encoder; it is called before the
+        require: A function that raises UserError if its argument is not the expected encoder. It is called before the
             tokenizer is loaded.
 
     Raises:
-        UserError: If the checkpoint does not exist, or lacks weights or the masked-LM head.
+        UserError: If the checkpoint does not exist, or if it lacks weights or the requested masked-LM head.
     """
     options = options or LoadOptions()
     _refuse_own_folder(name_or_path)
@@ -110,9 +110,9 @@ def build_backbone(
     """Build an encoder in float32 from the configuration in a folder and the given weights.
 
     Args:
-        folder: The folder.
+        folder: The folder with the configuration.
         weights: All weights of the encoder and no others, by name.
-        weights_file: Name of their file.
+        weights_file: Name of the file that contains the weights.
         tokenizer: Location of the tokenizer. None: the folder.
         options: Revision, cache and token for the Hub.
 
@@ -133,16 +133,17 @@ def build_backbone(
 def load_recorded(
     folder: str | Path, record: Mapping[str, Any], base: str | None, options: LoadOptions | None
 ) -> Backbone:
-    """Load the encoder of a model folder, and compare its fingerprint with the recorded one.
+    """Load the encoder of a model folder, and check that it is the recorded encoder.
 
     Args:
         folder: The model folder.
-        record: The manifest of the folder. base: Current location of the frozen encoder. None: the recorded one.
+        record: The manifest of the folder.
+        base: Current location of the frozen encoder. None: the recorded location.
         options: Revision, cache and token for the Hub.
 
     Raises:
-        UserError: If the loaded encoder differs from the recorded one, or if a base is given for a folder that
-            contains an encoder.
+        UserError: If the loaded encoder differs from the recorded encoder, or if `base` is given for a folder that
+            contains its own encoder.
     """
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)
@@ -192,8 +193,8 @@ def require_trained_head(lm_head: str) -> None:
 class LMHead(nn.Module):
     """The masked-LM head of any architecture, applied to hidden states.
 
-    It contains the checkpoint's masked LM, in which a pass-through replaces the encoder. The head therefore runs its
-    original code (transform, bias, tied weights).
+    The module contains the checkpoint's masked LM, with the encoder replaced by a module that returns its input. The
+    head therefore runs its original code (transform, bias, tied weights).
     """
 
     def __init__(self, masked_lm: PreTrainedModel) -> None:
@@ -208,7 +209,7 @@ class LMHead(nn.Module):
         return self.masked_lm(inputs_embeds=inputs_embeds).logits[0].to(hidden)
 
     def untie(self) -> None:
-        """Give the decoder a copy of the weights, so that training the head leaves the embeddings unchanged."""
+        """Give the decoder its own copy of the weights. Training the head then leaves the embeddings unchanged."""
         decoder = self.masked_lm.get_output_embeddings()
         decoder.weight = nn.Parameter(decoder.weight.detach().clone())
 
@@ -247,7 +248,7 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
 
 
 def _commit(repo_id: str, options: LoadOptions) -> str | None:
-    """Return the commit of a repository whose configuration was just read; the cache names folders after commits."""
+    """Return the commit of a repository, from the path of its configuration in the cache."""
     cached_file = try_to_load_from_cache(repo_id, CONFIG, options.cache_dir, options.revision)
     return Path(cached_file).parent.name if isinstance(cached_file, str) else options.revision
 
@@ -313,7 +314,7 @@ def _find_weights(name_or_path: str, options: LoadOptions) -> WeightFiles | None
 def _load(
     auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions, weights: WeightFiles | None
 ) -> tuple[Any, set[str]]:
-    """Load a model in float32; return it and the names of the weights that its checkpoint lacks.
+    """Load a model in float32. Return the model and the names of the weights that the checkpoint lacks.
 
     transformers initialises the missing weights randomly.
     """
@@ -339,7 +340,7 @@ def _load(
 
 
 def _from_pickles(auto: type, weights: WeightFiles, how: Mapping[str, Any]) -> tuple[PreTrainedModel, Mapping]:
-    """Load a model from pickles, which torch reads without running code; transformers assigns the tensors by name."""
+    """Load a model from pickles, which torch reads without running code. transformers assigns the tensors by name."""
     with torch.device("meta"):
         kind = type(auto.from_config(how["config"], **NO_CODE))
     model, info = kind.from_pretrained(None, state_dict=weights.read_pickles(), **how)
@@ -407,7 +408,7 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
 
 
 def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
-    """Build a masked LM with a new head whose decoder is initialised with the encoder's word embeddings."""
+    """Build a masked LM with a new head. The decoder is initialised with the encoder's word embeddings."""
     with quiet():
         masked_lm = transformers.AutoModelForMaskedLM.from_config(model.config, **NO_CODE)
     decoder, embeddings = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
@@ -430,7 +431,7 @@ def _load_masked_lm(
 
 
 def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
-    """Remove and return the model's pooler, which no loss uses: it would take time and seem to be trained."""
+    """Remove and return the model's pooler. No loss uses it: it would need time and seem to be trained."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = None
@@ -438,7 +439,7 @@ def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
 
 
 class _LinearPooler(nn.Module):
-    """ALBERT's pooler with the first token's selection and tanh, which transformers applies outside of the module."""
+    """ALBERT's pooler, including the selection of the first token and tanh, which transformers applies elsewhere."""
 
     def __init__(self, dense: nn.Linear) -> None:
         super().__init__()
@@ -458,7 +459,7 @@ def _require_none_missing(name_or_path: str, missing: set[str], what: str = "enc
 
 @contextlib.contextmanager
 def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
-    """Convert the errors that transformers raises for a wrong path, id or file to one line."""
+    """Convert the errors that transformers raises for a wrong path, id or file to a UserError of one line."""
     require_no_pipes(Path(name_or_path))
     try:
         with doing(f"while the {what} {name_or_path} was loaded"):
@@ -485,7 +486,7 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' load report and progress bars; this module checks the loaded weights itself."""
+    """Silence transformers' load report and progress bars. This module checks the loaded weights itself."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     bars = transformers_logging.is_progress_bar_enabled()
@@ -499,7 +500,7 @@ def quiet() -> Iterator[None]:
 
 
 _EVALUATING: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()
-"""Module → for each running context of `evaluating`, whether the module was in train mode before."""
+"""Maps a module to a list: for each running context of `evaluating`, whether the module was in train mode before."""
 _LOCK = thread_lock()
 
 
@@ -507,7 +508,7 @@ _LOCK = thread_lock()
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put a module into eval mode within the context.
 
-    If contexts of several threads overlap, the end of the last one restores the mode from before the first.
+    If contexts of several threads overlap, the last context that ends restores the original mode.
     """
     with _LOCK:
         before = _EVALUATING.setdefault(module, [])

@@ -1,4 +1,4 @@
-"""The options of encoding, which every function and command that encodes takes, and their effect on vectors.
+"""The options of encoding, which all functions and commands that encode accept, and their effect on vectors.
 
 torch is not imported, because encoding with an ONNX file does not need it.
 """
@@ -24,7 +24,7 @@ SIZE_WARNINGS = (NOT_TRAINED, OTHER_SIZE)
 
 
 class CommonKeywords(TypedDict, total=False):
-    """The keywords that all functions have; a new option is added here."""
+    """The keywords that all functions have. A new option is added here."""
 
     max_length: int | None
     without: Collection[int]
@@ -32,13 +32,13 @@ class CommonKeywords(TypedDict, total=False):
 
 
 class FurtherKeywords(CommonKeywords, total=False):
-    """The keywords of `encode`, which also takes batch_size and normalize by position."""
+    """The keywords of `encode`, except `batch_size` and `normalize`, which are also positional arguments."""
 
     truncate_dim: int | None
 
 
 class UnsizedKeywords(CommonKeywords, total=False):
-    """The keywords of functions that take several sizes instead of `truncate_dim`."""
+    """The keywords of functions that accept several sizes instead of `truncate_dim`."""
 
     batch_size: int | None
     normalize: bool | None
@@ -52,17 +52,19 @@ class EncodeKeywords(FurtherKeywords, UnsizedKeywords, total=False):
 class EncodeOptions(Options):
     """How texts are encoded.
 
-    Functions of the Python interface take the fields as keywords, commands inherit them as options, and both pass on
-    the whole object. A new option is a field here and a keyword above; commands, indexes and records then include it.
-    Its effect is implemented in `SentenceEncoder.tokenize` or `SentenceEncoder.finish`, and in `OnnxEncoder`.
+    Functions of the Python interface accept the fields as keywords. Commands inherit the fields as options. Both pass
+    this object on.
+
+    To add an option, add a field here and a keyword above. Commands, indexes and records then include the option.
+    Implement its effect in `SentenceEncoder.tokenize` or `SentenceEncoder.finish`, and in `OnnxEncoder`.
 
     Args:
         batch_size: Maximum number of texts in a batch.
-        normalize: Whether vectors are scaled to unit length. None: the setting of the model.
-        max_length: Number of tokens to which texts are truncated, including special tokens; None for the model's
-            maximum (`max_tokens`), with a warning that reports the number of truncated texts.
-        truncate_dim: Number of first values to which vectors are shortened before they are scaled.
-        without: Ids of the tokens to remove from all texts; special tokens are kept.
+        normalize: Whether to scale vectors to unit length. None: the setting of the model.
+        max_length: Number of tokens to which texts are truncated, including special tokens. None: the model's maximum
+            (`max_tokens`). A warning then reports the number of truncated texts.
+        truncate_dim: Shorten vectors to this number of first values, before scaling. None: all values.
+        without: Ids of tokens to remove from all texts. Special tokens are not removed.
         show_progress: Whether to show a progress bar.
     """
 
@@ -103,15 +105,15 @@ class EncodeOptions(Options):
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
-        """Return the options that a record contains among other entries; options that it lacks have their defaults."""
+        """Return the options in a record, which may have further entries. Missing options have the default value."""
         names = {kind.name for kind in fields(cls) if kind.init}
         return cls(**{name: value for name, value in record.items() if name in names and value is not None})
 
     def differing(self, recorded: "EncodeOptions") -> Iterator[tuple[str, Any, Any]]:
-        """Yield, for each given option with a different recorded value, its name, its value and the recorded value.
+        """Yield the name, the value and the recorded value of each given option for which the two values differ.
 
         Args:
-            recorded: The recorded options. The recorded value of an option that is missing is None.
+            recorded: The recorded options. Options that were not recorded have the value None.
         """
         known = recorded.recorded()
         for name, value in self.recorded().items():
@@ -119,32 +121,34 @@ class EncodeOptions(Options):
                 yield name, value, known.get(name)
 
     def require_only(self, names: Collection[str], what: str) -> None:
-        """Raise OptionError if an option is given whose name is not one of these.
+        """Raise OptionError if a given option is not in `names`.
 
         Args:
-            what: The object that lacks the option, for messages.
+            what: The object to which `names` belong, for the message.
         """
         for name in self.given():
             if name not in names:
                 raise OptionError(name, reason=f"is no option of {what}", remedy="leave it out")
 
     def encode_with(self, model: Any) -> Callable[[Sequence[str]], Any]:
-        """Return `model.encode` with these options, a function of texts. Raises UserError if it has no `encode`.
+        """Return a function of texts that calls `model.encode` with these options.
+
+        Raises UserError if the model has no `encode`.
 
         Args:
-            model: Any object with `encode(sentences, batch_size=…)`. The default of batch_size is its
-                `default_batch_size`, or 128 if it has none.
+            model: Any object with `encode(sentences, batch_size=…)`. If `batch_size` is not given, it is
+                `model.default_batch_size`, or 128 without this attribute.
         """
         size = getattr(encoder(model), "default_batch_size", 128)
         return partial(model.encode, **{"batch_size": size, **self.given()})
 
     def finish(self, vectors: np.ndarray, normalize: bool = False) -> np.ndarray:
-        """Return the vectors (n, H) of a model, shortened and scaled as these options say.
+        """Return vectors (n, H), shortened and scaled according to these options.
 
         Vectors of zeros stay zero.
 
         Args:
-            normalize: The setting of the model.
+            normalize: The setting of the model, for `normalize` None.
         """
         shortened = np.ascontiguousarray(vectors[:, : self.truncate_dim])
         if not (normalize if self.normalize is None else self.normalize):
@@ -153,13 +157,13 @@ class EncodeOptions(Options):
         return shortened / np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
     def require_size(self, dimension: int, trained: Sequence[int], told: set[int]) -> None:
-        """Raise UserError unless embeddings of `dimension` values can be shortened to `truncate_dim`.
+        """Raise UserError if embeddings of `dimension` values cannot be shortened to `truncate_dim`.
 
         Log a warning if the model was not trained for this size.
 
         Args:
             trained: The sizes for which the model was trained.
-            told: The sizes for which the warning was already logged.
+            told: The sizes for which the warning was already logged. The warning is not repeated for them.
         """
         size = self.truncate_dim
         if size is None:
@@ -180,6 +184,6 @@ WITH_DEFAULTS = EncodeOptions()
 
 @dataclass(kw_only=True)
 class CosineOptions(EncodeOptions):
-    """How texts are encoded if vectors are compared by cosine, so that `normalize` has no effect."""
+    """How texts are encoded if vectors are compared by cosine. `normalize` has no effect then."""
 
     normalize: None = field(default=None, init=False)

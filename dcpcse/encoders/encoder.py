@@ -26,8 +26,8 @@ class EmbeddingEdits:
     """Changes to the output of the embedding layer.
 
     Args:
-        zeroed: Boolean (N, L, 1 or H), true at the elements to set to zero.
-        shift: (N, L, H), values to add afterwards.
+        zeroed: Boolean (N, L, 1) or (N, L, H), true at the elements to set to zero.
+        shift: (N, L, H), values to add after elements are set to zero.
     """
 
     zeroed: Tensor | None = None
@@ -37,20 +37,23 @@ class EmbeddingEdits:
 class Encoder(nn.Module):
     """A backbone with optional prompts and an optional LoRA adapter, which maps token ids to hidden states.
 
-    If the backbone is one of `PACKABLE`, padding is skipped everywhere except in attention (`set_packed` changes
-    this). The hidden states of real tokens are the same either way.
+    If the backbone's model type is in `PACKABLE`, padding is skipped everywhere except in attention. `set_packed`
+    switches this off and on. The hidden states of real tokens are the same in both cases.
 
     Args:
         backbone: The pretrained encoder.
-        prompt: Deep prompts, or None.
-        position_offset: Number of positions by which the text is shifted (in the published code, the prompt length).
-        shallow: Trained vectors at the slots of a template, or None.
-        cls_prompt: A trained vector that replaces the word embedding of the first token (D2CSE, section 3), or None.
-        lora: Settings of a LoRA adapter, or None. The adapter is added to a copy of the backbone that shares its
-            weights (`dcpcse.encoders.lora`).
-        tuned: Whether the backbone is trained, and therefore saved with the model.
-        check_prompts: Whether to check that the prompts affect the output. Without the check, a model whose encoder
-            was destroyed in training, so that no input affects the output, can still be loaded.
+        prompt: Deep prompts. None: no deep prompts.
+        position_offset: Number of positions by which the text is shifted. In the published code, this is the prompt
+            length.
+        shallow: Trained vectors at the slots of a template. None: no such vectors.
+        cls_prompt: A trained vector that replaces the word embedding of the first token (D2CSE, section 3). None: the
+            word embedding.
+        lora: Settings of a LoRA adapter. The adapter is added to a copy of the backbone with the same, shared weights
+            (`dcpcse.encoders.lora`). None: no adapter.
+        tuned: Whether the backbone is trained. A trained backbone is saved with the model.
+        check_prompts: Whether to check that the prompts affect the output. The check would fail for an encoder that
+            was destroyed in training, where no input affects the output. Without the check, this encoder can be
+            loaded.
 
     Raises:
         UserError: If the prompts do not affect the output of this backbone.
@@ -94,7 +97,7 @@ class Encoder(nn.Module):
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens of a text, including special tokens, for which there are positions."""
+        """Maximum number of tokens of a text, including special tokens. The encoder has no more positions."""
         return self.positions.room(self.position_offset)
 
     @property
@@ -104,7 +107,7 @@ class Encoder(nn.Module):
 
     @property
     def uses_kernels(self) -> bool:
-        """Whether kernels compute attention over packed texts, on the current device and with the current autocast."""
+        """Whether Triton kernels compute attention over packed texts, given the current device and autocast."""
         if not self.by_kernels:
             return False
         from dcpcse.encoders import prefix_kernel  # imports Triton, which may be missing
@@ -115,7 +118,7 @@ class Encoder(nn.Module):
         return prefix_kernel.supports(kind, dtype, shape.head_dim, shape.length)
 
     def draw_prefix(self, rows: int) -> Prefix | None:
-        """Return the prefix for `rows` sequences; in train mode, dropout is drawn separately for each row."""
+        """Return the prefix for `rows` sequences. In train mode, dropout is drawn separately for each row."""
         if self.prompt is None:
             return None
         return (self.prompt.for_kernels if self.uses_kernels else self.prompt)(rows, self.backbone)
@@ -144,15 +147,18 @@ class Encoder(nn.Module):
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
             slots: Indices of the shallow prompts.
-            prefix: The prefix of an earlier pass, for a second pass with the same prompts. None: a new one is drawn.
-            index: (N, L), the index of each token in the complete text, if parts of texts are left out.
-            condition: (N, H), vectors that replace the output of the embedding layer at index 0; no position or type
-                embedding is added (DiffCSE).
+            prefix: The prefix of an earlier pass, for a second pass with the same prompt dropout. None: a new prefix.
+            index: (N, L), the index of each token in the complete text, if parts of texts are left out. None: texts
+                are complete.
+            condition: (N, H), vectors that replace the output of the embedding layer at index 0. No position or type
+                embedding is added to them (DiffCSE).
             edits: Further changes to the output of the embedding layer.
-            as_encoder: False for the pass of a discriminator, which uses the original embedding of [CLS].
-            all_layers: Return the output of the embedding layer and the hidden states of all layers.
-            packing: The packing of the mask, if it is already computed.
-            pads: Also compute hidden states of padding, as in an encoder that is not packed.
+            as_encoder: Whether to use the trained [CLS] prompt. A discriminator's pass sets False and uses the
+                original embedding of [CLS].
+            all_layers: Whether to return the output of the embedding layer and the hidden states of all layers
+                instead.
+            packing: The packing of the mask, if it is already computed. None: it is computed here.
+            pads: Whether to compute hidden states of padding too, as in an encoder that is not packed.
 
         Raises:
             UserError: If L exceeds the number of positions.
@@ -168,7 +174,7 @@ class Encoder(nn.Module):
     def inputs(
         self, input_ids: Tensor, slots: Slots | None = None, *, index: Tensor | None = None, as_encoder: bool = True
     ) -> dict[str, Tensor]:
-        """Return the backbone's inputs, except mask and prefix; each tensor is (N, L, ...).
+        """Return the backbone's inputs except the mask and the prefix. Each tensor is (N, L, ...).
 
         Args:
             input_ids: As in `forward`.
@@ -198,12 +204,12 @@ class Encoder(nn.Module):
         packing: Packing | None = None,
         pads: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Run the backbone on the result of `inputs`, and return hidden states as `forward` does.
+        """Run the backbone on the tensors that the method `inputs` returned. Return hidden states like `forward`.
 
         Args:
-            inputs: The result of `inputs`.
+            inputs: The tensors that the method `inputs` returned.
             attention_mask: As in `forward`.
-            prompts: Keyword arguments of `prefix_attention`.
+            prompts: Keyword arguments of `prefix_attention`, such as `prefix`.
             condition: As in `forward`.
             edits: As in `forward`.
             all_layers: As in `forward`.
@@ -248,7 +254,7 @@ class Encoder(nn.Module):
         return packing
 
     def _position_ids(self, input_ids: Tensor, index: Tensor | None) -> dict[str, Tensor]:
-        """Return position ids if the backbone's default ones would be wrong."""
+        """Return position ids as a keyword argument if the backbone's default ids would be wrong; otherwise {}."""
         if index is not None:
             return {"position_ids": self.positions.at(index, self.position_offset)}
         if self.packed or any(part is not None for part in (self.prompt, self.shallow, self.cls_prompt)):
@@ -283,7 +289,7 @@ class Encoder(nn.Module):
             handle.remove()
 
     def peft_obstacles(self) -> list[str]:
-        """Return the reasons why peft would compute different hidden states, if any."""
+        """Return the reasons why peft would compute different hidden states; an empty list if there are none."""
         kind, dtype = self.backbone.config.model_type, self.dtype_name
         length = 0 if self.prompt is None else self.prompt.shape.length
         reasons = {
@@ -301,7 +307,9 @@ class Encoder(nn.Module):
         return [reason for reason, applies in reasons.items() if applies]
 
     def peft_adapter(self, base: str, revision: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return peft's adapter_config.json and the tensors of its adapter_model.safetensors, of LoRA or deep prompts.
+        """Return the contents of peft's files for LoRA or deep prompts.
+
+        The files are adapter_config.json (a dict) and adapter_model.safetensors (tensors by name).
 
         Args:
             base: Folder or hub id of the frozen encoder.
@@ -313,9 +321,9 @@ class Encoder(nn.Module):
         return prompt_support.peft_config(prompt.shape, base, revision), {PROMPT_KEY: prompt.table()}
 
     def merged(self) -> "Encoder":
-        """Return an encoder with the LoRA adapter added to its weights, which counts as trained.
+        """Return an encoder with the LoRA adapter added to a copy of its weights. It counts as trained.
 
-        The weights are copied, the trained input vectors are shared.
+        Trained input vectors are shared with this encoder, not copied.
         """
         return Encoder(merged(self.backbone), shallow=self.shallow, tuned=True)
 
@@ -332,7 +340,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def build(cls, backbone: PreTrainedModel, record: Mapping[str, Any]) -> "Encoder":
-        """Build the encoder that a record describes; the values of its prompts are loaded later.
+        """Build the encoder that a record describes. The values of its prompts are loaded later.
 
         Args:
             backbone: The pretrained encoder.
@@ -354,7 +362,9 @@ class Encoder(nn.Module):
         )
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return the tensors of each trained part, by name: prompt, shallow, cls_prompt, lora, backbone.
+        """Return the tensors of each trained part by the name of the part.
+
+        The names are prompt, shallow, cls_prompt, lora and backbone.
 
         Parts that the encoder does not have are left out.
         """
@@ -398,7 +408,7 @@ Change = Callable[[Tensor], Tensor]
 def _changes(
     condition: Tensor | None, first: Tensor, edits: EmbeddingEdits | None, packing: Packing | None
 ) -> Sequence[Change]:
-    """Return the functions that change the output of the embedding layer.
+    """Return the functions that apply the condition and the edits to the output of the embedding layer.
 
     Args:
         first: (N,), flattened indices of the first tokens of the texts, where the condition is inserted.
@@ -419,13 +429,13 @@ def _changes(
 
 
 def _unpacked(state: Tensor, packing: Packing | None, length: int) -> Tensor:
-    """Return a hidden state as (N, length, H) in float32 or wider, the format of poolers, heads and losses."""
+    """Return a hidden state as (N, length, H) in float32 or wider, as poolers, heads and losses need it."""
     state = state if packing is None else packing.unpack(state, length)
     return state.to(torch.promote_types(state.dtype, torch.float32))
 
 
 def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the frozen weights of encoders and LM heads in a module to a dtype; trained weights are unchanged.
+    """Convert the frozen weights of encoders and LM heads in a module to a dtype. Trained weights are unchanged.
 
     Args:
         module: The module.
@@ -439,7 +449,7 @@ def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Set the dropout rate of every module that applies dropout, as a layer or through an attribute.
+    """Set the dropout rate in all dropout layers and in all modules with an attribute for the rate.
 
     Args:
         model: The model.
@@ -464,13 +474,13 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 
 
 def set_packed(module: nn.Module, packed: bool, by_kernels: bool = False) -> None:
-    """Choose whether the encoders in a module skip padding (packed) or compute it.
+    """Set whether the encoders in a module skip padding (packed) or compute hidden states of padding.
 
     Args:
         module: The module.
-        packed: Skip padding.
-        by_kernels: Compute attention over packed texts by Triton kernels (`dcpcse.encoders.prefix_kernel`), wherever
-            they support it.
+        packed: Whether to skip padding.
+        by_kernels: Whether Triton kernels compute attention over packed texts, where they support the inputs
+            (`dcpcse.encoders.prefix_kernel`).
     """
     for part in module.modules():
         if isinstance(part, Encoder):

@@ -1,11 +1,12 @@
-"""Let frozen linear layers multiply by copies of their weights, which are made once.
+"""Let frozen linear layers multiply by copies of their weights. The copies are made once.
 
-`prepacked` makes such copies in the memory layout that matrix products on a CPU need, and `half_precision` makes them
-in half precision. Both can be used at the same time, in contexts that overlap in any order, also in several threads.
+`prepacked` makes copies in the memory layout that matrix products on a CPU need. The module `half_precision` makes
+copies in half precision. Both kinds can be used at the same time. Their contexts may overlap in any order, also in
+several threads.
 
-A matrix product on a CPU first copies its weight into blocks that fit the registers and caches of the processor. It
-does so in every call, since the weight may have changed. Frozen weights do not change, so oneDNN can reuse blocks that
-are prepared once. A training step with frozen weights is then faster than one with trained weights.
+A matrix product on a CPU first copies the weight into blocks that fit the registers and caches of the processor. This
+happens in every call, since the weight may have changed. Frozen weights do not change, so oneDNN can reuse blocks that
+are prepared once. A training step with frozen weights is then faster than a step with trained weights.
 """
 
 import contextlib
@@ -25,11 +26,11 @@ class Product(Protocol):
     """A computation of a layer's output from a copy of its weights."""
 
     def takes(self, input: Tensor, *args: Any, **kwargs: Any) -> bool:
-        """Return whether the product can be computed for this input, with the current autocast."""
+        """Return whether the product can be computed for this input under the current autocast."""
         ...
 
     def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the output of the layer for the arguments of its forward method."""
+        """Return the output of the layer. The arguments are the arguments of the layer's forward method."""
         ...
 
 
@@ -37,7 +38,10 @@ _LOCK = thread_lock()
 
 
 class _Forward:
-    """Replacement for a layer's forward method: the first product that takes the input, or the original method."""
+    """Replacement for a layer's forward method.
+
+    It calls the first product that supports the input. If no product does, it calls the original method.
+    """
 
     def __init__(self, layer: nn.Module) -> None:
         self.otherwise = layer.forward
@@ -51,7 +55,7 @@ class _Forward:
         return self.otherwise(input, *args, **kwargs)
 
     def hold(self, kind: Hashable, make: Callable[[], Product]) -> bool:
-        """Count a user of a kind of product; the first user makes the product. Return whether it was made."""
+        """Add a user of a kind of product. For the first user, make the product. Return whether it was made."""
         self.users[kind] = self.users.get(kind, 0) + 1
         if self.users[kind] > 1:
             return False
@@ -67,14 +71,14 @@ class _Forward:
 
 @contextlib.contextmanager
 def using_products(layers: Iterable[nn.Module], kind: Hashable, make: Callable[[nn.Module], Product]) -> Iterator[int]:
-    """Make layers compute their outputs with products of a kind within the context.
+    """Make layers compute their outputs with products of one kind within the context.
 
-    Contexts of the same kind share the products, which are kept until the last of these contexts ends.
+    Contexts of the same kind share the products. The last context that ends frees them.
 
     Args:
         layers: Layers whose weights do not change.
-        kind: The kind.
-        make: Makes the product of a layer.
+        kind: The kind of the products, any hashable value.
+        make: A function that makes the product of a layer.
 
     Yields:
         The number of products that this context made.
@@ -100,13 +104,14 @@ def using_products(layers: Iterable[nn.Module], kind: Hashable, make: Callable[[
 def frozen_linear_layers(module: nn.Module) -> Iterator[nn.Linear]:
     """Yield the linear layers of a module whose float32 weights need no gradient.
 
-    Under `torch.no_grad` and `torch.inference_mode`, these are all linear layers; otherwise, the frozen ones.
+    Under `torch.no_grad` and `torch.inference_mode`, no weight needs a gradient, so all float32 linear layers are
+    frozen.
     """
     return (layer for layer in module.modules() if type(layer) is nn.Linear and is_frozen(layer, (nn.Linear,)))
 
 
 def is_frozen(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
-    """Return whether the weights of a module are float32, need no gradient and belong to modules of these kinds."""
+    """Return whether all weights of a module are float32, need no gradient and belong to modules of these kinds."""
     return all(
         # A part with a different forward method was changed by other code, such as accelerate's hooks.
         isinstance(vars(part).get("forward"), _Forward | None)
@@ -125,17 +130,17 @@ def _is_frozen(part: nn.Module, parameter: nn.Parameter, kinds: Collection[type[
 
 
 LEAST_WEIGHTS = 256 * 256
-"""Minimum size of a prepacked matrix. Smaller matrices gain nothing: a oneDNN call takes 20 µs longer than MKL."""
+"""Minimum size of a prepacked matrix. Smaller matrices gain nothing: a call of oneDNN needs 20 µs more than MKL."""
 
 LEAST_ROWS = 64
-"""Minimum number of input rows. With fewer rows, the time to read the weights dominates, whatever their layout."""
+"""Minimum number of input rows. With fewer rows, most of the time is spent on reading the weights in any layout."""
 
 KEPT_PRODUCTS = "64"
-"""Number of matrix products whose execution plans oneDNN and torch cache. Each plan is for one shape and takes 0.5 MB.
+"""Number of matrix products whose execution plans oneDNN and torch cache. Each plan is for one shape and needs 0.5 MB.
 
 The sizes of packed batches keep changing. With the default of more than a thousand plans, a process would grow by
 hundreds of megabytes without becoming faster. Each library reads its environment variable once, at its first product.
-Values that the user has set are kept.
+Values that the user has set are not changed.
 """
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, KEPT_PRODUCTS)
@@ -145,14 +150,16 @@ for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
     """Make linear layers of a module multiply by prepacked copies of their weights within the context.
 
-    They are the float32 layers on a CPU whose weights need no gradient (see `frozen_linear_layers`). Their weights
-    must not change within the context. The copies double the memory of the weights; a backward pass, which also needs
-    copies of the transposed weights, triples it. Contexts that overlap, also in several threads, share the copies,
-    which are kept until the last of these contexts ends.
+    These are the float32 layers on a CPU whose weights need no gradient (see `frozen_linear_layers`). The weights must
+    not change within the context.
+
+    The copies double the memory of the weights. A backward pass also needs copies of the transposed weights, which
+    triples the memory. Contexts that overlap, also in several threads, share the copies. The last context that ends
+    frees them.
 
     Args:
         module: The module.
-        enabled: False changes nothing.
+        enabled: Whether to prepack the layers. False: the context does nothing.
 
     Yields:
         The number of layers that this context prepacks.
@@ -183,14 +190,14 @@ class _Prepacked:
 
     @property
     def transposed(self) -> Tensor:
-        """Blocks of the transposed weight, created by the first backward pass."""
+        """The prepacked transposed weight, created by the first backward pass."""
         if self._transposed is None:
             self._transposed = pack_weight(self.weight.t().contiguous())
         return self._transposed
 
 
 class _Product(torch.autograd.Function):
-    """Matrix product (..., in) → (..., out) with a gradient with respect to the input only."""
+    """Matrix product from (..., in) to (..., out), with a gradient for the input only."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, input: Tensor, layer: _Prepacked) -> Tensor:

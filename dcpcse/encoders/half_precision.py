@@ -1,14 +1,15 @@
 """Keep frozen weights in half precision while autocast computes with them.
 
-Autocast casts the weight of a linear layer to half precision in every pass. It keeps the result for further passes
-only if the weight is trained. Frozen weights do not change, so they are cast once here. Autocast does not cast the
-weights of layer normalisation and of embeddings, and neither does this module.
+Autocast casts the weight of a linear layer to half precision in every pass. Autocast reuses the result in further
+passes only if the weight is trained. Frozen weights do not change, so this module casts them once. Neither autocast
+nor this module casts the weights of layer normalisation and of embeddings.
 
-The second half of this module computes all layers of a frozen BERT-like encoder in bfloat16 by one autograd function
-while its prompts are trained. Autocast keeps the sums of hidden states and layer normalisation in float32 and casts
-their results for every product. Here, hidden states and their gradients are bfloat16 between operations and float32
-only within an operation. The backward pass computes the gradients of hidden states and prompts only. Both passes only
-start about ten kernels per layer, since the CPU needs as long to start a kernel as the GPU needs to run it.
+The second half of this module computes all layers of a frozen BERT-like encoder in bfloat16 while its prompts are
+trained. One autograd function computes all layers. Autocast computes sums of hidden states and layer normalisation in
+float32 and casts the results for every product. Here, hidden states and their gradients are bfloat16 between
+operations and float32 within an operation. The backward pass computes only the gradients of hidden states and prompts.
+The CPU needs as long to start a kernel as the GPU needs to run it, so each pass starts only about ten kernels per
+layer.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from dcpcse.encoders.prompts import SharedPrefix
 from dcpcse.utils.private.models import version_of
 
 _KEPT: WeakKeyDictionary[nn.Linear, "_HalfPrecision"] = WeakKeyDictionary()
-"""Layer → its product of the last context with `keep`."""
+"""Maps a layer to its product from the last context with `keep`."""
 
 
 @contextlib.contextmanager
@@ -39,20 +40,21 @@ def in_half_precision(
 ) -> Iterator[int]:
     """Make the frozen linear layers of a module multiply by copies of their weights in a dtype under autocast.
 
-    Under autocast, the results are the same bit for bit as without the copies. Without autocast, layers use their
-    float32 weights, which are unchanged and must not change within the context. The copies need half the memory of
-    these weights. See `frozen_linear_layers` for which layers are frozen.
+    Under autocast, the results are bit for bit the same as without the copies. Without autocast, layers use their
+    float32 weights. These weights must not change within the context. The copies need half the memory of the float32
+    weights. `frozen_linear_layers` describes which layers are frozen.
 
     Args:
         module: The module.
-        dtype: The type to which autocast casts; None changes nothing.
-        keep: Keep the copies for the next context with `keep`, which makes new ones if the weights were changed in
-            between.
-        whole: With bfloat16, also compute the frozen layers of encoders that use kernels as one function
-            (`HalfStack`), whose results differ from autocast by rounding.
+        dtype: The type to which autocast casts. None: the context does nothing.
+        keep: Whether the next context with `keep` may reuse the copies. It makes new copies if the weights have
+            changed since then.
+        whole: Whether one function (`HalfStack`) also computes all frozen layers of each encoder that uses kernels, if
+            `dtype` is bfloat16. The results differ from autocast by rounding.
 
     Yields:
-        The number of layers for which this context made copies, because no other context of this dtype had made them.
+        The number of layers for which this context made copies. For the other layers, it uses the copies of another
+        context.
     """
     if dtype is None:
         yield 0
@@ -75,9 +77,9 @@ def in_half_precision(
 
 
 class _HalfPrecision:
-    """The product of a linear layer with its weights in half precision, which are cast when they are first used.
+    """The product of a linear layer with its weights in half precision. The first use casts the weights.
 
-    made_of: the state of the weights of which the copy was made.
+    `made_of` is the state of the weights when the copy was made.
     """
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
@@ -98,7 +100,7 @@ class _HalfPrecision:
 
 
 def _state(layer: nn.Linear, dtype: torch.dtype) -> object:
-    """Return a value that changes with the weights of a layer. Writing through `.data` does not change it."""
+    """Return a value that changes with the weights of a layer, except if they are changed through `.data`."""
     if any(weight.is_inference() for weight in layer.parameters()):
         return object()  # inference tensors have no version counter; a new object differs from every earlier state
     return dtype, [(weight.data_ptr(), weight.device, version_of(weight)) for weight in layer.parameters()]
@@ -110,7 +112,10 @@ MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
 def frozen_stacks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the stacks of layers of encoders in a module that use kernels: BERT-like, float32, and all frozen."""
+    """Yield the stacks of layers of a module's encoders that use kernels.
+
+    The stacks are BERT-like, in float32, and frozen.
+    """
     for part in module.modules():
         if isinstance(part, Encoder) and part.by_kernels and part.backbone.config.model_type in MODEL_TYPES:
             config, stack = part.backbone.config, part.backbone.encoder
@@ -124,7 +129,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _linear_layers(layer: nn.Module) -> list[nn.Module]:
-    """Return the linear layers of queries, keys, values, attention output, and both of the feed-forward part."""
+    """Return the linear layers of queries, keys, values and attention output, and the two feed-forward layers."""
     attention = layer.attention.self
     inner = [attention.query, attention.key, attention.value]
     return [*inner, layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]
@@ -139,7 +144,7 @@ class StackPass(NamedTuple):
 
     Args:
         settings: The settings of attention.
-        seed: (1,) int64, key of the masks of hidden states.
+        seed: (1,) int64, the seed of the dropout masks of hidden states.
         rates: The two dropout rates of hidden states of each layer.
         save: Whether there will be a backward pass.
     """
@@ -150,13 +155,13 @@ class StackPass(NamedTuple):
     save: bool
 
     def masks(self, layer: int) -> Iterator[dict[str, Any]]:
-        """Yield the seed, number and rate of each of the two masks of hidden states of a layer."""
+        """Yield the seed, number and rate of each of the two dropout masks of a layer."""
         for number, rate in enumerate(self.rates[layer]):
             yield {"seed": self.seed, "number": 2 * layer + number, "dropout": rate}
 
 
 class Linear(NamedTuple):
-    """A frozen map x → x @ transposed + bias; transposed: the transposed weight, a view of it."""
+    """A frozen linear layer that computes x @ transposed + bias. `transposed` is a view of `weight`."""
 
     bias: Tensor
     weight: Tensor
@@ -167,7 +172,7 @@ class HalfLayer:
     """The operations of one frozen layer on packed tokens (T, H), in bfloat16.
 
     Args:
-        number: Number of the layer, from 0.
+        number: Number of the layer, counted from 0.
         kernels: The functions of `prefix_kernel` and `layer_kernels`.
     """
 
@@ -205,11 +210,13 @@ class HalfLayer:
         parts: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
-        """Write the gradient of the prompts; return the gradient of the states before the layer if it is wanted.
+        """Write the gradient of the prompts.
+
+        Return the gradient of the states before the layer if `wanted`, else None.
 
         Args:
             saved: The tensors that `forward` returned for the backward pass.
-            parts: Where the parts of the prompts' gradient are written.
+            parts: Tensor for the parts of the prompts' gradient. None: they are not computed.
         """
         kernels = self.kernels
         mask, last_mask = run.masks(self.number)
@@ -224,15 +231,15 @@ class HalfLayer:
         return states.addmm_(gradients, self.inputs.weight) if wanted else None
 
     def _parts(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the queries, keys and values in (T, 3 · H), each (T, heads, head_dim)."""
+        """Split a tensor (T, 3 · H) into queries, keys and values, each (T, heads, head_dim)."""
         return inputs.view(len(inputs), 3, self.heads, -1).unbind(1)
 
 
 class HalfStack:
     """Computes a stack of frozen layers under autocast to bfloat16, from copies of its weights.
 
-    Autocast computes the layers instead in inference mode, as in `encode`, because it is more precise, and where there
-    are no kernels: for batches with padding, for the hidden states of all layers and for activation checkpointing.
+    Autocast computes the layers instead in inference mode, as in `encode`, because it is more precise. Autocast also
+    computes the layers for batches with padding, for the hidden states of all layers and for activation checkpointing.
     """
 
     def __init__(self, stack: nn.Module) -> None:
@@ -271,7 +278,7 @@ class HalfStack:
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=output.unsqueeze(0))
 
     def prompts(self, table: Tensor | None) -> list[Prompts | None]:
-        """Return the prompts of each layer, which are parts of the table (P, 2 · layers · H)."""
+        """Return the keys and values of each layer, which are views of the table (P, 2 · layers · H)."""
         if table is None:
             return [None] * len(self.layers)
         parts = table.unflatten(1, (2 * len(self.layers), self.layers[0].heads, -1)).unbind(1)
@@ -279,7 +286,7 @@ class HalfStack:
 
 
 class _Stack(torch.autograd.Function):
-    """Hidden states (T, H) of embeddings and the table of prompts (P, width) → the hidden states of the last layer."""
+    """Maps embeddings (T, H) and the table of prompts (P, width) to the hidden states of the last layer."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, states: Tensor, table: Tensor | None, stack: HalfStack, run: StackPass) -> Tensor:
@@ -317,7 +324,7 @@ class _Stack(torch.autograd.Function):
 
 
 def import_kernels() -> Any:
-    """Return the functions that start kernels; the import needs Triton."""
+    """Return the functions that start kernels. Importing them requires Triton."""
     from dcpcse.encoders.layer_kernels import add_norm, add_norm_backward
     from dcpcse.encoders.prefix_kernel import run_backward, run_forward
 

@@ -1,4 +1,4 @@
-"""Heads, which are applied to the pooled vector before the loss and, for some methods, also at inference."""
+"""Heads: layers after the pooler, which are applied before the loss and, for some methods, also at inference."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from dcpcse.utils.errors import OptionError, UserError, spell
 
 
 def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
-    """Return the output of a head for pooled vectors, computed in the type of the head's weights.
+    """Return the output of a head for pooled vectors, computed in the dtype of the head's weights.
 
-    Pooled vectors are float32 or wider, whatever the type of the encoder's weights. The head's weights may have
-    another type, for example after `model.half()`; the output then has the type of the pooled vectors again.
+    Pooled vectors are float32 or wider, whatever the dtype of the encoder's weights. The head's weights may have
+    another dtype, for example after `model.half()`. The output always has the dtype of the pooled vectors.
 
     Args:
         head: The head.
@@ -28,9 +28,9 @@ def apply_head(head: nn.Module, pooled: Tensor) -> Tensor:
 
 
 class TanhMLP(nn.Module):
-    """One dense layer with tanh, (N, H) → (N, H): the `mlp` of SimCSE and DCPCSE.
+    """One dense layer with tanh, from (N, H) to (N, H): the `mlp` of SimCSE and DCPCSE.
 
-    The weights are initialised from N(0, std), not from the checkpoint's pretrained pooler, which has the same shape.
+    The weights are initialised from N(0, std). They are not copied from the checkpoint's pooler of the same shape.
 
     Args:
         hidden_size: The dimension H.
@@ -49,10 +49,10 @@ class TanhMLP(nn.Module):
 
 
 class JointBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), on GPUs and CPUs.
+    """Batch normalisation over the rows (N, H) of all processes in training, on GPUs and CPUs.
 
-    torch's SyncBatchNorm supports GPUs only. The number of rows may differ between processes. The running statistics
-    are the same in all processes, and the same as in a single process with the joined batch.
+    torch's SyncBatchNorm supports GPUs only. Here, the number of rows may differ between processes. The running
+    statistics are the same in all processes, and the same as in one process that computes the joined batch.
     """
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -76,9 +76,10 @@ class JointBatchNorm(nn.BatchNorm1d):
 
 
 class BatchNormMLP(nn.Module):
-    """Two dense layers with batch normalisation, (N, H) → (N, H), N ≥ 2 in training (D2CSE, appendix; DiffCSE).
+    """Two dense layers with batch normalisation, from (N, H) to (N, H) (D2CSE, appendix, and DiffCSE).
 
-    The batch statistics are computed over all rows: all views of all sentences in all processes.
+    In training, at least two rows are required. The batch statistics are computed over all rows: all views of all
+    sentences in all processes.
 
     Args:
         hidden_size: The dimension H.
@@ -114,13 +115,13 @@ class PretrainedPooler(nn.Module):
 
 
 class DenseLayers(nn.Module):
-    """The Dense modules of a sentence-transformers folder, (N, H) → (N, D): linear layers, each with an activation.
+    """The Dense modules of a sentence-transformers folder, from (N, H) to (N, D): linear layers with activations.
 
-    They are for inference and are not saved.
+    The layers are used at inference and are not saved.
 
     Args:
         layers: The linear layers.
-        activations: Name of the class of torch.nn of each layer's activation.
+        activations: For each layer, the name of the torch.nn class of its activation.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], activations: Sequence[str]) -> None:
@@ -140,11 +141,11 @@ class DenseLayers(nn.Module):
 
 
 class MLMTransform(nn.Module):
-    """The layers of a masked-LM head before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
+    """The layers of a masked-LM head before the decoder (dense, activation, LayerNorm), from (N, H) to (N, H).
 
-    PromptBERT's code (`org_mlp`) applies the checkpoint's transform to the [MASK] vectors of the sentence and of
-    the template, then subtracts the second from the first. It also trains the transform. The published score of 81.97
-    for supervised BERT-base depends on this.
+    PromptBERT's code (`org_mlp`) applies the checkpoint's transform to two [MASK] vectors: of the sentence in its
+    template, and of the template alone. It then subtracts the second result from the first, and it trains the
+    transform. The published score of 81.97 for supervised BERT-base requires this head.
 
     Args:
         hidden_size: The dimension H.
@@ -163,7 +164,7 @@ class MLMTransform(nn.Module):
 
     @classmethod
     def of(cls, lm_head: LMHead) -> "MLMTransform":
-        """Copy the transform of a masked-LM head; raise UserError if the head has a different structure."""
+        """Copy the transform of a masked-LM head. Raise UserError if the head has a different structure."""
         masked_lm = lm_head.masked_lm
         decoder = masked_lm.get_output_embeddings()
         dense = [m for m in masked_lm.modules() if isinstance(m, nn.Linear) and m is not decoder]
@@ -197,18 +198,18 @@ def _no_transform(masked_lm: nn.Module) -> UserError:
 
 
 HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP, "batchnorm_mlp": BatchNormMLP, "mlm_transform": MLMTransform}
-"""Heads that a model folder can contain: name in `dcpcse.json` → class, which takes the hidden size and settings."""
+"""Heads that a model folder can contain. Maps the name in `dcpcse.json` to the class of the head."""
 
 
 def head_record(head: nn.Module) -> dict[str, Any]:
-    """Return the entry of a head in `dcpcse.json`; raise KeyError if a folder cannot contain this head."""
+    """Return the entry of a head in `dcpcse.json`. Raise KeyError if a model folder cannot contain this head."""
     kind = {cls: name for name, cls in HEADS.items()}[type(head)]
     settings = {"activation": head.activation, "eps": head.norm.eps} if isinstance(head, MLMTransform) else {}
     return {"kind": kind, **settings}
 
 
 def build_head(record: Mapping[str, Any], hidden_size: int) -> nn.Module:
-    """Build the head that a record describes; its weights are loaded later.
+    """Build the head that a record describes. The weights are loaded later.
 
     Args:
         record: The entry of the head in `dcpcse.json`.

@@ -1,7 +1,7 @@
-"""The identity of an encoder and of a model: its definition, its record, and its check at loading.
+"""The identity of an encoder and of a model: what determines it, how it is recorded, and how loading checks it.
 
-`dcpcse.json` records the frozen encoder of a model by digests of its weights (`EncoderSource`) and by facts about its
-configuration and tokenizer, so that an error can name the fact that differs. `identity` returns all facts that
+`dcpcse.json` records digests of the frozen encoder's weights (`EncoderSource`), and facts about the encoder's
+configuration and tokenizer. An error can therefore name the fact that differs. `identity` returns all facts that
 determine the embeddings of a model.
 """
 
@@ -32,7 +32,7 @@ IN_TRAINING_ONLY = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout"),
     *("embedding_dropout", "mlp_dropout", "layerdrop", "tie_word_embeddings"),
 )
-"""Fields of a configuration that change training but no vector: dropout, and whether the masked-LM head is tied."""
+"""Fields of a configuration that change training but no vectors: dropout, and whether the masked-LM head is tied."""
 
 WITHOUT_EFFECT = (
     # The origin of the checkpoint, and how it is loaded: dcpcse chooses the class, the dtype and the attention itself.
@@ -51,7 +51,7 @@ WITHOUT_EFFECT = (
     # It fills `layer_types` of ModernBERT, which is compared.
     "global_attn_every_n_layers",
 )
-"""Fields of a configuration that change neither vectors nor training. All fields in neither list are compared."""
+"""Fields of a configuration that change neither vectors nor training. They are not compared."""
 
 OF_HEADS = ("classifier_activation", "classifier_bias", "decoder_bias")
 """Fields that only change the vectors of a masked-LM head."""
@@ -61,10 +61,10 @@ ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
 """Names of the facts that change embeddings only by rounding."""
 
 LATER_KEYS = ("weights", "configuration", "special_tokens")
-"""Names of the facts that earlier versions did not record; they are compared if both identities have them."""
+"""Names of the facts that earlier versions did not record. They are compared if both identities have them."""
 
 _CACHE: WeakKeyDictionary[nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
-"""Model → the state of the model when its identity was computed, and this identity."""
+"""Maps a model to its last computed identity and to the state of the model at that time."""
 
 
 class OtherEncoderError(UserError):
@@ -73,21 +73,22 @@ class OtherEncoderError(UserError):
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """Origin of a frozen encoder, and its identity.
+    """The origin and the identity of a frozen encoder.
 
-    The last three fields are None if an earlier version recorded the source. `weights_file` does not belong to the
-    identity.
+    The last three fields are None if an earlier version of dcpcse recorded the source. `weights_file` is not part of
+    the identity.
 
     Args:
         name_or_path: Folder or hub id.
-        revision: Commit on the hub; None for a folder.
-        model_type: As in the configuration.
+        revision: Commit on the hub. None for a folder.
+        model_type: The model type in the configuration.
         hidden_size: The dimension H of the hidden states.
-        fingerprint: Digest of the weights without their names, by which earlier versions identified an encoder.
+        fingerprint: Digest of the weights without their names. Earlier versions identified an encoder by this digest
+            only.
         weights: Digest of the weights with their names.
-        configuration: See `configuration`.
-        weights_file: Name of the file with the weights, or of the index of several files, such as "pytorch_model.bin"
-            for a pickle.
+        configuration: The result of the function `configuration`.
+        weights_file: Name of the file with the weights, such as "pytorch_model.bin". For several files, the name of
+            their index.
     """
 
     name_or_path: str
@@ -116,14 +117,14 @@ class EncoderSource:
 
 
 def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
-    """Return the fields of an encoder's configuration that may change vectors, in a form that can be written to JSON.
+    """Return the fields of an encoder's configuration that may change vectors, as JSON values.
 
-    Fields with the default value of their class are left out, so that fields that a later version of transformers adds
-    or removes do not change the result.
+    Fields with the default value of their class are left out. The result therefore stays the same if a later version
+    of transformers adds or removes fields.
 
     Args:
         model: The encoder.
-        head: Whether to include the fields of a masked-LM head.
+        head: Whether to include the fields that only change a masked-LM head.
     """
     values, defaults = plain_values(model.config), plain_values(type(model.config)())
     ignored = {*WITHOUT_EFFECT, *IN_TRAINING_ONLY, *(() if head else OF_HEADS)}
@@ -134,7 +135,7 @@ def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
 
 
 def training_configuration(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that change training but no vector."""
+    """Return the fields of a configuration that change training but no vectors."""
     return {name: value for name, value in plain_values(config).items() if name in IN_TRAINING_ONLY}
 
 
@@ -144,11 +145,11 @@ def plain_values(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return all facts about a tokenizer that determine the ids of a text, in a form that can be written to JSON.
+    """Return all facts about a tokenizer that determine the ids of a text, as JSON values.
 
-    backend: the sha256 of its rules and vocabulary, as this version of tokenizers writes them; None for tokenizers
-    written in Python. Other entries: each special token as text and id, and settings. Truncation and padding are left
-    out, since they are settings of the last call.
+    The entry `backend` is the sha256 of the rules and the vocabulary, as the installed version of tokenizers writes
+    them. It is None for tokenizers written in Python. The other entries are settings, and the text and id of each
+    special token. Truncation and padding are left out, since every call of the tokenizer sets them.
     """
     special = {
         role: [
@@ -169,15 +170,15 @@ def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return the first of the `fingerprints` of a model."""
+    """Return the first of the two `fingerprints` of a model, without the names of weights."""
     return fingerprints(model)[0]
 
 
 def fingerprints(model: nn.Module) -> tuple[str, str]:
-    """Return two sha256 of the shapes and float32 bytes of all weights: without their names, and with their names.
+    """Return two sha256 of the shapes and float32 bytes of all weights: without and with the names of the weights.
 
-    The first one, which earlier versions recorded, does not change if layers are swapped. Poolers are
-    excluded, so that an encoder has the same fingerprints with and without its pooler.
+    The first sha256 does not change if layers are swapped. Earlier versions recorded only this sha256. Poolers are
+    excluded, so an encoder has the same fingerprints with and without its pooler.
     """
     state = {name: weight for name, weight in model.state_dict().items() if not name.startswith("pooler.")}
     digests = {name: weight_digest(weight) for name, weight in state.items()}
@@ -186,7 +187,7 @@ def fingerprints(model: nn.Module) -> tuple[str, str]:
 
 
 def combined_digest(digests: Iterable[bytes]) -> str:
-    """Return a sha256 of the digests of weights, which depends neither on their names nor on their order."""
+    """Return a sha256 of the digests of weights that depends neither on their names nor on their order."""
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
@@ -194,8 +195,8 @@ def named_digest(digests: Mapping[str, bytes], settings: Any = None) -> str:
     """Return a sha256 of the digests of weights by their names, and of settings.
 
     Args:
-        digests: Name of a weight → its digest.
-        settings: Anything that can be written to JSON.
+        digests: The digest of each weight by the name of the weight.
+        settings: Any value that can be written to JSON.
     """
     named = {name: digest.hex() for name, digest in digests.items()}
     return hashlib.sha256(json.dumps([named, settings], sort_keys=True).encode()).hexdigest()
@@ -222,14 +223,14 @@ def tokenizer_record(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 def require_recorded(
     folder: str | Path, recorded: Mapping[str, Any], source: EncoderSource, where: str, remedy: str
 ) -> None:
-    """Raise UserError unless a loaded encoder is the recorded base of a folder.
+    """Raise UserError if a loaded encoder is not the recorded base of a folder.
 
     Args:
         folder: The model folder.
         recorded: The entry `base` of its manifest.
         source: The loaded encoder.
-        where: The location from which it was loaded, for the message.
-        remedy: The last part of the message.
+        where: The location of the loaded encoder, for the message.
+        remedy: The advice at the end of the message.
     """
     if (difference := next(base_differences(recorded, source), None)) is not None:
         raise OtherEncoderError(
@@ -243,8 +244,8 @@ def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iter
     """Yield a description of each difference between a recorded base and a loaded encoder.
 
     Args:
-        recorded: The entry `base` of a manifest. If an earlier version wrote it, weights are compared without their
-            names.
+        recorded: The entry `base` of a manifest. If an earlier version wrote the entry, weights are compared without
+            their names.
         source: The loaded encoder.
     """
     current = asdict(source)
@@ -260,8 +261,8 @@ def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iter
 def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield a description of each difference between the tokenizer of a manifest and a loaded tokenizer.
 
-    A manifest of an earlier version is compared by the vocabulary only. The backend is compared only within one
-    version of tokenizers, since another version may write it differently.
+    For a manifest of an earlier version, only the vocabularies are compared. The fact `backend` is compared only if
+    both were written by the same version of tokenizers, since another version may write it differently.
 
     Args:
         recorded: The manifest.
@@ -278,11 +279,11 @@ def tokenizer_differences(recorded: Mapping[str, Any], current: Mapping[str, Any
 
 
 def tell_unrecorded(folder: str | Path, record: Mapping[str, Any]) -> None:
-    """Log what could not be checked in a folder that an earlier version wrote, if anything.
+    """Log a warning about the facts that cannot be checked because an earlier version wrote the folder.
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     frozen = record["backbone"] is None  # the sha256 of its files identify a trained encoder
     facts = {
@@ -317,12 +318,12 @@ def configuration_differences(recorded: Mapping[str, Any], current: Mapping[str,
 
 
 def identity(model: nn.Module) -> dict[str, Any]:
-    """Return all facts that determine the embeddings of a model, in a form that can be written to JSON.
+    """Return all facts that determine the embeddings of a model, as JSON values.
 
-    The facts are equal for models with equal embeddings.
+    Models with equal facts compute equal embeddings.
 
     Args:
-        model: A `SentenceEncoder`; this module cannot import this class, which belongs to a higher layer.
+        model: A `SentenceEncoder`. This module cannot import the class, which imports this module.
     """
     # The weights of a frozen backbone are identified by its source.
     parts = model.encoder.parts() | ({} if model.head is None else {"head": model.head.state_dict()})
@@ -350,9 +351,9 @@ def identity(model: nn.Module) -> dict[str, Any]:
 
 
 def current_identity(model: nn.Module) -> dict[str, Any]:
-    """Return the current identity of the model, as it is after conversion to JSON and back.
+    """Return the current identity of the model, after conversion to JSON and back.
 
-    It is computed again only if the model may have changed since the last call.
+    The identity is computed again only if the model may have changed since the last call.
     """
     state = _state(model)
     if model not in _CACHE or _CACHE[model][0] != state:
@@ -361,7 +362,7 @@ def current_identity(model: nn.Module) -> dict[str, Any]:
 
 
 def trained_digest(folder: str | Path) -> str:
-    """Return `identity(model)["trained"]` for the model in a folder, computed without loading an encoder."""
+    """Return `identity(model)["trained"]` for the model in a folder. No encoder is loaded."""
     contents = model_folder.read_contents(folder)
     tensors = {
         # In the file, the names of a projection's tensors lack the part "table".
@@ -381,7 +382,7 @@ def trained_digest(folder: str | Path) -> str:
 def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the names of the facts that differ between two identities and change embeddings by more than rounding.
 
-    Facts that an identity of an earlier version lacks are not compared; `unrecorded` names them.
+    Facts that are missing in an identity of an earlier version are not compared. `unrecorded` returns their names.
 
     Args:
         first: An identity.
@@ -392,18 +393,18 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 
 def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that an identity lacks because an earlier version recorded it.
+    """Return the names of the facts that are missing in an identity because an earlier version recorded it.
 
-    An earlier version recorded none of these facts. If only some are missing, the record is damaged, and the
-    identities differ.
+    An earlier version recorded none of the facts in `LATER_KEYS`. If only some are missing, the record is damaged, and
+    the result is empty.
     """
     return [] if any(name in recorded for name in LATER_KEYS) else list(LATER_KEYS)
 
 
 def _state(model: Any) -> Any:
-    """Return a value that is cheap to compute and changes with the weights, preprocessing, pooling and tokenizer.
+    """Return a value that changes with the weights, preprocessing, pooling and tokenizer, and is fast to compute.
 
-    Writing to weights through `.data` does not change it.
+    Changes of weights through `.data` do not change the value.
     """
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_inference() for tensor in tensors):
@@ -416,7 +417,7 @@ def _state(model: Any) -> Any:
 
 
 def _later_settings(model: Any) -> dict[str, Any]:
-    """Return the settings that are set and that earlier versions lack; without them, identities stay equal."""
+    """Return settings that earlier versions do not have, if they are set. Without them, identities are as before."""
     activations = getattr(model.head, "activations", None) if model.head_at_inference else None
     settings = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
     settings |= {"lora": model.encoder.lora and model.encoder.lora.effect, "bf16": model.bf16}
@@ -424,7 +425,7 @@ def _later_settings(model: Any) -> dict[str, Any]:
 
 
 def _configurations(model: nn.Module) -> Any:
-    """Return the configurations of the encoder and of a masked-LM head, if inference uses one."""
+    """Return the configuration of the encoder, and of a masked-LM head if inference uses a head of this kind."""
     modules = () if model.head is None else model.head.modules()
     heads = [
         configuration(module, head=True) for module in modules if isinstance(module, transformers.PreTrainedModel)

@@ -1,9 +1,9 @@
 """Triton kernels for a frozen post-norm layer: dropout, residual and layer normalisation in one pass.
 
 A kernel reads and writes each hidden state once, at the speed of a copy. The layers are frozen, so the backward kernel
-computes the gradients of hidden states only. All arithmetic is in float32; tensors are contiguous and float32,
-bfloat16 or float16, with a row for each token. Dropout takes its random numbers from Philox counters, so that the
-backward pass computes the mask again instead of reading it.
+computes only the gradients of hidden states. Tensors are contiguous, with a row for each token, in float32, bfloat16
+or float16. All arithmetic is in float32. Dropout masks are functions of Philox counters, so the backward pass computes
+a mask again instead of reading it.
 """
 
 from collections.abc import Hashable, Sequence
@@ -17,19 +17,19 @@ from torch import Tensor
 from dcpcse.encoders.philox import ROUNDS
 
 _COMPILED: dict[Hashable, Any] = {}
-"""(kernel, case for which it is compiled) → compiled kernel."""
+"""Maps a kernel and a case (see `start`) to the kernel that is compiled for this case."""
 
 
 def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], case: Hashable, **options: Any) -> None:
-    """Run a kernel with all its arguments in order.
+    """Run a kernel with all arguments in order.
 
-    Triton inspects each argument to find the compiled kernel, which takes longer than many kernels run. Here, the
-    caller says for which case the kernel is compiled. Pointers must be multiples of 16 bytes, as in new tensors.
+    To find the compiled kernel, Triton inspects each argument, which needs more time than many kernels. This function
+    finds the kernel by `case` instead. Pointers must be multiples of 16 bytes, as in new tensors.
 
     Args:
-        case: The device, the types of tensors, which arguments are None, all constants, and the integers for which
-            Triton compiles another kernel.
-        options: How Triton compiles the kernel.
+        case: Everything for which Triton compiles a separate kernel: the device, the dtypes of tensors, which
+            arguments are None, all constants and some integers.
+        options: Options with which Triton compiles the kernel.
     """
     key = kernel.__name__, case
     compiled = _COMPILED.get(key)
@@ -40,13 +40,12 @@ def start(kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], cas
 
 
 STREAM = 1 << 30
-"""Added to the number of a mask, so that its counters differ from the counters of `prefix_kernel` with the same
-seed."""
+"""Added to the number of a mask. The counters then differ from the counters of `prefix_kernel` with the same seed."""
 
 
 @triton.jit
 def _kept(seed, row, number, threshold, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
-    """Return which columns of a row dropout keeps: the columns whose 32 random bits are at least the threshold."""
+    """Return the mask of the columns of a row that dropout keeps: their 32 random bits are at least the threshold."""
     counters = row * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
     zeros = counters * 0
     a, b, c, d = tl.philox(tl.load(seed), counters, zeros, zeros, zeros + number, ROUNDS)
@@ -135,11 +134,11 @@ def add_norm(
 
     Args:
         weight, bias: (H,), float32.
-        seed: (1,) int64, key of Philox.
-        number: Number of the mask, so that masks with the same seed differ.
-        dropout: Rate, below 1.
+        seed: (1,) int64, the seed of Philox.
+        number: Number of the mask. Masks with the same seed and different numbers differ.
+        dropout: Dropout rate, below 1.
         save: Whether there will be a backward pass. The two tensors are then the normalised states before weight and
-            bias, and the reciprocals of the standard deviations (T,); otherwise they are None.
+            bias, and the reciprocals of the standard deviations (T,). Without a backward pass, they are None.
     """
     output, normalized, deviations = torch.empty_like(states), None, None
     if save:
@@ -160,7 +159,7 @@ def add_norm_backward(
     *,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients (T, H) of the states and of the residual; without dropout, they are one tensor."""
+    """Return the gradients (T, H) of the states and of the residual. Without dropout, both are the same tensor."""
     of_residual = torch.empty_like(gradient)
     of_states = torch.empty_like(gradient) if dropout else of_residual
     tensors = [gradient, normalized, deviations, weight, of_states, of_residual, seed]

@@ -1,7 +1,7 @@
-"""LoRA: low-rank updates of the linear layers of a frozen encoder (Hu et al., 2021), computed by the peft library.
+"""LoRA: low-rank updates of the linear layers of a frozen encoder (Hu et al., 2021), with the library peft.
 
-peft replaces linear layers in place. It gets a copy of the encoder's modules that shares the frozen weights. The
-encoder itself is unchanged, so other models can use it with another adapter or without one.
+peft replaces linear layers in place. This module therefore gives peft a copy of the encoder's modules that shares the
+frozen weights. The encoder itself is unchanged, so other models can use it with another adapter or without an adapter.
 """
 
 import copy
@@ -30,20 +30,20 @@ _QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
     "mpnet": ("attn.q", "attn.v"),
     "modernbert": ("Wqkv",),  # one layer computes queries, keys and values
 }
-"""Model type → suffixes of the names of the layers that compute the queries and values of attention."""
+"""For each model type, suffixes of the names of the layers that compute the queries and values of attention."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """The settings of a LoRA adapter, whose layers add alpha / r · B · A · dropout(x) to their output.
+    """The settings of a LoRA adapter. Each adapted layer adds alpha / r · B · A · dropout(x) to the layer's output.
 
     x is the input (..., in) of a layer, A is (r, in) and B is (out, r).
 
     Args:
         r: Rank of the update B · A.
-        alpha: Factor of the update, times r.
+        alpha: Scale of the update, which is multiplied by alpha / r.
         dropout: Dropout rate in training.
-        target_modules: Suffixes of the names of the layers, as in peft.
+        target_modules: Suffixes of the names of the layers to adapt, as in peft.
     """
 
     r: int
@@ -62,7 +62,7 @@ class Lora:
 
     @property
     def effect(self) -> dict[str, Any]:
-        """The settings that determine the vectors after training: all but the dropout rate."""
+        """The settings that determine the vectors after training: all settings except the dropout rate."""
         return {name: value for name, value in self.record().items() if name != "dropout"}
 
     def peft_config(self, base: str, revision: str | None) -> dict[str, Any]:
@@ -96,15 +96,16 @@ def require_peft(what: str) -> None:
 
 
 def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the linear layers for an adapter, without the number of the encoder's layer.
+    """Return the names of the linear layers for an adapter, without the number of the encoder layer.
 
     Args:
         backbone: The encoder.
-        target_modules: Suffixes of names, or `ALL_LINEAR`. None: the layers that compute queries and values, as in the
-            LoRA paper.
+        target_modules: Suffixes of names, or only `ALL_LINEAR`. None: the layers that compute queries and values, as
+            in the LoRA paper.
 
     Raises:
-        UserError: If no linear layer has one of the suffixes, or if the query and value layers are not known.
+        UserError: If no linear layer has one of the suffixes, or if `target_modules` is None and the query and value
+            layers of the encoder are not known.
     """
     linear = _linear_layers(backbone)
     kind = backbone.config.model_type
@@ -130,12 +131,15 @@ def find_targets(backbone: PreTrainedModel, target_modules: Sequence[str] | None
 
 
 def _linear_layers(backbone: nn.Module) -> list[str]:
-    """Return the names of the layers that an adapter can change: not subclasses, whose weights other code may read."""
+    """Return the names of the layers that an adapter can change.
+
+    Subclasses of `nn.Linear` are left out, since other code may read their weights.
+    """
     return [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
 
 
 def _ends(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the different parts of names after the number of the layer."""
+    """Return the parts of names after the number of the layer, each different part once."""
     return tuple(dict.fromkeys(re.split(r"\.\d+\.", name)[-1] for name in names))
 
 
@@ -144,7 +148,7 @@ def _matching(names: Sequence[str], ends: Sequence[str]) -> list[str]:
 
 
 def _shortest(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return suffixes that match the chosen names only: the parts after the layer number or, if needed, full names."""
+    """Return suffixes that match only the chosen names: the parts after the layer number or, if needed, full names."""
     # A longer suffix such as attention.output.dense does not match the pooler's dense layer, which AutoModel loads and
     # this package does not.
     ends = _ends(chosen)
@@ -152,7 +156,9 @@ def _shortest(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
-    """Return a copy of the backbone with an adapter, whose updates are zero at first. It shares the frozen weights.
+    """Return a copy of the backbone with an adapter.
+
+    The copy shares the frozen weights, and the first updates are zero.
 
     Args:
         backbone: The encoder.
@@ -177,10 +183,10 @@ def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
 
 
 def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of the modules that contain other modules; all other objects are shared.
+    """Return a copy of a backbone that shares all objects except modules that contain other modules.
 
-    Replacing a layer in the copy leaves the original unchanged. All other layers are the same objects in both, so that
-    a layer that is prepacked (`frozen_layers.prepacked`) is prepacked once for all copies.
+    Replacing a layer in the copy leaves the original unchanged. All other layers are the same objects in the copy and
+    in the original. A layer is therefore prepacked (`frozen_layers.prepacked`) only once for all copies.
     """
     shared = [backbone.config, *backbone.parameters(), *backbone.buffers()]
     shared += [module for module in backbone.modules() if not any(module.children())]
@@ -188,7 +194,7 @@ def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
 
 
 def lora_weights(backbone: nn.Module) -> dict[str, Tensor]:
-    """Return the matrices A and B of an adapter's layers by their names in peft's files; {} without an adapter."""
+    """Return the matrices A and B of an adapter by their names in peft's files; {} without an adapter."""
     return {
         f"{_IN_FILES}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(backbone)
@@ -202,7 +208,7 @@ def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def merged(backbone: PreTrainedModel) -> PreTrainedModel:
-    """Return an independent copy of a backbone in which the updates of its adapter are added to the weights."""
+    """Return an independent copy of a backbone with the adapter's updates added to the weights."""
     result = copy.deepcopy(backbone)
     for name, layer in list(_layers(result)):
         layer.merge()

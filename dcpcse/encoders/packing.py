@@ -1,7 +1,7 @@
 """Batches without padding: pack all real tokens of a batch into one row, and convert them back to padded rows.
 
-A frozen encoder spends most of its time in linear layers, which treat every token alike. Padding costs as much there
-as text, so it is left out. Only attention needs the boundaries of the texts (`dcpcse.encoders.attention`).
+A frozen encoder spends most of its time in linear layers. There, a padding token needs as much time as a token of
+text, so padding is left out. Only attention needs the boundaries of the texts (`dcpcse.encoders.attention`).
 """
 
 import functools
@@ -15,10 +15,10 @@ from torch import Tensor
 
 
 class TensorGroup:
-    """Base of dataclasses of tensors that move to another device together."""
+    """Base class of dataclasses whose tensors move to another device together."""
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """Return a copy with `change` applied to every tensor and group; None stays None."""
+        """Return a copy with `change` applied to every tensor and every group. None stays None."""
         return type(self)(**{name: part if part is None else change(part) for name, part in vars(self).items()})
 
     def to(self, device: torch.device | str, **options: Any) -> Self:
@@ -26,7 +26,7 @@ class TensorGroup:
         return self.map(lambda part: part.to(device, **options))
 
     def pin_memory(self) -> Self:
-        """Return a copy in pinned memory, from which a GPU copies asynchronously; called by DataLoader."""
+        """Return a copy in pinned memory, from which a GPU copies asynchronously. DataLoader calls this method."""
         return self.map(lambda part: part.pin_memory())
 
 
@@ -34,7 +34,7 @@ class TensorGroup:
 class Packing(TensorGroup):
     """Indices of the T real tokens of a batch (N, L), text by text.
 
-    In the left-aligned batch (N, width), each text starts at index 0 of its row, and width is the length of the
+    In the left-aligned batch (N, width), each text starts at index 0 of its row. The width is the length of the
     longest text.
 
     Args:
@@ -42,7 +42,7 @@ class Packing(TensorGroup):
         place: (T,), indices of the tokens in the flattened left-aligned batch.
         lengths: (N,), number of tokens of each text.
         real: Boolean (N, width), true at the tokens of the left-aligned batch.
-        sizes: The lengths as Python integers, which can be read without waiting for a device.
+        sizes: The lengths as Python integers, so reading them does not wait for a device.
     """
 
     source: Tensor
@@ -53,7 +53,7 @@ class Packing(TensorGroup):
 
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
-        """Compute the packing of a mask (N, L), which is 1 at real tokens; padding may be anywhere in a row.
+        """Compute the packing of a mask (N, L), which is 1 at real tokens. Padding may be anywhere in a row.
 
         On a GPU, this waits for the device. The collator therefore computes the packing before the mask is moved to
         the GPU.
@@ -100,7 +100,7 @@ class Packing(TensorGroup):
 
     @functools.cached_property
     def starts(self) -> Tensor:
-        """Index (N + 1,) of the first packed token of each text, and the number of tokens, as int32."""
+        """(N + 1,) int32: the index of the first packed token of each text, then the number of all tokens."""
         return F.pad(self.lengths.cumsum(0), (1, 0)).int()
 
     def pack(self, batch: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class Packing(TensorGroup):
         return _spread(packed.squeeze(0), self.source, (len(self.lengths), length))
 
     def to_rows(self, packed: Tensor) -> Tensor:
-        """Convert tokens (T, ...) to rows (N, width, ...) with each text from index 0, and zeros after its end."""
+        """Convert tokens (T, ...) to rows (N, width, ...). Each text starts at index 0 and is padded with zeros."""
         return _spread(packed, self.place, tuple(self.real.shape))
 
     def from_rows(self, rows: Tensor) -> Tensor:
@@ -131,6 +131,6 @@ def indices_of(mask: Tensor) -> Tensor:
 
 
 def _spread(rows: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return zeros (*shape, ...) with the rows (T, ...) copied to the given indices of the flattened shape."""
+    """Return a tensor (*shape, ...) of zeros, with the rows (T, ...) at the given indices of the flattened shape."""
     zeros = rows.new_zeros((shape[0] * shape[1], *rows.shape[1:]))
     return zeros.index_copy(0, index, rows).unflatten(0, shape)

@@ -26,7 +26,7 @@ def first_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
 def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """Return the mean over the real tokens: (N, L, H), mask (N, L) → (N, H).
 
-    Special tokens are included; padding and prompts are not.
+    Special tokens are included. Padding and prompts are left out.
 
     Args:
         hidden: Hidden states (N, L, H).
@@ -38,7 +38,7 @@ def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
 
 
 def max_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the maximum over the real tokens in each dimension: (N, L, H), mask (N, L) → (N, H).
+    """Return the maximum of each dimension over the real tokens: (N, L, H), mask (N, L) → (N, H).
 
     Args:
         hidden: Hidden states (N, L, H).
@@ -49,7 +49,7 @@ def max_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tens
 
 
 def mean_sqrt_len_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the sum over the real tokens, divided by the root of their number: (N, L, H), mask (N, L) → (N, H).
+    """Return the sum over the real tokens, divided by the square root of their number: (N, L, H) → (N, H).
 
     Args:
         hidden: Hidden states (N, L, H).
@@ -61,7 +61,7 @@ def mean_sqrt_len_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = Non
 
 
 def weighted_mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the mean weighted by position, 1 for the first token: (N, L, H), mask (N, L) → (N, H) (SGPT).
+    """Return the mean of the real tokens with weights 1, 2, 3, ... (SGPT): (N, L, H), mask (N, L) → (N, H).
 
     Args:
         hidden: Hidden states (N, L, H).
@@ -103,10 +103,10 @@ class Pooler:
     Args:
         layers: Indices of hidden states: 0 for the output of the embedding layer, i for layer i, and -1 for the last
             layer.
-        reduce: The function that reduces the tokens to one vector: hidden states (N, L, H), mask (N, L) and template
-            slots → (N, H).
+        reduce: The function of hidden states (N, L, H), mask (N, L) and template slots that returns the vectors (N,
+            H).
         help: The description for `--help`.
-        needs_template: Whether it reads the slots of a template.
+        needs_template: Whether `reduce` needs the slots of a template.
     """
 
     layers: tuple[int, ...]
@@ -116,7 +116,7 @@ class Pooler:
 
     @property
     def reads_cls(self) -> bool:
-        """Whether it only reads the vector of the first token, which should be [CLS] or <s>."""
+        """Whether the pooler only uses the vector of the first token, which should be [CLS] or <s>."""
         return self.reduce is first_token
 
     @property
@@ -169,7 +169,7 @@ UNTRAINED: dict[str, str] = {
     "static": "mean of the static token embeddings, without any transformer layer",
     "static_lm_head": "mean of the tokens' rows of the masked-LM head's output matrix",
 }
-"""Representations for evaluation without training: name → description (see `dcpcse.encoders.untrained`)."""
+"""Descriptions, by name, of the representations without training (see `dcpcse.encoders.untrained`)."""
 
 WITHOUT_TEMPLATE = tuple(name for name, pooler in POOLERS.items() if not pooler.needs_template)
 """Poolers that can be trained by methods without templates."""
@@ -179,7 +179,7 @@ def describe_poolers(*, untrained: bool = False) -> str:
     """Return the descriptions of the poolers that can be trained without templates, for --help.
 
     Args:
-        untrained: Describe all poolers and representations of evaluation.py instead.
+        untrained: Whether to describe all poolers and representations of evaluation.py instead.
     """
     trained = {name: POOLERS[name].help for name in WITHOUT_TEMPLATE}
     described = {name: pooler.help for name, pooler in POOLERS.items()} | UNTRAINED if untrained else trained

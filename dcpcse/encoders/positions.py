@@ -1,10 +1,11 @@
-"""Positions: the position ids of texts that prompts shift, and the two architectures with relative positions.
+"""Position ids of texts that prompts shift, and attention of the two architectures with relative positions.
 
-transformers computes the attention of MPNet and DeBERTa-v2, with the scores of relative positions, inside their
-modules. The classes here have the same names and weights as in transformers and compute the same results by
-`dcpcse.encoders.attention`, which accepts prompts and batches without padding. Prompts have no positions, so relative
-positions add nothing to their scores: in MPNet, whose biases are learned numbers, 0; in DeBERTa-v2, neither
-content-to-position nor position-to-content, so that only the content of a token and a prompt matters. DeBERTa-v2
+transformers computes the attention of MPNet and DeBERTa-v2, including the scores of relative positions, inside the
+modules of these models. The classes here have the same names and weights as in transformers and compute the same
+results. They call `dcpcse.encoders.attention`, which accepts prompts and batches without padding.
+
+Prompts have no positions, so relative positions add nothing to their scores. In MPNet, the learned bias is 0 for
+prompts. In DeBERTa-v2, the content-to-position and position-to-content scores are left out for prompts. DeBERTa-v2
 divides the scores of prompts and of tokens by the same number.
 """
 
@@ -30,10 +31,11 @@ class Positions:
     """How a backbone numbers its tokens.
 
     Args:
-        size: Number of rows of the position table (for rotary models, the context length in training).
+        size: Number of rows of the position table. For rotary models, the context length in training.
         first: Id of the first token.
-        padding_idx: The position id of padding in backbones that count only real tokens (RoBERTa), else None.
-        rotary: Whether only the distances between tokens matter, so that an offset has no effect.
+        padding_idx: The position id of padding in backbones that count only real tokens (RoBERTa). None for other
+            backbones.
+        rotary: Whether only the distances between tokens matter. An offset then has no effect.
     """
 
     size: int
@@ -42,14 +44,13 @@ class Positions:
     rotary: bool = False
 
     def room(self, offset: int) -> int:
-        """Return the number of tokens, including special ones, that have positions after a shift by `offset`."""
+        """Return the number of tokens, including special tokens, that have positions after a shift by `offset`."""
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
         """Return the position ids (N, L) of a text that is shifted.
 
-        They are the ids that transformers 4.2.1, the version of the papers, assigns to a text after `offset` cached
-        tokens.
+        transformers 4.2.1, which the papers use, assigns the same ids to a text after `offset` cached tokens.
 
         Args:
             input_ids: Token ids (N, L).
@@ -72,7 +73,7 @@ class Positions:
 
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
-    """Read the numbering from a backbone's position table; a backbone without a table is assumed to be rotary."""
+    """Read the numbering from a backbone's position table. A backbone without a table is assumed to be rotary."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return Positions(size=backbone.config.max_position_embeddings, rotary=True)
@@ -95,7 +96,7 @@ class MPNetSelfAttention(modeling_mpnet.MPNetSelfAttention):
 
 
 class MPNetLayer(modeling_mpnet.MPNetLayer):
-    """A layer of MPNet, which passes the options of `prefix_attention` on to its attention."""
+    """A layer of MPNet that passes the options of `prefix_attention` on to its attention."""
 
     def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Tensor:
         attention = self.attention
@@ -104,7 +105,7 @@ class MPNetLayer(modeling_mpnet.MPNetLayer):
 
 
 class MPNetModel(modeling_mpnet.MPNetModel):
-    """MPNet, which passes the options of `prefix_attention` on to its layers."""
+    """An MPNet model that passes the options of `prefix_attention` on to its layers."""
 
     def forward(
         self,
@@ -142,7 +143,7 @@ class DisentangledSelfAttention(modeling_deberta_v2.DisentangledSelfAttention):
         """Return the output (N, L, H).
 
         Args:
-            relative_pos, rel_embeddings: As in transformers; None without relative positions.
+            relative_pos, rel_embeddings: As in transformers. None without relative positions.
         """
         projections = self.query_proj, self.key_proj, self.value_proj
         states = _heads(hidden, projections, self.num_attention_heads)
@@ -162,7 +163,7 @@ class DisentangledSelfAttention(modeling_deberta_v2.DisentangledSelfAttention):
 
 
 class DebertaV2Layer(modeling_deberta_v2.DebertaV2Layer):
-    """A layer of DeBERTa-v2, which passes the options of `prefix_attention` on to its attention."""
+    """A layer of DeBERTa-v2 that passes the options of `prefix_attention` on to its attention."""
 
     def forward(self, hidden: Tensor, *args: Any, **options: Any) -> Tensor:
         attended = self.attention.output(self.attention.self(hidden, *args, **options), hidden)
@@ -170,7 +171,7 @@ class DebertaV2Layer(modeling_deberta_v2.DebertaV2Layer):
 
 
 class DebertaV2Model(modeling_deberta_v2.DebertaV2Model):
-    """DeBERTa-v2, which passes the options of `prefix_attention` on to its layers."""
+    """A DeBERTa-v2 model that passes the options of `prefix_attention` on to its layers."""
 
     def forward(
         self,
@@ -242,11 +243,11 @@ _REPLACEMENTS: Mapping[type, type] = {
         *(DebertaV2Model, DebertaV2Layer, DisentangledSelfAttention),
     )
 }
-"""Class of transformers → class of this module. Other encoders keep their classes."""
+"""Maps a class of transformers to its replacement in this module. Other encoders keep their classes."""
 
 
 def adds_to_scores(backbone: PreTrainedModel) -> bool:
-    """Return whether relative positions add to the attention scores of a backbone."""
+    """Return whether a backbone adds scores of relative positions to its attention scores."""
     return type(backbone) in _REPLACEMENTS.values()
 
 

@@ -1,13 +1,13 @@
-"""Attention over packed texts with deep prompts: a Triton kernel for the forward pass and one for the backward pass.
+"""Attention over packed texts with deep prompts: Triton kernels for the forward pass and for the backward pass.
 
-Queries, keys and values (T, heads, head_dim) are read by strides from the outputs of the linear layers, and the
-prompts of a layer from the trained table. Nothing is transposed, padded, or copied for each text. Dropout of prompts
-and of attention weights is computed inside the kernels from Philox counters (Salmon et al., 2011), so that the
-backward pass computes the same masks again. Every number is written by one program in a fixed order, so that repeated
-runs give the same bits.
+The kernels read queries, keys and values (T, heads, head_dim) from the outputs of the linear layers, and the prompts
+of a layer from the trained table. Tensors are read with their strides. Nothing is transposed, padded, or copied for
+each text. The kernels compute dropout of prompts and of attention weights from Philox counters (Salmon et al., 2011),
+so the backward pass computes the same masks again. Only one program writes each number, in a fixed order. Repeated
+runs therefore give the same bits.
 
-The interpreter computes bfloat16 wrongly. There, tensors of bfloat16 are passed as float32, and the kernels round
-where they would convert to bfloat16 (`EMULATE`).
+Triton's interpreter computes bfloat16 wrongly. In the interpreter, bfloat16 tensors are passed as float32, and the
+kernels round where they would convert to bfloat16 (`EMULATE`).
 """
 
 import math
@@ -30,25 +30,25 @@ from dcpcse.encoders.philox import ROUNDS, cut
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 MAX_PROMPTS = 128
-"""Maximum number of prompts of a text: the kernels read all of them as one block."""
+"""Maximum number of prompts of a text, since the kernels read all prompts as one block."""
 
 MAX_PROMPT_SIZE = 8192
-"""Maximum product of prompts and head dimension. Up to it, the backward pass needs less than the 99 KB of shared
-memory that every GPU has."""
+"""Maximum of the number of prompts times the head dimension. Up to this size, the backward pass needs less than the 99
+KB of shared memory that every GPU has."""
 
 HEAD_DIMS = (16, 32, 64, 128)
 
 DTYPES = (torch.bfloat16, torch.float16, *([torch.float32] if INTERPRETED else []))
-"""The types for which encoders use the kernels. In float32, products without matrix units are slow."""
+"""The dtypes for which encoders use the kernels. In float32, matrix products without matrix units are slow."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched; it changes no result except the order of sums.
+    """The settings with which a kernel is launched. They change only the order of sums.
 
     Args:
         block: Number of tokens in a block of queries or keys.
-        texts: Number of texts that a program computes one after another.
+        texts: Number of texts that one program computes, one after another.
         registers: Maximum number of registers of a thread.
     """
 
@@ -65,18 +65,19 @@ Prompts = tuple[Tensor, Tensor]
 
 @dataclass
 class Settings:
-    """Settings of attention that layers with the same window share in a pass over a batch; made once per pass.
+    """Settings of attention in a pass over a batch, which all layers with the same window share.
 
     Args:
-        starts: (N + 1,) int32, index of the first token of each text, and the number of tokens.
-        longest: Number of tokens of the longest text, or a larger number.
+        starts: (N + 1,) int32, the index of the first token of each text, then the number of all tokens.
+        longest: Number of tokens of the longest text, or any larger number.
         scale: Factor of the scores.
-        window: Two tokens attend to each other only if their distance is below this number; None without a window.
-        dropout, prompt_dropout: Rates of the attention weights, and of the keys and values of the prompts.
-        seed, prompt_seed: (1,) int64, keys of Philox for both kinds of dropout; needed if the rate is not 0.
-        first_prompts, prompt_counts: (N,) int32, index of each text's first prompt in the table, and the number of its
-            prompts, at most most_prompts; None if every text has all prompts.
-        forward, backward: How the kernels are launched. None: chosen by the sizes.
+        window: Two tokens attend to each other only if their distance is below this number. None: no window.
+        dropout, prompt_dropout: Dropout rates: of attention weights, and of the keys and values of the prompts.
+        seed, prompt_seed: (1,) int64, the seeds of Philox for these two kinds of dropout. Required if the rate is not
+            0.
+        first_prompts, prompt_counts: (N,) int32, the index of each text's first prompt in the table, and the number of
+            the text's prompts, at most `most_prompts`. None if every text has all prompts.
+        forward, backward: Launch settings of the two kernels. None: chosen by the sizes.
     """
 
     starts: Tensor
@@ -95,7 +96,7 @@ class Settings:
     _launches: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def launch(self, query: Tensor, keys: Tensor | None, backward: bool) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Return the grid of a kernel and its arguments by name; they are computed once for all layers of the pass.
+        """Return the grid and the keyword arguments of a kernel, computed once for all layers of the pass.
 
         Args:
             query: (T, heads, head_dim).
@@ -108,17 +109,17 @@ class Settings:
         return self._launches[case]
 
     def prompt_parts(self, query: Tensor, keys: Tensor) -> int:
-        """Return the number of parts of the gradient of the prompts, the first dimension of `run_backward`'s parts."""
+        """Return the number of parts of the prompts' gradient: the first dimension of `parts` in `run_backward`."""
         _, groups, blocks = self.launch(query, keys, backward=True)[0]
         return groups * blocks
 
 
 @triton.jit
 def _round(x, COMPUTE: tl.constexpr, EMULATE: tl.constexpr):
-    """Convert a block to the type of the products.
+    """Convert a block to the dtype of the matrix products.
 
     Args:
-        EMULATE: Round float32 to the nearest bfloat16, and keep float32.
+        EMULATE: Whether to round to the nearest bfloat16 but return float32.
     """
     if EMULATE:
         bits = x.to(tl.int32, bitcast=True)
@@ -129,7 +130,7 @@ def _round(x, COMPUTE: tl.constexpr, EMULATE: tl.constexpr):
 
 @triton.jit
 def _philox(seed, row, column, text, stream, ROUNDS: tl.constexpr):
-    """Return four blocks of random numbers of 32 bits; `tl.philox` takes twice as many multiplications."""
+    """Return four blocks of random numbers of 32 bits. `tl.philox` needs twice as many multiplications."""
     c0 = column.to(tl.uint32)
     c1 = row.to(tl.uint32)
     c2 = (column * 0 + text).to(tl.uint32)
@@ -150,9 +151,9 @@ def _philox(seed, row, column, text, stream, ROUNDS: tl.constexpr):
 
 @triton.jit
 def _kept_prompts(seed, layer_head, kind: tl.constexpr, text, rows, cut, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr):
-    """Return which elements of the prompts in `rows` are kept.
+    """Return the mask of the elements of the prompts in `rows` that dropout keeps.
 
-    A counter is for four neighbours of a row, which one thread loads.
+    Each counter gives the numbers for four neighbours in a row, which one thread loads.
 
     Args:
         cut: Dropout rate times 2^24.
@@ -170,9 +171,10 @@ def _kept_weights(
     seed, layer_head, kind: tl.constexpr, text, row, column, cut,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """Return which attention weights are kept, (ROWS, COLUMNS) from this row and column on, multiples of 16.
+    """Return the mask (ROWS, COLUMNS) of the attention weights that dropout keeps, starting at `row` and `column`.
 
-    A counter is for columns 2c and 2c + 1 of rows r and r + 8: matrix units give these four to one thread.
+    `row` and `column` are multiples of 16. Each counter gives the numbers for columns 2c and 2c + 1 of rows r and r +
+    8. Matrix units give these four elements to one thread.
     """
     c0 = (column // 2 + tl.arange(0, COLUMNS // 2))[None, :] + tl.zeros((ROWS // 2, 1), tl.int32)
     c1 = (row // 2 + tl.arange(0, ROWS // 2))[:, None] + tl.zeros((1, COLUMNS // 2), tl.int32)
@@ -184,7 +186,7 @@ def _kept_weights(
 
 @triton.jit
 def _tokens(pointer, start, head, stride_t, stride_h, rows, length, D: tl.constexpr):
-    """Return the rows of a text in one head, with zeros after its end."""
+    """Return the rows of a text in one head, with zeros after the end of the text."""
     columns = tl.arange(0, D)
     address = pointer + start * stride_t + head * stride_h + rows[:, None] * stride_t + columns[None, :]
     return tl.load(address, mask=rows[:, None] < length, other=0.0)
@@ -208,7 +210,7 @@ def _prompts(pointer, stride_p, stride_h, head, first, rows, count, D: tl.conste
 
 @triton.jit
 def _visible(queries, keys, length, window, WINDOW: tl.constexpr):
-    """Return whether keys of a text (as columns) are visible to queries (as rows)."""
+    """Return a mask that is true where a query (row) attends to a key (column) of the same text."""
     visible = (keys < length)[None, :] & (queries >= 0)[:, None]
     if WINDOW:
         distance = queries[:, None] - keys[None, :]
@@ -317,7 +319,7 @@ def _forward_kernel(
 
 @triton.jit
 def _pair(q, do, lse, delta, k, v, visible, kept, scale, inverse, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
-    """Return the attention weights with dropout, not yet scaled, and the gradient of the scores: (queries, keys)."""
+    """Return the attention weights after dropout, before scaling, and the gradient of the scores: (queries, keys)."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     p = tl.where(visible, tl.exp2(s - lse[:, None]), 0.0)
     dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
@@ -464,11 +466,13 @@ def _backward_kernel(
 def run_forward(
     states: Sequence[Tensor], prompts: Prompts | None, how: Settings, layer: int, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the output (T, heads, head_dim), and the logarithm to base 2 of the sums of softmax, (heads, T).
+    """Return the output (T, heads, head_dim), and the base-2 logarithm of the softmax denominators, (heads, T).
 
     Args:
-        states: Queries, keys and values, each (T, heads, head_dim), with any strides but 1 in the last dimension.
-        prompts: Keys and values of the layer, each (P, heads, head_dim), with strides as for `states`.
+        states: Queries, keys and values, each (T, heads, head_dim). The stride of the last dimension must be 1. The
+            other strides are free.
+        prompts: Keys and values of the prompts of the layer, each (P, heads, head_dim). The strides are as for
+            `states`.
         out: A contiguous tensor for the output. None: a new tensor.
     """
     query = states[0]
@@ -503,12 +507,12 @@ def run_backward(
     Args:
         out, lse: The results of `run_forward`.
         gradient: The gradient of the output.
-        gradients: Three tensors (T, heads, head_dim) with the same strides, 1 in the last dimension, such as thirds of
-            one (T, 3, heads, head_dim).
-        parts: (`prompt_parts`, P, 2, heads, head_dim) in float32, with any strides but 1 in the last dimension. Their
-            sum over the first dimension is the gradient of the prompts' keys and values. None: it is not computed.
-            They may be this layer's columns of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads,
-            head_dim).
+        gradients: Three tensors (T, heads, head_dim) with equal strides, such as the thirds of a tensor (T, 3, heads,
+            head_dim). The stride of the last dimension must be 1.
+        parts: Tensor (`prompt_parts`, P, 2, heads, head_dim) in float32. The sum over the first dimension is the
+            gradient of the prompts' keys and values. The stride of the last dimension must be 1. The tensor may be a
+            part of a tensor for all layers, (`prompt_parts`, P, 2 · layers, heads, head_dim). None: the gradient is
+            not computed.
     """
     keys, values = prompts or (None, None)
     grid, options = how.launch(out, keys, backward=True)
@@ -586,14 +590,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
     """Compute attention within each text and over the prompts, and return the output (T, heads, head_dim).
 
     Args:
-        query, key, value: (T, heads, head_dim) in float32, bfloat16 or float16, the texts one after another; any
-            strides, but the last should be 1.
+        query, key, value: (T, heads, head_dim) in float32, bfloat16 or float16, the texts one after another. A tensor
+            is copied if the stride of the last dimension is not 1.
         prompts: Keys and values, each (P, heads, head_dim), usually in float32.
-        layer: Number of the layer, by which its dropout masks differ from other layers.
+        layer: Number of the layer. Different layers have different dropout masks.
 
     Raises:
-        ValueError: If `how.prompt_counts` is given and a gradient of the prompts is needed: the mixed prompts of
-            several adapters are not trained.
+        ValueError: If `how.prompt_counts` is given and the prompts need a gradient. Mixed prompts of several adapters
+            cannot be trained.
     """
     keys, values = prompts or (None, None)
     if how.prompt_counts is not None and any(
@@ -604,13 +608,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prompts: Prompts | None, h
 
 
 def supports(kind: str, dtype: torch.dtype, head_dim: int, prompts: int) -> bool:
-    """Return whether encoders use the kernels, given the kind of device, the type of the states and the prompts."""
+    """Return whether encoders use the kernels with this device type, dtype, head dimension and number of prompts."""
     fits = prompts <= MAX_PROMPTS and prompts * head_dim <= MAX_PROMPT_SIZE
     return (kind == "cuda" or INTERPRETED) and dtype in DTYPES and head_dim in HEAD_DIMS and fits
 
 
 class KernelAttention:
-    """Attention over the packed texts of a batch, with the settings that all layers of a forward pass share."""
+    """Attention over the packed texts of a batch. The layers of a forward pass share the settings."""
 
     def __init__(self, packing: Packing) -> None:
         self._packing = packing
@@ -651,7 +655,7 @@ class KernelAttention:
     def settings(
         self, query: Tensor, prefix: TablePrefix | None, window: int | None, scale: float | None, dropout: float
     ) -> Settings:
-        """Return the settings for layers with this window and with queries of this shape and type."""
+        """Return the settings for layers with this window and with queries of this shape and dtype."""
         if dropout and self._seed is None:
             self._seed = torch.randint(2**62, (1,), device=query.device)
         of_prompts: dict[str, Any] = {}
@@ -665,7 +669,7 @@ class KernelAttention:
 
 
 def _default(longest: int, dtype: torch.dtype, dim: int, prompts: int, backward: bool) -> Launch:
-    """Choose the blocks by the longest text, the type, the head dimension and the number of prompts."""
+    """Choose the launch settings by the longest text, the dtype, the head dimension and the number of prompts."""
     single = dtype == torch.float32
     largest = 16 if single and dim > 64 else 32 if single or dim > 64 or backward else 64
     block = min(max(16, triton.next_power_of_2(longest)), largest)
@@ -678,7 +682,7 @@ def _default(longest: int, dtype: torch.dtype, dim: int, prompts: int, backward:
 
 
 def _launch(how: Settings, query: Tensor, prompts: int, backward: bool) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Return the grid and the arguments by name of a kernel."""
+    """Return the grid and the keyword arguments of a kernel."""
     heads, dim = query.shape[1:]
     launch = how.backward if backward else how.forward
     launch = launch or _default(how.longest, query.dtype, dim, prompts, backward)
@@ -725,7 +729,7 @@ def _emulates(states: Tensor) -> bool:
 
 
 def _emulated(states: Tensor | None) -> Tensor | None:
-    """Return a tensor that the interpreter handles correctly: float32 instead of bfloat16, with the same strides."""
+    """Return a tensor that Triton's interpreter can use: float32 instead of bfloat16, with the same strides."""
     if states is None or not _emulates(states):
         return states
     copy = torch.empty_strided(states.shape, states.stride(), dtype=torch.float32)

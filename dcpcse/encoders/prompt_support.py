@@ -18,7 +18,10 @@ from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.private.models import attention_can_be_replaced
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert", "albert", "mpnet", "deberta-v2")
-"""Model types for which prompts are tested. Other types raise an error if the prompts do not affect the output."""
+"""Model types for which prompts are tested.
+
+For other types, an error is raised if prompts do not affect the output.
+"""
 
 PACKABLE = PROMPTABLE
 """Model types that accept batches without padding. Batches of other models are padded."""
@@ -27,11 +30,11 @@ PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
 """Model types for which peft's prefix tuning computes the same vectors."""
 
 _ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDictionary()
-"""Backbone → shapes (with length 0) of the prompts for which the check has succeeded."""
+"""Maps a backbone to the shapes of prompts, with length 0, for which `require_prompt_arrives` has succeeded."""
 
 
 def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
-    """Return peft's adapter_config.json for a table of deep prompts (the projection's output, if there is one).
+    """Return peft's adapter_config.json for a table of deep prompts. A projection that computes the table is left out.
 
     Args:
         shape: Size of the deep prompt.
@@ -60,7 +63,7 @@ def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
 
     Args:
         backbone: The encoder.
-        room: Number of tokens for which there are positions.
+        room: Number of tokens for which there are positions after the shift.
         offset: Number of positions by which the text is shifted.
     """
     if room < 3:
@@ -72,9 +75,10 @@ def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
 
 
 def use_prefix_attention(backbone: PreTrainedModel) -> None:
-    """Make the backbone's attention accept a prefix; raise UserError if its attention cannot be replaced.
+    """Make the backbone's attention accept a prefix. Raise UserError if the attention cannot be replaced.
 
-    In this process, cuDNN's attention is switched off, since it makes a new execution plan for every shape of a batch.
+    This function also switches cuDNN's attention off in this process, since cuDNN makes a new execution plan for every
+    shape of a batch.
     """
     if not replace_attention(backbone):
         if not attention_can_be_replaced(backbone):
@@ -84,11 +88,11 @@ def use_prefix_attention(backbone: PreTrainedModel) -> None:
 
 
 def number_layers(backbone: PreTrainedModel) -> None:
-    """Give the attention of each layer the number of its layer, if transformers gives it none (DistilBERT).
+    """Number the attention modules of the layers if transformers has not numbered them (DistilBERT).
 
-    The layers are found by a forward pass, in the order in which they compute attention. Layers that share a module
-    get no number, since the module is called for each of them; they are counted in each pass. Raises UserError if a
-    layer does not compute attention exactly once.
+    A forward pass finds the layers in the order in which they compute attention. If layers share a module, the module
+    gets no number, and every forward pass counts the layers. Raises UserError if a layer does not compute attention
+    exactly once.
     """
     if any(getattr(module, "layer_idx", None) is not None for module in backbone.modules()):
         return
@@ -104,11 +108,11 @@ def number_layers(backbone: PreTrainedModel) -> None:
 
 
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
-    """Raise UserError unless the prompts' keys and values of every layer reach the output of the backbone.
+    """Raise UserError if the prompts' keys or values of a layer do not affect the output of the backbone.
 
-    The check makes one forward pass with random prefixes. Without it, a backbone that does not pass `prefix=` on to
-    its attention would silently train and run without prompts. The check runs once per backbone and prompt shape,
-    since repeating it for each of many adapters would take most of the loading time.
+    The check makes one forward pass with random prefixes. Without the check, a backbone that does not pass `prefix=`
+    on to its attention would silently train and run without prompts. The check runs once per backbone and prompt
+    shape. With many adapters, repeated checks would need most of the loading time.
 
     Args:
         backbone: The encoder.
@@ -131,7 +135,9 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
 
 
 def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
-    """Return the last hidden state (N, L, H) of token ids without dropout; raise UserError if the backbone cannot run.
+    """Return the last hidden state (N, L, H) of token ids, without dropout.
+
+    Raise UserError if the backbone cannot run.
 
     Args:
         options: Keyword arguments of `prefix_attention`.
@@ -145,9 +151,10 @@ def _run(backbone: PreTrainedModel, ids: Tensor, **options: Any) -> Tensor:
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
-    """Raise UserError unless input embeddings reach the output of the backbone.
+    """Raise UserError if input embeddings do not affect the output of the backbone.
 
-    The embeddings of token ids must give the same output as the token ids, and other embeddings a different output.
+    The embeddings of token ids must give the same output as the token ids. Other embeddings must give a different
+    output.
     """
     ids = torch.full((1, 4), 5, device=backbone.device)
     common = {"attention_mask": torch.ones_like(ids), "position_ids": positions_of(backbone).ids(ids, 0)}
@@ -166,10 +173,10 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
 
 
 def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
-    """Return the module whose output is the input of the first layer.
+    """Return the module that computes the input of the first layer.
 
-    It is the embeddings, or their projection in ELECTRA and ALBERT. Raises UserError if the backbone has no such
-    module.
+    This module is the embedding layer. In ELECTRA and ALBERT, it may be a projection of the embeddings. Raises
+    UserError if the backbone has no such module.
     """
     # Looked up by name, since this runs in every forward pass: listing all modules of a backbone takes longer.
     for name in ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings"):
@@ -184,7 +191,7 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
 def _one_change_per_row(shape: PromptShape, device: torch.device) -> Prefix:
     """Return a prefix of 2 · layers + 1 rows, each of which differs from row 0 in one layer.
 
-    Row 1 + 2·i has different keys in layer i, and row 2 + 2·i has different values in layer i.
+    Row 1 + 2·i has different keys in layer i. Row 2 + 2·i has different values in layer i.
     """
     # A separate generator: this check must not change the random numbers of the run.
     random = torch.Generator().manual_seed(0)

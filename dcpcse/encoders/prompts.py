@@ -1,4 +1,4 @@
-"""Continuous prompts: trainable keys and values, or vectors, for every layer (deep), or input vectors (shallow)."""
+"""Continuous prompts: deep prompts (trained keys and values, or vectors, in every layer) and trained input vectors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from dcpcse.utils.errors import UserError, spell
 
 @dataclass(frozen=True)
 class PromptShape:
-    """Size of a deep prompt, which has a key and a value in each layer.
+    """The size of a deep prompt. Each prompt has a key and a value in each layer.
 
     Args:
         length: Number of prompts P.
@@ -33,7 +33,7 @@ class PromptShape:
 
     @property
     def width(self) -> int:
-        """Number of parameters per prompt: keys and values of all layers."""
+        """Number of parameters per prompt: the keys and values of all layers."""
         return 2 * self.layers * self.heads * self.head_dim
 
     @classmethod
@@ -76,9 +76,11 @@ class PromptTable(nn.Module):
 
 
 class ProjectedTable(nn.Module):
-    """A table computed from a narrower one by a two-layer MLP (`--prefix_projection`; Prefix-Tuning, section 4.3).
+    """A prompt table that a two-layer MLP computes (`--prefix_projection`; Prefix-Tuning, section 4.3).
 
-    All weights are initialised from N(0, std), biases with zeros.
+    The input of the MLP is a trained table (P, H).
+
+    Weights are initialised from N(0, std), and biases with zeros.
 
     Args:
         shape: Size of the prompt.
@@ -103,13 +105,15 @@ class ProjectedTable(nn.Module):
 class DeepPrompt(nn.Module):
     """Trained keys and values that are prepended to the keys and values of every layer (DCPCSE, section 2.1).
 
-    A row of the table is layer-major: key and value of layer 0, key and value of layer 1, and so on, each head-major.
-    This is the layout of P-tuning v2, of the published checkpoints and of peft. Weights start from N(0, std).
+    A row of the table contains the key and the value of layer 0, then the key and the value of layer 1, and so on. A
+    key or value contains the numbers of head 0, then of head 1, and so on. P-tuning v2, the published checkpoints and
+    peft have the same layout. Weights are initialised from N(0, std).
 
     Args:
         shape: Size of the prompt.
         dropout: Dropout rate of the table in train mode.
-        projection: Size of the hidden layer of the MLP that computes the table; None trains the table itself.
+        projection: Size of the hidden layer of the MLP that computes the table. None: no MLP, the table itself is
+            trained.
         std: Standard deviation of the initial weights.
     """
 
@@ -135,16 +139,16 @@ class DeepPrompt(nn.Module):
         return self.shape.width
 
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
-        """Return the prefix of `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim).
+        """Return the prefix of `rows` sequences. Maps a layer to keys and values, each (rows, heads, P, head_dim).
 
         Args:
             rows: Number of sequences.
-            backbone: The encoder that takes the prefix; other forms of prompts need it.
+            backbone: The encoder that uses the prefix. Only `VectorPrompt` needs this argument.
         """
         return _by_layer(self._drawn(rows), self.shape)
 
     def for_kernels(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
-        """Return the prefix of `forward`, as a table if kernels can read it: nothing is copied for each row.
+        """Return the prefix of `forward`, as a table if kernels can read it. A table is not copied for each row.
 
         Args:
             rows: As in `forward`.
@@ -154,7 +158,7 @@ class DeepPrompt(nn.Module):
         return SharedPrefix(self.table(), self.shape, rows, rate)
 
     def _drawn(self, rows: int) -> Tensor:
-        """Return the table with dropout for each row, (rows, P, width)."""
+        """Return the table with a separate dropout mask for each row, (rows, P, width)."""
         # Dropout is drawn per row, as in the published code: the two views of a sentence see different prefixes.
         return self.dropout(self.table().expand(rows, -1, -1))
 
@@ -177,7 +181,7 @@ class DeepPrompt(nn.Module):
 
 
 def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Tensor]]:
-    """Split tables (N, P, width) by layer: layer → keys and values, each (N, heads, P, head_dim)."""
+    """Return the keys and values of each layer in tables (N, P, width), each (N, heads, P, head_dim)."""
     rows, length = tables.shape[:2]
     tables = tables.reshape(rows, length, 2 * shape.layers, shape.heads, shape.head_dim)
     # Unbound in one operation: separate indexing would create a gradient of full size for each part.
@@ -186,16 +190,16 @@ def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Ten
 
 
 class SharedPrefix(TablePrefix):
-    """The prefix of a batch whose rows have the same prompts, but different dropout, drawn when the prefix is used.
+    """The prefix of a batch whose rows have the same prompts with different dropout masks.
 
-    The masks are a function of a seed. Kernels, which compute the masks themselves, and other attention functions,
-    which take the keys and values of each row, therefore use the same prompts.
+    The masks are a function of a seed and are computed when the prefix is used. Kernels compute the masks themselves.
+    Other attention functions get the keys and values of each row from this class. Both therefore use the same prompts.
 
     Args:
         table: The table (P, width) of the prompts.
         shape: Size of the prompt.
         rows: Number of rows.
-        rate: Dropout rate.
+        rate: Dropout rate of the prompts.
     """
 
     def __init__(self, table: Tensor, shape: PromptShape, rows: int, rate: float) -> None:
@@ -217,19 +221,19 @@ class SharedPrefix(TablePrefix):
 
 
 class MixedPrefix(TablePrefix):
-    """The prefix of a batch whose rows have different prompts; for eval mode, without dropout.
+    """The prefix of a batch whose rows have different prompts, for eval mode (without dropout).
 
-    The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The keys and values of a layer are
-    gathered into rows on access, since all layers together would be large.
+    The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The rows of a layer are built when the
+    layer is accessed, since the rows of all layers would need much memory.
 
     Args:
-        prompts: The prompt of each group of rows, or None if the group has no prompts. At least one prompt must not be
+        prompts: The prompt of each group of rows. None for a group without prompts. At least one prompt must not be
             None.
-        rows: Number of rows of each group; the groups follow one another.
+        rows: Number of rows of each group. The groups follow one another.
         device: Device of the prefix.
 
     Attributes:
-        mask: Boolean (N, P), whether a prompt belongs to a row; P is the length of the longest prompt.
+        mask: Boolean (N, P), true at the prompts of each row. P is the length of the longest prompt.
     """
 
     def __init__(self, prompts: Sequence[DeepPrompt | None], rows: Sequence[int], device: torch.device) -> None:
@@ -253,10 +257,11 @@ class MixedPrefix(TablePrefix):
 class ShallowPrompt(nn.Module):
     """Trained vectors that replace word embeddings of the input, before position embeddings and LayerNorm.
 
-    Used by OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.3) and the anchor's prompt of ConPVP.
+    OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.3) and the anchor's prompt in ConPVP use this
+    class.
 
     Args:
-        vectors: The initial values (n, E) of the n prompts; E is the size of the encoder's word embeddings.
+        vectors: The initial values (n, E) of the n prompts. E is the size of the encoder's word embeddings.
     """
 
     def __init__(self, vectors: Tensor) -> None:
@@ -268,8 +273,8 @@ class ShallowPrompt(nn.Module):
 
         Args:
             embedded: Word embeddings (N, L, E).
-            slots: (N, n), on the CPU, so that their number can be read without waiting for a GPU; the index -1 leaves
-                a row unchanged.
+            slots: (N, n), on the CPU, so that reading them does not wait for a GPU. The index -1 leaves a row
+                unchanged.
         """
         rows, prompts = (slots >= 0).nonzero(as_tuple=True)
         places = torch.stack([rows, slots[rows, prompts], prompts])
@@ -282,17 +287,18 @@ class ShallowPrompt(nn.Module):
 
 
 Projection = Callable[[Tensor], Sequence[Tensor]]
-"""Function from hidden states (N, P, H) at the input of a layer to the layer's keys and values, each (N, P, H)."""
+"""Function of hidden states (N, P, H) at the input of a layer. Returns the layer's keys and values, each (N, P, H)."""
 
 
 class VectorPrompt(DeepPrompt):
     """Trained vectors that are the hidden states of the prompts at the input of every layer (DCPCSE, section 2.1).
 
-    The paper describes "trainable dense vectors" with the dimensions of the input embeddings, trained in every layer;
-    its code trains a key and a value (`DeepPrompt`). The frozen layer computes the keys and values from the vectors.
-    The vectors are replaced in every layer, and the prompts have no queries, so the output of a layer at the prompts
-    is not used. A row of the table is layer-major: the vector of layer 0, of layer 1, and so on. Dropout is applied to
-    the vectors.
+    The paper describes "trainable dense vectors" with the dimensions of the input embeddings, trained in every layer.
+    The published code trains a key and a value instead (`DeepPrompt`).
+
+    In this class, the frozen layer computes the keys and values from the vectors. Every layer has new vectors, and the
+    prompts have no queries, so the outputs of a layer for the prompts are not used. A row of the table contains the
+    vector of layer 0, then the vector of layer 1, and so on. Dropout is applied to the vectors.
     """
 
     kind: ClassVar[str] = "deep_vectors"
@@ -302,14 +308,14 @@ class VectorPrompt(DeepPrompt):
         return self.shape.width // 2  # one vector instead of a key and a value
 
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> "VectorPrefix":
-        """Return the prefix of `rows` sequences for the backbone, whose layers compute it from the vectors.
+        """Return the prefix of `rows` sequences. The layers of the backbone compute it from the vectors.
 
         Args:
             rows: Number of sequences.
-            backbone: The encoder that takes the prefix.
+            backbone: The encoder that uses the prefix.
 
         Raises:
-            UserError: If the keys and values of this kind of encoder are not known.
+            UserError: If it is not known how encoders of this type compute keys and values.
         """
         return self._projected(self._drawn(rows), backbone)
 
@@ -328,11 +334,11 @@ class VectorPrompt(DeepPrompt):
 
 
 class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
-    """A prefix whose keys and values are computed from vectors when a layer uses them.
+    """A prefix that computes the keys and values of a layer from vectors when the layer uses them.
 
     Args:
         vectors: The vectors of each layer, each (N, P, H).
-        projections: The function of each layer.
+        projections: For each layer, the function that computes keys and values from vectors.
         heads: Number of key-value heads.
     """
 
@@ -352,7 +358,9 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         return keys, values
 
     def get(self, layer: int, default: object = None) -> object:
-        """Return the keys and values of a layer. Unlike in `Mapping.get`, a KeyError of a projection is raised.
+        """Return the keys and values of a layer.
+
+        Unlike `Mapping.get`, do not hide a KeyError that a projection raises.
 
         Args:
             layer: Number of the layer.
@@ -368,9 +376,9 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
 
 
 def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
-    """Return, for each layer of a backbone, the function that computes its keys and values.
+    """Return, for each layer of a backbone, the function that computes keys and values from vectors.
 
-    Raises UserError if this kind of encoder is not supported.
+    Raises UserError if the type of the encoder is not supported.
     """
     kind = backbone.config.model_type
     if kind not in _PROJECTIONS:
@@ -382,7 +390,7 @@ def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
 
 
 def _linear(layers: Callable[[PreTrainedModel], Sequence[Sequence[nn.Linear]]]) -> Callable[..., list[Projection]]:
-    """Return the entry of `_PROJECTIONS` for encoders whose keys and values are linear in the hidden states.
+    """Return the entry of `_PROJECTIONS` for encoders in which linear layers compute keys and values.
 
     Args:
         layers: A function of a backbone that returns the linear layers of the keys and values of each layer.
@@ -406,7 +414,7 @@ def _of_distilbert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear
 
 
 def _of_albert(backbone: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
-    """Return the layers' modules. The layers of a group are one module, which projects the vectors of each layer."""
+    """Return the module of each layer. The layers of a group share one module."""
     groups, layers = backbone.encoder.albert_layer_groups, backbone.config.num_hidden_layers
     attentions = [groups[layer * len(groups) // layers].albert_layers[0].attention for layer in range(layers)]
     return [(attention.key, attention.value) for attention in attentions]
@@ -429,7 +437,7 @@ def _of_modernbert(backbone: PreTrainedModel) -> list[Projection]:
 def _modernbert_keys_values(layer: nn.Module, hidden: Tensor) -> Sequence[Tensor]:
     """Return keys and values.
 
-    The layer normalises its input first; keys of prompts are not rotated, as prompts have no positions.
+    The layer normalises its input first. Keys of prompts are not rotated, since prompts have no positions.
     """
     linear = layer.attn.Wqkv
     return linear(layer.attn_norm(hidden.to(linear.weight.dtype))).chunk(3, dim=-1)[1:]
@@ -443,10 +451,10 @@ _PROJECTIONS: Mapping[str, Callable[[PreTrainedModel], list[Projection]]] = {
     "mpnet": _linear(_of_mpnet),
     "deberta-v2": _linear(_of_deberta),
 }
-"""Model type → function that returns the projections of its layers."""
+"""For each model type, the function that returns the projections of the layers of a backbone."""
 
 PROMPT_FORMS: Mapping[str, type[DeepPrompt]] = {"keys_values": DeepPrompt, "vectors": VectorPrompt}
-"""Value of `--prompt_form` → class of the deep prompts."""
+"""For each value of `--prompt_form`, the class of the deep prompts."""
 
 PROMPT_KINDS: Mapping[str, type[DeepPrompt]] = {prompt.kind: prompt for prompt in PROMPT_FORMS.values()}
-"""Kind of deep prompts in `dcpcse.json` → their class."""
+"""For each kind of deep prompts in `dcpcse.json`, their class."""

@@ -1,8 +1,9 @@
 """Check that an encoder is plain: weights in its folder, a known architecture, and no custom code.
 
-By default, transformers would ask at the terminal whether to run the checkpoint's code, load an adapter next to the
-weights, follow an index to shards outside the folder, and download compiled kernels that a configuration refers to.
-Weights are read from safetensors files. If there are none, those in pickles (`.bin`) are read without running code.
+The checks prevent four defaults of transformers. It would ask at the terminal whether to run the checkpoint's code. It
+would load an adapter next to the weights, follow an index to shards outside the folder, and download compiled kernels
+that a configuration refers to. Weights are read from safetensors files. If there are none, weights are read from
+pickles (`.bin`) without running code.
 """
 
 import os
@@ -22,8 +23,8 @@ from dcpcse.utils.safetensors_header import require_no_pointer
 from dcpcse.utils.tensor_files import load_pickle
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-"""Option of every `from_pretrained` and `from_config`. By default, transformers asks whether to run code, and a script
-may answer yes."""
+"""Option for every call of `from_pretrained` and `from_config`. By default, transformers asks whether to run code, and
+a script may answer yes."""
 
 # Otherwise transformers lets a public service convert pickles of a hub repository, and loads the result.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
@@ -31,8 +32,8 @@ os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 INDEX = f"{WEIGHTS}.index.json"
 PICKLE_INDEX = f"{PICKLE}.index.json"
 WEIGHT_FILES = {WEIGHTS: False, INDEX: False, PICKLE: True, PICKLE_INDEX: True}
-"""File with the weights of an encoder or with the names of its shards → whether the weights are pickles. The first
-file that exists is read."""
+"""Names of files with the weights of an encoder or with an index of its shards. The value is whether the weights are
+pickles. The first file that exists is read."""
 
 NO_WEIGHTS = f"there is neither {WEIGHTS} nor {PICKLE}; give an encoder with one of them"
 WITH_ADAPTER = "{} contains a peft adapter that would be loaded into the encoder; give a folder with the encoder only"
@@ -70,7 +71,7 @@ class WeightFiles:
 
     Args:
         name: A key of `WEIGHT_FILES`.
-        files: The files that contain the tensors.
+        files: Paths of the files that contain the tensors.
     """
 
     name: str
@@ -82,18 +83,18 @@ class WeightFiles:
         return WEIGHT_FILES[self.name]
 
     def read_pickles(self) -> dict[str, Tensor]:
-        """Return the tensors by name, mapped from the files where possible (`tensor_files.load_pickle`).
+        """Return the tensors by name, memory-mapped where possible (`tensor_files.load_pickle`).
 
-        Raises UserError if a file is damaged or contains more than tensors; no code in it is run.
+        Raises UserError if a file is damaged or contains more than tensors. No code in a file is run.
         """
         return {name: tensor for file in self.files for name, tensor in load_pickle(file).items()}
 
 
 def find_weights(folder: Path) -> WeightFiles | None:
-    """Return the weight files of a folder, or None if it is not a folder or contains none.
+    """Return the weight files of a folder. None if the path is not a folder or the folder contains no weights.
 
-    Raises UserError if a file is outside the folder, has a different format than its index or is a pointer of git-lfs,
-    or if the folder contains an adapter.
+    Raises UserError if a file is outside the folder, differs in format from the index, or is a pointer of git-lfs.
+    Also raises UserError if the folder contains an adapter.
     """
     if not folder.is_dir():
         return None
@@ -111,7 +112,7 @@ def find_weights(folder: Path) -> WeightFiles | None:
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the files that an index names; raise UserError if one has another format or is in another folder."""
+    """Return the names of the files in an index. Raise UserError if a file has a different format or folder."""
     pickled = WEIGHT_FILES[index.name]
     names = sorted(set(read_object(index, WeightIndex)["weight_map"].values()))
     for name in names:

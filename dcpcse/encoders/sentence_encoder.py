@@ -1,4 +1,4 @@
-"""`SentenceEncoder`, the model that is trained, saved, loaded and used: an encoder, a pooling and a head."""
+"""`SentenceEncoder`, the model that is trained, saved, loaded and used: an encoder, a pooler and a head."""
 
 import contextlib
 import copy
@@ -60,7 +60,7 @@ from dcpcse.utils.tensor_files import TORCH_DTYPES, require_same_tensors, set_dt
 logger = logging.getLogger(__name__)
 
 CPU_TOKENS, GPU_TOKENS = 2_048, 32_768
-"""Maximum number of tokens per batch of `encode`: few enough for the caches of a CPU, enough to keep a GPU busy."""
+"""Maximum number of tokens per batch of `encode`, for the caches of a CPU and for a high load of a GPU."""
 
 WORTH_PREPACKING = 4_096
 """Minimum number of tokens in a call of `encode` for which prepacking the weights saves time (see `prepacked`)."""
@@ -72,33 +72,34 @@ SAME_CONFIGURATION = "give the folder of a model with the same method, tuning an
 
 
 class SentenceEncoder(nn.Module):
-    """An encoder, a pooling and a head, which map sentences to vectors.
+    """An encoder, a pooler and a head, which map sentences to vectors.
 
     Training methods train this model, and model folders contain it.
 
     Args:
         encoder: The encoder, with prompts or a LoRA adapter if it has any.
-        tokenizer: Its tokenizer.
-        source: Where the encoder was loaded from.
+        tokenizer: The tokenizer of the encoder.
+        source: The origin of the encoder.
         pooling: Name of a pooler in `POOLERS`.
-        head: Module that is applied in training, and also at inference if `head_at_inference` is set.
+        head: Module that is applied to pooled vectors in training, and at inference if `head_at_inference` is set.
+            None: no head.
         head_at_inference: Whether the head is applied at inference.
-        templates: The first template is used by `encode`; views in training use the others too. Without templates,
-            sentences are encoded unchanged.
-        denoising: Whether and how to subtract the vector of the empty template from the pooled vector.
-        final_period: Whether `encode` adds a period to sentences without final punctuation.
+        templates: The templates of sentences. `encode` uses the first template. Views in training may use all
+            templates. Without templates, sentences are encoded unchanged.
+        denoising: Settings for subtracting the vector of the empty template from the pooled vector.
+        final_period: Whether `encode` adds a period to sentences that do not end with punctuation.
         normalize: Whether embeddings are scaled to unit length at inference.
-        max_length: Number of tokens to which `encode` truncates texts by default; None for the encoder's maximum.
-        text_prefix: Text before each sentence, in training too.
+        max_length: Number of tokens to which `encode` truncates texts by default. None: the encoder's maximum.
+        text_prefix: Text that is put before each sentence, in training and at inference.
         method: Name of the training method, recorded in the folder.
         arguments: Options of the training method, recorded in the folder.
 
     Attributes:
-        bf16: Whether `encode` computes in bfloat16 where that is safe (PyTorch's autocast); it can be set, and is not
+        bf16: Whether `encode` computes under PyTorch's autocast to bfloat16. The attribute can be set and is not
             saved.
 
     Raises:
-        UserError: If the pooling needs a template and there is none, if denoising is set for a pooling that needs no
+        UserError: If the pooler needs a template and there is none, if denoising is set for a pooler that needs no
             template, or if the maximum length is out of range.
     """
 
@@ -144,7 +145,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def template(self) -> TokenTemplate | None:
-        """The template of `encode`, or None."""
+        """The template that `encode` uses, or None."""
         return self.templates[0] if self.templates else None
 
     def set_template(self, template: Template) -> None:
@@ -164,17 +165,17 @@ class SentenceEncoder(nn.Module):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """The sizes of embeddings for which the model was trained, largest first; () for a single size."""
+        """The sizes of embeddings for which the model was trained, largest first. () if there is only one size."""
         return tuple(self.arguments.get("matryoshka_dims") or ())
 
     @property
     def max_tokens(self) -> int:
-        """Number of tokens to which `encode` truncates texts by default, special tokens and template included."""
+        """Number of tokens to which `encode` truncates texts by default, including special tokens and the template."""
         return self.encoder.max_tokens if self.max_length is None else self.max_length
 
     @property
     def pooling(self) -> str:
-        """Name of the pooler. It can be set; raises UserError if there is no pooler of that name."""
+        """Name of the pooler. Setting an unknown name raises UserError."""
         return self._pooling
 
     @pooling.setter
@@ -192,7 +193,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def longest_template(self) -> int:
-        """Number of tokens of the longest template, including special tokens; 0 without templates."""
+        """Number of tokens of the longest template, including special tokens. 0 without templates."""
         return max((template.length for template in self.templates), default=0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any) -> Tensor:
@@ -202,8 +203,8 @@ class SentenceEncoder(nn.Module):
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
             slots: Slots of the templates, if there are any.
-            options: prefix, packing and edits of `Encoder.forward`, if they are already computed, and normalize of
-                `pool_and_embed`.
+            options: `prefix`, `packing` and `edits` of `Encoder.forward`, if they are already computed, and
+                `normalize` of `pool_and_embed`.
         """
         return self.pool_and_embed(input_ids, attention_mask, slots, **options)[1]
 
@@ -216,7 +217,7 @@ class SentenceEncoder(nn.Module):
         normalize: bool | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Return the pooled (and denoised) vectors before the head, and the embeddings; both (N, H).
+        """Return the pooled vectors before the head, after any denoising, and the embeddings. Both are (N, H).
 
         A head that precedes denoising (`MLMTransform`) is already applied to the pooled vectors.
 
@@ -226,7 +227,7 @@ class SentenceEncoder(nn.Module):
             slots: As in `forward`.
             normalize: Whether to scale the embeddings to unit length. None: the model's setting at inference, False in
                 training.
-            options: prefix, packing and edits of `Encoder.forward`, if they are already computed.
+            options: `prefix`, `packing` and `edits` of `Encoder.forward`, if they are already computed.
         """
         hidden = self.hidden_states(input_ids, attention_mask, slots, **options)
         return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots, normalize)
@@ -239,7 +240,7 @@ class SentenceEncoder(nn.Module):
         slots: Slots | None = None,
         normalize: bool | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the result of `pool_and_embed`, given the encoder's hidden states of the same rows.
+        """Return the pooled vectors and embeddings of `pool_and_embed` for given hidden states.
 
         Args:
             hidden: Hidden states (N, L, H) of the layers that the pooler needs, the last layer at the end.
@@ -262,7 +263,7 @@ class SentenceEncoder(nn.Module):
         return vector, F.normalize(embedding, dim=-1) if unit else embedding
 
     def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
-        """Return the vectors (N, H) of the templates alone, which denoising subtracts."""
+        """Return the vectors (N, H) of the empty templates, which denoising subtracts."""
         # The inputs of the pass are computed from the slots on the CPU, so that no pass waits for a GPU.
         slots, device = slots.on_host, input_ids.device
         if self.denoising.by == "template":
@@ -280,7 +281,7 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Return the pooled vectors (N, H) of templates without a sentence (PromptBERT, section 4.3).
 
-        In train mode, sentences with the same length and template have the same dropout, as in the public code.
+        In train mode, sentences with the same length and template share the dropout masks, as in the public code.
 
         Args:
             content: (N,), the number of tokens of each sentence, on the CPU.
@@ -324,23 +325,23 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray:
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
-        They are computed in eval mode without gradients. Several threads may call this method at the same time, but
-        not while the model is trained.
+        Embeddings are computed in eval mode without gradients. Several threads may call this method at the same time.
+        Do not call it while the model is trained.
 
         Args:
             sentences: N sentences.
             batch_size: Maximum number of sentences per batch. None: 128 on a CPU, no maximum on a GPU.
                 Batches are also limited to `CPU_TOKENS` or `GPU_TOKENS` tokens.
             normalize: Whether to scale the embeddings to unit length. None: the model's setting.
-            options: The other fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
-                which texts are truncated; by default the model's maximum (`max_tokens`), with a warning that reports
-                the number of truncated texts. `without`: ids of tokens to remove from all texts, except special
-                tokens. `show_progress`: show a progress bar. `truncate_dim`: return only the first values (N,
-                truncate_dim) of the embeddings, which are scaled afterwards if `normalize`; a warning reports a size
-                for which the model was not trained (`matryoshka_dims`).
+            options: Further fields of `EncodeOptions`. `max_length`: number of tokens, including special tokens, to
+                which texts are truncated. By default, this is the model's maximum (`max_tokens`), and a warning
+                reports the number of truncated texts. `without`: ids of tokens to remove from all texts. Special
+                tokens are not removed. `show_progress`: whether to show a progress bar. `truncate_dim`: number of
+                first values to which embeddings are shortened before scaling. A warning reports a size for which the
+                model was not trained (`matryoshka_dims`).
 
         Raises:
-            UserError: If an argument is invalid.
+            UserError: If an option has an invalid value.
         """
         chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
         sentences = strings(sentences)
@@ -357,7 +358,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def default_batch_size(self) -> int | None:
-        """Default maximum number of sentences per batch of `encode`; None if only the number of tokens is limited."""
+        """Default maximum number of sentences per batch of `encode`. None if only the number of tokens is limited."""
         return tokenization.default_batch_size(self.device.type)
 
     def tokenize(self, sentences: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
@@ -384,17 +385,20 @@ class SentenceEncoder(nn.Module):
         return texts
 
     def require_length(self, max_length: int) -> None:
-        """Raise UserError if max_length leaves no room for text or exceeds the encoder's positions."""
+        """Raise UserError if `max_length` leaves no room for text or exceeds the encoder's positions."""
         least, limit = 3 if self.template is None else self.template.length + 1, self.encoder.max_tokens
         if not least <= whole_number("max_length", max_length) <= limit:
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
     def require_size(self, options: EncodeOptions) -> None:
-        """Raise UserError if embeddings cannot be shortened to `truncate_dim`; warn as described in `encode`."""
+        """Raise UserError if embeddings cannot be shortened to `truncate_dim`.
+
+        Log a warning as described in `encode`.
+        """
         options.require_size(self.dimension, self.matryoshka_dims, self._told_sizes)
 
     def _embed(self, inputs: "EncoderInputs", options: EncodeOptions) -> Tensor:
-        """Return the embeddings (n, H) of a batch in float32, or their first values, on the device."""
+        """Return the finished embeddings of a batch (see `finish`), on the device of the model."""
         args = inputs.input_ids, inputs.attention_mask, inputs.slots
         return self.finish(self(*args, packing=inputs.packing, normalize=False), options)
 
@@ -402,7 +406,7 @@ class SentenceEncoder(nn.Module):
         """Return embeddings in float32, shortened and scaled according to the options and the model.
 
         Args:
-            embeddings: Embeddings (N, H), as computed.
+            embeddings: Embeddings (N, H), as the model computes them.
             options: Options of encoding.
         """
         embeddings = embeddings[:, : options.truncate_dim].float()
@@ -411,7 +415,7 @@ class SentenceEncoder(nn.Module):
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
-        """Switch denoising at inference on or off within the context, since dev sets may need a different setting."""
+        """Switch denoising at inference on or off within the context. Dev sets may need a different setting."""
         before, self.denoising = self.denoising, replace(self.denoising, inference=inference)
         try:
             yield
@@ -419,7 +423,7 @@ class SentenceEncoder(nn.Module):
             self.denoising = before
 
     def preprocessing_record(self) -> dict[str, Any]:
-        """Return the template and denoising settings as they are written to `dcpcse.json`."""
+        """Return the settings of templates and denoising as entries of `dcpcse.json`."""
         if self.template is None:
             return {"template": None, "denoising": None}
         text = self.template.template
@@ -427,9 +431,9 @@ class SentenceEncoder(nn.Module):
         return {"template": template, "denoising": self.denoising.record()}
 
     def save(self, folder: str | Path) -> None:
-        """Write trained weights, record and tokenizer to a folder, without a frozen backbone (`storage.model_folder`).
+        """Write the trained weights, the record and the tokenizer to a model folder (see `storage.model_folder`).
 
-        Raises UserError if the encoder has no trained weights.
+        A frozen backbone is not written. Raises UserError if the encoder has no trained weights.
         """
         folder, prompt, encoder = path("folder", folder), self.encoder.prompt, self.encoder
         if not encoder.parts():
@@ -449,7 +453,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def record(self) -> dict[str, Any]:
-        """Return the contents of `dcpcse.json`: everything except the weights that is needed to rebuild this model."""
+        """Return the contents of `dcpcse.json`, from which this model can be rebuilt, given the weights."""
         head = None
         if self.head is not None:
             head = {**head_record(self.head), "at_inference": self.head_at_inference}
@@ -476,19 +480,20 @@ class SentenceEncoder(nn.Module):
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "SentenceEncoder":
-        """Load a model, in eval mode, from a folder that `save` wrote, on disk or on the Hub.
+        """Load a model from a folder that `save` wrote, on disk or on the Hub.
 
-        The folder contains all settings.
+        The model is in eval mode. All settings come from the folder.
 
         Args:
-            folder: The folder, or its hub id.
-            base: Current location of the frozen encoder, if it has moved; its weights and configuration are checked.
+            folder: Path or hub id of the folder.
+            base: Current location of the frozen encoder. The weights and the configuration are checked. None: the
+                recorded location.
             device: Device of the model. None: CUDA if it is available.
             options: Revision, cache and token for the Hub.
 
         Raises:
-            UserError: If the base is a different encoder, if files are damaged, if weights are not finite, or if
-                tensors are missing or unexpected.
+            UserError: If the base differs from the recorded encoder, if files are damaged, if weights are not finite,
+                or if tensors are missing or unexpected.
         """
         folder, base = path("folder", folder), None if base is None else location("base", base)
         return read_beside_training(folder, lambda: cls._load(folder, base, device, options))
@@ -513,12 +518,14 @@ class SentenceEncoder(nn.Module):
         backbone: Backbone,
         tokenizer: Mapping[str, Any],
     ) -> "SentenceEncoder":
-        """Build the model of a folder from its contents and its encoder, in eval mode and without gradients.
+        """Build the model of a folder from the folder's contents and a loaded encoder.
+
+        The model is in eval mode, and no weight needs a gradient.
 
         Args:
             folder: The folder.
-            contents: Its contents.
-            backbone: Its encoder.
+            contents: The contents of the folder.
+            backbone: The encoder of the folder.
             tokenizer: The `tokenizer_record` of the backbone's tokenizer.
 
         Raises:
@@ -566,10 +573,11 @@ class SentenceEncoder(nn.Module):
 
         Args:
             folder: The folder.
-            contents: Its contents, if they are already read.
+            contents: The contents of the folder, if they are already read. None: they are read here.
 
         Raises:
-            UserError: If the parts of the two models or their sizes differ.
+            UserError: If the trained parts of this model and of the model in the folder, or the sizes of parts,
+                differ.
         """
         contents = contents or model_folder.read_contents(folder)
         encoder, prompt, record = self.encoder, self.encoder.prompt, contents.record
@@ -606,17 +614,18 @@ class SentenceEncoder(nn.Module):
                 )
 
     def _other_trained(self) -> dict[str, Tensor]:
-        """Return the trained tensors except prompt table and backbone, by their names in `trained.safetensors`."""
+        """Return the tensors of `trained.safetensors` by name: trained tensors except prompt table and backbone."""
         tensors = {}
         if self.head is not None:
             tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
         return tensors | self.encoder.trained()
 
     def merged(self) -> "SentenceEncoder":
-        """Return this model with its LoRA adapter added to a copy of the encoder's weights; self without an adapter.
+        """Return this model with its LoRA adapter added to a copy of the encoder's weights.
 
-        The result is for inference. Its embeddings are the same up to rounding. It is a trained encoder, so it needs
-        neither peft nor the base. Raises UserError if the weights are in half precision, which would round the sum.
+        Without an adapter, this method returns the model itself. The returned model is for inference, and its
+        embeddings are the same up to rounding. It counts as a trained encoder, so it needs neither peft nor the base.
+        Raises UserError if the weights are in half precision, which would round the sum.
         """
         if self.encoder.lora is None:
             return self
@@ -630,7 +639,7 @@ class SentenceEncoder(nn.Module):
         return model.eval()
 
     def plain_obstacles(self) -> list[str]:
-        """Return the reasons why AutoModel and sentence-transformers would compute different vectors, if any."""
+        """Return the reasons why AutoModel or sentence-transformers would compute different vectors; [] if none."""
         encoder, offset, dtype = self.encoder, self.encoder.position_offset, self.encoder.dtype_name
         reasons = {
             "its encoder is frozen, so the folder does not contain it": not encoder.tuned and encoder.lora is None,
@@ -646,12 +655,12 @@ class SentenceEncoder(nn.Module):
         return [reason for reason, applies in reasons.items() if applies]
 
     def tuned_backbone(self) -> TunedBackbone:
-        """Return the trained backbone and, where possible, the settings with which other libraries can use it."""
+        """Return the trained backbone and, if other libraries can use it, the settings that they need."""
         backbone = self.encoder.backbone
         return TunedBackbone(backbone, fingerprint(backbone), self.sentence_modules())
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Return the settings with which sentence-transformers computes the same vectors, or None."""
+        """Return the settings with which sentence-transformers computes the same vectors. None if it cannot."""
         if self.plain_obstacles():
             return None
         return SentenceModules(
@@ -695,7 +704,7 @@ class EncoderInputs(TensorGroup):
 
     @classmethod
     def of(cls, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None) -> "EncoderInputs":
-        """Add the packing, which is computed on the CPU, so that no pass waits for a GPU.
+        """Return the inputs with their packing. It is computed on the CPU, so no pass waits for a GPU.
 
         Args:
             input_ids: As in `EncoderInputs`, on the CPU.
@@ -717,15 +726,16 @@ def encode_in_batches(
 ) -> np.ndarray:
     """Encode N texts in batches, and return their embeddings (N, H), or their first values.
 
-    During encoding, the model is in eval mode without gradients. In half precision, its weights are cast once;
-    otherwise, they are prepacked if there are many tokens. On a CPU, several threads encode the batches. Otherwise, a
-    thread collates the next batch while the device computes.
+    During encoding, the model is in eval mode, and no gradients are computed. In half precision, the weights of the
+    model are cast once. In float32, they are prepacked if there are many tokens. On a CPU, several threads encode the
+    batches. On other devices, a thread collates the next batch while the device computes.
 
     Args:
         model: The model.
         lengths: The number of tokens of each text.
-        collate: A function that returns the inputs of the n texts with the given indices, on the CPU.
-        embed: A function that returns the finished embeddings (n, H) of such inputs, both on the device of the model.
+        collate: A function of n indices of texts that returns the inputs of these texts, on the CPU.
+        embed: A function of the inputs of n texts that returns their finished embeddings (n, H). Inputs and embeddings
+            are on the device of the model.
         options: The options of `SentenceEncoder.encode`.
     """
     embeddings = np.empty((len(lengths), options.truncate_dim or model.dimension), dtype=np.float32)
@@ -765,13 +775,13 @@ def encode_in_batches(
 
 
 def _same_prompts(computed: Tensor, saved: Tensor) -> bool:
-    """Return whether computed prompts equal the saved prompts, up to the rounding of the type of the saved ones."""
+    """Return whether computed prompts equal the saved prompts, up to the rounding of the saved dtype."""
     rounding = 4 * torch.finfo(saved.dtype).eps
     return torch.allclose(computed, saved.to(computed.dtype), rtol=max(1e-5, rounding), atol=max(1e-4, rounding))
 
 
 def _adapter_in_words(record: Mapping[str, Any] | None) -> str:
-    """Describe, for messages, the settings of an adapter that determine its vectors."""
+    """Describe the settings of an adapter that determine vectors, for messages."""
     if record is None:
         return "no LoRA adapter"
     return f"a LoRA adapter of rank {record['r']}, alpha {record['alpha']} on {', '.join(record['target_modules'])}"
@@ -783,7 +793,7 @@ def _require_pooler(name: str) -> None:
 
 
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
-    """Raise UserError if pooling, templates, denoising and final period contradict each other."""
+    """Raise UserError if pooler, templates, denoising and final period contradict each other."""
     if POOLERS[pooling].needs_template and not templates:
         raise UserError(f"pooling {pooling!r} needs a template; give one with {spell('template')}")
     if final_period and not templates:
@@ -803,18 +813,18 @@ def plain_encoder(
 ) -> SentenceEncoder:
     """Return a model of a pretrained encoder without further training, for evaluation.
 
-    With the pooling "cls", the model includes the pooler of the checkpoint.
+    With the pooler "cls", the model includes the pooling layer of the checkpoint.
 
     Args:
         backbone: The pretrained encoder.
-        pooling: As in `SentenceEncoder`.
-        template: The template of `SentenceEncoder.encode`. None: no template.
+        pooling: Name of a pooler in `POOLERS`.
+        template: The template of all sentences. None: no template.
         denoise: Whether to subtract the vector of the empty template from the pooled vector.
         final_period: As in `SentenceEncoder`.
 
     Raises:
-        UserError: If the pooling is unknown, or if the pooling is "cls" and the checkpoint has no pooler (random
-            weights would give a random score).
+        UserError: If the pooler is unknown, or if it is "cls" and the checkpoint has no pooler. Random weights would
+            give a random score.
     """
     _require_pooler(pooling)
     head = None
@@ -840,10 +850,10 @@ def plain_encoder(
 
 
 def _base_of(record: Mapping[str, Any], backbone: Backbone) -> EncoderSource:
-    """Return the recorded base of a trained encoder, with the configuration of the loaded one."""
+    """Return the recorded base of a trained encoder, with the configuration of the loaded encoder."""
     return replace(EncoderSource(**record["base"]), configuration=backbone.source.configuration)
 
 
 def dtype_of(record: Mapping[str, Any]) -> str:
-    """Return the name of the dtype of the frozen encoder's weights according to a model's record."""
+    """Return the name of the dtype of the frozen encoder's weights in a model's record."""
     return record.get("dtype", "float32")

@@ -1,7 +1,7 @@
 """Template denoising: subtract the contribution of the template from the vector at [MASK].
 
-PromptBERT (section 4.3) encodes the template without a sentence, but with the template's positions in the full input.
-ConPVP's code encodes the full input again, with attention restricted to the template's tokens.
+PromptBERT (section 4.3) encodes the template without a sentence. The template's tokens have the same positions as in
+the full input. ConPVP's code encodes the full input again and restricts attention to the template's tokens.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ WAYS = ("template", "attention")
 
 @dataclass(frozen=True)
 class Denoising:
-    """Whether and how the vector of the empty template is subtracted.
+    """Settings for subtracting the vector of the empty template from the pooled vector.
 
     Args:
-        training: Whether it is subtracted in train mode.
-        inference: Whether it is subtracted in eval mode.
-        by: One of `WAYS`.
+        training: Whether to subtract the vector in train mode.
+        inference: Whether to subtract the vector in eval mode.
+        by: The way to compute the vector, one of `WAYS`.
         shifted: Whether template tokens after the sentence keep their positions in the full input.
         freeze: Whether the subtracted vector is a constant, without gradients.
-        from_zero: Whether the positions of the template alone are counted from 0 in encoders whose first position is a
-            different one (RoBERTa in the public PromptBERT code).
+        from_zero: Whether the positions of the empty template are counted from 0 in encoders with a different first
+            position. The public PromptBERT code does so for RoBERTa.
     """
 
     training: bool = False
@@ -48,8 +48,8 @@ class Denoising:
     def record(self) -> dict[str, Any]:
         """Return the settings as `dcpcse.json` contains them.
 
-        `from_zero` is included only if it is set, so that the identity of all other models, and their checkpoints, are
-        the same as before this setting existed.
+        `from_zero` is included only if it is set. Without it, identities and checkpoints are the same as in versions
+        without this setting.
         """
         settings = asdict(self)
         return settings if self.from_zero else {name: settings[name] for name in settings if name != "from_zero"}
@@ -67,8 +67,8 @@ class TemplateOnly(TensorGroup):
         attention_mask: (K, T), 1 for tokens and 0 for padding.
         index: (K, T), indices of the tokens in the full input.
         slots: The slots of the templates.
-        case_of: (N,), the row of the template of each of the N full inputs.
-        packing: The packing of the mask; None if the encoder computes padding.
+        case_of: (N,), for each of the N full inputs, the row of its template.
+        packing: The packing of the mask. None if the encoder is not packed.
     """
 
     input_ids: Tensor
@@ -88,15 +88,17 @@ def render_template_only(
     shifted: bool = True,
     packed: bool = False,
 ) -> TemplateOnly:
-    """Render, on the CPU, the templates of N full inputs without their sentences; equal cases are rendered once.
+    """Render the templates of N full inputs without the sentences, on the CPU.
+
+    Inputs with the same template and the same number of sentence tokens share a row.
 
     Args:
         templates: The templates.
         template: (N,), the index of the template of each input, on the CPU.
-        content: (N,), the number of its sentence tokens, on the CPU.
+        content: (N,), the number of sentence tokens of each input, on the CPU.
         pad_id: Token id of padding.
-        shifted: Whether the tokens after the sentence keep their indices in the full input, so that their positions
-            are the same.
+        shifted: Whether the tokens after the sentence have the same indices as in the full input, and therefore the
+            same positions.
         packed: Whether to compute the packing of the mask.
     """
     cases, case_of = torch.stack([template, content], 1).unique(dim=0, return_inverse=True)
@@ -112,11 +114,11 @@ def render_template_only(
 
 
 def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
-    """Return a boolean mask (N, length) of the tokens that belong to the sentences in rows of templates.
+    """Return a boolean mask (N, length) that is true at the tokens of the sentences, in rows with templates.
 
     Args:
         templates: The templates.
-        slots: The slots of the rows on the CPU, as the mask is.
+        slots: The slots of the rows, on the CPU. The mask is also on the CPU.
         length: Number of columns L.
     """
     starts = torch.tensor([len(template.before) for template in templates])
@@ -126,11 +128,11 @@ def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: in
 
 
 def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, length: int) -> Tensor:
-    """Return the mask (N, length) of the templates' tokens, without the sentence, [CLS] and [SEP] (ConPVP's code).
+    """Return the mask (N, length) of template tokens, without sentences, [CLS] and [SEP] (ConPVP's code).
 
     Args:
         templates: The templates.
-        slots: The slots of the rows on the CPU, as the mask is.
+        slots: The slots of the rows, on the CPU. The mask is also on the CPU.
         length: Number of columns L.
     """
     first, last = templates[0].frame  # determined by the tokenizer, so the same in all templates

@@ -4,8 +4,8 @@
     Template.parse('*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*')      the syntax of PromptBERT's code
     Template.parse("{sentence} [PROMPT] [PROMPT] [MASK]")                       with slots for continuous prompts
 
-A template is tokenised once, piece by piece and separately from sentences. The index of every slot is therefore known,
-and sentences that contain "[MASK]", quotes or words of the template cause no confusion.
+A template is tokenised once, piece by piece, and separately from sentences. The index of every slot is therefore
+known, even if a sentence contains "[MASK]", quotes or words of the template.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SENTENCE = "{sentence}"
 MASK = "[MASK]"
 PROMPT = "[PROMPT]"
 SENTENCE_ENDS = (".", "?", '"', "'")
-"""Final characters of sentences that get no additional period."""
+"""Final characters of sentences to which no period is added."""
 
 _SLOT = re.compile(rf"({re.escape(MASK)}|{re.escape(PROMPT)})")
 _PUBLIC_MARKS = re.compile(r"\*(cls|sep\+|mask|sent_0)\*")
@@ -40,13 +40,13 @@ _PUBLIC = {"cls": "", "sep+": "", "mask": MASK, "sent_0": SENTENCE}
 class Template:
     """The text before and after the sentence. A mask token is written as [MASK] for all encoders.
 
-    Spaces at slots are kept as written, since byte-level tokenizers treat them as part of the next word.
+    Spaces before and after slots are not removed, since byte-level tokenizers treat them as part of the next word.
 
     Args:
         before: The text before the sentence.
         after: The text after the sentence.
-        continuous: Whether all tokens of the text become continuous prompts, initialised with the tokens' embeddings
-            (OptiPrompt).
+        continuous: Whether all tokens of the text become continuous prompts, which are initialised with the embeddings
+            of the tokens (OptiPrompt).
     """
 
     before: str
@@ -62,7 +62,7 @@ class Template:
             continuous: As in `Template`.
 
         Raises:
-            UserError: Unless the template has exactly one sentence slot and at least one [MASK].
+            UserError: If the template does not have exactly one sentence slot, or if it has no [MASK].
         """
         plain = _from_public(text) if _PUBLIC_MARKS.search(text) else text
         if plain.count(SENTENCE) != 1:
@@ -92,7 +92,7 @@ class Template:
 
 
 def _from_public(text: str) -> str:
-    """Convert PromptBERT's syntax to plain text: marks become slots, and `_` becomes a space."""
+    """Convert PromptBERT's syntax to plain text: marks such as `*mask*` become slots, and `_` becomes a space."""
     words = _PUBLIC_MARKS.sub(lambda mark: _PUBLIC[mark[1]], text)
     if unknown := re.search(r"\*[a-z+_0-9]+\*", words):
         raise UserError(f"template {text!r}: unknown mark {unknown[0]}; use *cls*, *sep+*, *mask* or *sent_0*")
@@ -101,7 +101,7 @@ def _from_public(text: str) -> str:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Token ids of a sentence in its template.
+    """The token ids of a sentence in a template.
 
     Args:
         ids: The token ids.
@@ -125,9 +125,9 @@ class Slots:
     Args:
         masks: (N, M), indices of the mask slots.
         content: (N,), number of sentence tokens.
-        prompts: (N, n), indices of the prompt slots, -1 in rows whose template has none.
+        prompts: (N, n), indices of the prompt slots, -1 in rows whose template has no prompt slots.
         template: (N,), index of each row's template.
-        copy: The same slots on the CPU, if these are on a device.
+        copy: The same slots on the CPU, if the other tensors are on a device. None: there is no copy.
     """
 
     masks: Tensor
@@ -142,7 +142,7 @@ class Slots:
 
         Args:
             rows: The rows.
-            templates: Index of each row's template. None: 0.
+            templates: Index of each row's template. None: index 0 for all rows.
         """
         import torch  # takes over a second to import, and checking --template does not need it
 
@@ -157,11 +157,11 @@ class Slots:
 
     @classmethod
     def around(cls, templates: Sequence[TokenTemplate], chosen: np.ndarray, contents: np.ndarray) -> Slots:
-        """Return the slots of N sentences.
+        """Return the slots of N sentences in templates.
 
         Args:
             templates: The templates.
-            chosen: (N,), indices of templates.
+            chosen: (N,), the index of each sentence's template.
             contents: (N,), number of tokens of each sentence.
         """
         import torch
@@ -179,13 +179,13 @@ class Slots:
 
     @property
     def on_host(self) -> Slots:
-        """The slots on the CPU. If there is no copy of them, this waits for their device."""
+        """The slots on the CPU. Without a copy, reading this property waits for the device."""
         if self.content.is_cpu:
             return self
         return self.map(lambda tensor: tensor.cpu()) if self.copy is None else self.copy
 
     def to(self, device: torch.device, **options: Any) -> Slots:
-        """Return a copy on another device, which remembers slots on the CPU."""
+        """Return a copy on another device. The copy keeps a reference to slots on the CPU."""
         moved = self.map(lambda tensor: tensor.to(device, **options))
         return replace(moved, copy=self if self.content.is_cpu else self.copy)
 
@@ -200,7 +200,7 @@ class Slots:
 
 
 class TokenTemplate:
-    """A template as token ids of one tokenizer: [CLS] before | sentence | after [SEP].
+    """A template as token ids of a tokenizer: [CLS], the text before, the sentence, the text after, [SEP].
 
     Args:
         template: The template.
@@ -225,7 +225,7 @@ class TokenTemplate:
 
     @property
     def lead_matters(self) -> bool:
-        """Whether there is a space before the sentence that changes its tokens (byte-level tokenizers, RoBERTa)."""
+        """Whether the template has a space before the sentence that changes the sentence's tokens (RoBERTa)."""
         with_lead, without = (sentence_ids(self._tokenizer, ["a"], 2, lead) for lead in (self.lead, ""))
         return with_lead != without
 
@@ -236,7 +236,7 @@ class TokenTemplate:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """Token ids at the slots of continuous prompts, in order."""
+        """Token ids at the slots of continuous prompts, in the order of the slots."""
         ids = [*self.before, *self.after]
         return [ids[slot] for slot in self.prompts(0)]
 
@@ -281,7 +281,7 @@ def sentence_ids(
         tokenizer: The tokenizer.
         sentences: The sentences.
         room: The maximum number of tokens.
-        lead: The text before each sentence, which belongs to its first word.
+        lead: The text before each sentence, such as a space, which belongs to the first word of the sentence.
     """
     return tokenize(tokenizer, [lead + sentence.strip() for sentence in sentences], room, special=False)
 
@@ -300,9 +300,9 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return a message with advice if a tokenizer puts no [CLS] token before a text; otherwise None.
+    """Return a message with advice if a tokenizer does not put a [CLS] token before a text; otherwise None.
 
-    If a tokenizer defines no [CLS] token, any special token at the beginning is accepted.
+    For a tokenizer without a [CLS] token, any special token at the beginning is accepted.
     """
     first, _ = frame(tokenizer)
     if first and tokenizer.cls_token_id in (None, first[0]):
@@ -315,10 +315,10 @@ def missing_cls(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tuple[list[int], dict[str, list[int]]]:
-    """Return the ids of a part of a template, and the indices of its masks, prompt slots and words.
+    """Return the ids of a part of a template, and the indices of mask slots, prompt slots and words.
 
     Args:
-        first: The index of the first token of the part.
+        first: The index of the part's first token.
     """
     ids: list[int] = []
     slots: dict[str, list[int]] = {MASK: [], PROMPT: [], "words": []}

@@ -27,7 +27,7 @@ class TokenIds:
     """The token ids of N sentences.
 
     Args:
-        values: (T,), the ids, one sentence after another.
+        values: (T,), the ids of all sentences, one sentence after another.
         lengths: (N,), number of ids of each sentence.
     """
 
@@ -36,7 +36,7 @@ class TokenIds:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> TokenIds:
-        """Return the ids in a list per sentence."""
+        """Return the token ids of sentences, given as a list of ids for each sentence."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
 
@@ -47,12 +47,12 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as token ids, including the tokens of their template if there is one.
+    """Texts as token ids, including the tokens of templates.
 
     Args:
         ids: The ids of each text.
         truncated: Number of texts that were truncated.
-        slots: The rendered templates; None without templates.
+        slots: The slots of the templates. None without templates.
     """
 
     ids: list[list[int]]
@@ -63,10 +63,10 @@ class TokenizedTexts:
         return len(self.ids)
 
     def batch(self, rows: Sequence[int], pad_id: int) -> tuple[Tensor, Tensor, Slots | None]:
-        """Return padded ids and mask (n, L) of some texts, and the slots of their templates, if any.
+        """Return padded ids and mask (n, L) of some texts, and the slots of the templates (None without templates).
 
         Args:
-            rows: Numbers of the n texts.
+            rows: Indices of the n texts.
             pad_id: Token id of padding.
         """
         input_ids, mask = pad([self.ids[row] for row in rows], pad_id)
@@ -89,8 +89,8 @@ def tokenize_texts(
         template: The template of the sentences, or None.
         sentences: The sentences.
         max_length: Maximum number of tokens, including the template and special tokens.
-        without: Token ids to remove from all sentences, except special tokens and tokens of the template.
-        final_period: Whether to add a period in a template (see `with_final_period`).
+        without: Token ids to remove from all sentences. Special tokens and tokens of the template are not removed.
+        final_period: Whether to add a period to sentences in a template (see `with_final_period`).
     """
     removed = set(without) - set(tokenizer.all_special_ids)
     if template is None:
@@ -110,7 +110,8 @@ def _drop(ids: list[int], removed: Collection[int]) -> list[int]:
 def default_batch_size(device_type: str) -> int | None:
     """Return the maximum number of texts per batch on a type of device, such as "cpu".
 
-    Other devices than a CPU have no such maximum (None), since few short texts would not keep them busy.
+    There is no maximum (None) for other devices than a CPU, since a small batch of short texts would not keep them
+    busy.
     """
     return CPU_ROWS if device_type == "cpu" else None
 
@@ -118,13 +119,13 @@ def default_batch_size(device_type: str) -> int | None:
 def batches(lengths: Sequence[int], rows: int | None, tokens: int) -> Iterator[list[int]]:
     """Yield batches of texts as lists of indices, longest texts first.
 
-    Sorting by length saves padding, since all texts of a batch are padded to the longest one. Because the longest
-    texts come first, a lack of memory is noticed at once.
+    All texts of a batch are padded to the longest text, so sorting by length avoids padding. The longest texts come
+    first, so a lack of memory is noticed at once.
 
     Args:
         lengths: Number of tokens of each text.
-        rows: Maximum number of texts of a batch; None for any number.
-        tokens: Maximum number of tokens of a batch, including padding; a longer text forms its own batch.
+        rows: Maximum number of texts in a batch. None: no maximum.
+        tokens: Maximum number of tokens in a batch, including padding. A text with more tokens forms a batch alone.
     """
     batch: list[int] = []
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

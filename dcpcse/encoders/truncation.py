@@ -1,7 +1,7 @@
 """Tokenise and truncate texts without changing the tokenizer, which several threads may share.
 
-The library `tokenizers` keeps the maximum length as a setting of the tokenizer, where a second thread would overwrite
-it. Here, the tokenizer returns all ids of a text, and the ids that it would cut off are removed afterwards.
+The library `tokenizers` stores the maximum length as a setting of the tokenizer, which a second thread could
+overwrite. Here, the tokenizer returns all ids of a text. This module then removes the ids beyond the maximum length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def tokenize(
         tokenizer: The tokenizer, which is not changed.
         texts: The texts.
         max_length: Maximum number of tokens.
-        special: Whether to add special tokens, which count as tokens.
+        special: Whether to add special tokens. They count towards `max_length`.
     """
     if not tokenizer.is_fast:  # it is written in Python and keeps no settings between calls
         how = {"add_special_tokens": special, "verbose": False}
@@ -38,14 +38,14 @@ def tokenize(
 def truncated_ids(
     words: Tokenizer, texts: Sequence[str], max_length: int, *, special: bool = True, side: str = "right"
 ) -> tuple[list[list[int]], int]:
-    """Return the result of `tokenize` for a tokenizer of the library `tokenizers` without truncation and padding.
+    """Return the same as `tokenize`, given a tokenizer of the library `tokenizers`.
 
     Args:
-        words: The tokenizer.
+        words: The tokenizer, in which truncation and padding are switched off.
         texts: As in `tokenize`.
         max_length: As in `tokenize`.
         special: As in `tokenize`.
-        side: The end of the text where tokens are removed, "right" or "left".
+        side: The end of the text at which tokens are removed, "right" or "left".
     """
     rows, truncated = [], 0
     for encoding in words.encode_batch_fast(list(texts), add_special_tokens=special):
@@ -62,12 +62,15 @@ def truncated_ids(
 
 
 def configuration(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return, as text, everything that determines the ids of `tokenize`; None for a tokenizer written in Python."""
+    """Return a text with everything that determines the ids of `tokenize`; None for a tokenizer written in Python."""
     return f"{tokenizer.truncation_side} {_without_settings(tokenizer).to_str()}" if tokenizer.is_fast else None
 
 
 def _without_settings(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return a tokenizer without truncation and padding that shares all parts of this one, in about 10 µs."""
+    """Return a tokenizer without truncation and padding that shares all parts of the given tokenizer.
+
+    This needs about 10 µs.
+    """
     from tokenizers import Tokenizer
 
     backend = tokenizer.backend_tokenizer

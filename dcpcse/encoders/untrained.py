@@ -1,12 +1,13 @@
 """Sentence embeddings of pretrained models without further training.
 
-The representations are the poolers, and PromptBERT's baselines: static embeddings, which need no transformer layer
-(section 3), and averages of the tokens that a masked-LM head predicts at [MASK] (eq. 3).
+The representations are the poolers and two baselines of PromptBERT. Static embeddings need no transformer layer
+(section 3). The other baseline averages the static embeddings of the tokens that a masked-LM head predicts at [MASK]
+(eq. 3).
 
 Texts can also be represented by averages of word vectors from a file, such as GloVe (Pennington et al., 2014). Words
-are looked up as in the baseline that the papers cite ("Avg. GloVe embeddings" of Sentence-BERT, Table 1): texts are
-split at spaces, English stop words are removed, and a word that is not in the file is looked up again without
-surrounding punctuation, then in lower case. The stop words are the 386 of this baseline.
+are looked up as in "Avg. GloVe embeddings", the baseline that the papers cite (Sentence-BERT, Table 1). Texts are
+split at spaces, and the 386 English stop words of this baseline are removed. A word that is not in the file is looked
+up without surrounding punctuation, then in lower case.
 """
 
 import functools
@@ -61,7 +62,7 @@ FREQUENT_BYTE_LEVEL = (
 
 
 class TokenTable(nn.Module):
-    """Replacement for an `Encoder` whose hidden states are rows of an embedding matrix.
+    """Replacement for an `Encoder`. The hidden states are rows of an embedding matrix.
 
     Args:
         backbone: The pretrained encoder.
@@ -82,7 +83,7 @@ class TokenTable(nn.Module):
         self.max_tokens = positions_of(backbone).room(0)
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return {}: nothing is trained."""
+        """Return {}, since nothing is trained."""
         return {}
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: object) -> tuple[Tensor, ...]:
@@ -90,15 +91,16 @@ class TokenTable(nn.Module):
 
 
 class StaticEncoder(SentenceEncoder):
-    """A model whose embedding is the mean of the tokens' rows of an embedding matrix; some tokens may be excluded.
+    """A model whose embeddings are the mean of the rows of an embedding matrix that belong to the tokens of a text.
 
-    If tokens are removed or sentences are converted to lower case, special tokens are excluded as well.
+    Some tokens may be excluded from the mean. If tokens are excluded or sentences are converted to lower case, special
+    tokens are excluded as well.
 
     Args:
         backbone: The pretrained encoder.
         weight: The matrix (V, H).
         removed: Token ids to exclude.
-        lowercase: Convert sentences to lower case.
+        lowercase: Whether to convert sentences to lower case.
     """
 
     def __init__(
@@ -136,8 +138,8 @@ def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] 
     Args:
         backbone: The pretrained encoder.
         matrix: The module with the matrix.
-        remove: Names in `BIASES`, whose tokens are excluded (PromptBERT, Table 3). For "case", sentences are converted
-            to lower case instead, so that no word is lost (appendix A.1).
+        remove: Names in `BIASES` of the kinds of tokens to exclude (PromptBERT, Table 3). For "case", sentences are
+            converted to lower case instead, so no word is lost (appendix A.1).
     """
     names = set(remove)
     removed = biased_tokens(backbone.tokenizer, names - {"case"})
@@ -146,11 +148,11 @@ def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] 
 
 
 def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> set[int]:
-    """Return the ids of the tokens with one of the named biases.
+    """Return the ids of the tokens that belong to one of the given kinds.
 
     Args:
         tokenizer: The tokenizer.
-        remove: Names of biases.
+        remove: Names in `BIASES`.
 
     Raises:
         UserError: If a name is not in `BIASES`.
@@ -190,7 +192,7 @@ def _byte_level(vocabulary: Mapping[str, int]) -> bool:
 BIASES: Mapping[str, Callable[[str, Mapping[str, int]], bool]] = dict(
     zip(BIAS_NAMES, (_is_frequent, _is_subword, _has_capital, _is_punctuation), strict=True)
 )
-"""Kind of tokens with biased static embeddings (PromptBERT, Table 3) → whether a token is of this kind."""
+"""For each kind of tokens with biased static embeddings (PromptBERT, Table 3), a function that recognises a token."""
 
 
 class TopKAverage(nn.Module):
@@ -250,13 +252,13 @@ def predict_tokens(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings of a representation, without its name.
+    """The settings of a representation, except the name.
 
     Args:
         template: As in `plain_encoder`.
         denoise: As in `plain_encoder`.
         final_period: As in `plain_encoder`.
-        remove: Names of biases that are removed from static embeddings (`static_encoder`).
+        remove: Names in `BIASES` of the kinds of tokens that static embeddings exclude (see `static_encoder`).
         top_k: Number of tokens to average.
     """
 
@@ -272,9 +274,9 @@ class Representation:
     """How a representation is built.
 
     Args:
-        build: The function that builds it.
-        takes: Names of the settings that it takes.
-        needs_lm_head: Whether it needs a masked-LM head.
+        build: The function that builds the representation.
+        takes: Names of the settings that have an effect on the representation.
+        needs_lm_head: Whether the representation needs a masked-LM head.
     """
 
     build: Callable[[Backbone, Choice], SentenceEncoder]
@@ -317,12 +319,12 @@ def build_representation(name: str, backbone: Backbone, choice: Choice) -> Sente
     """Build a representation.
 
     Args:
-        name: Its name.
+        name: Name of the representation.
         backbone: The pretrained encoder.
-        choice: Its settings.
+        choice: Settings of the representation.
 
     Raises:
-        UserError: If the name is unknown or a setting has no effect.
+        UserError: If the name is unknown, or if a given setting has no effect on the representation.
     """
     if name not in REPRESENTATIONS:
         raise UserError(f"unknown pooling {name!r}; choose from: {', '.join(sorted(REPRESENTATIONS))}")
@@ -344,19 +346,22 @@ PARTS_OF_WORDS = (
 )
 
 NO_LIMIT = 10**9
-"""Maximum number of words of a text: a mean does not depend on positions, so there is no real limit."""
+"""Maximum number of words of a text. There is no real limit, since a mean does not depend on positions."""
 
 
 @functools.cache
 def stop_words() -> frozenset[str]:
-    """Return sentence-transformers' stop words: scikit-learn's 318, punctuation, and parts of words like "isn't"."""
+    """Return the stop words of sentence-transformers.
+
+    They are scikit-learn's 318 words, punctuation, and parts of words such as "isn't".
+    """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS  # importing it takes a second
 
     return ENGLISH_STOP_WORDS.union(string.punctuation, ("''", "``"), PARTS_OF_WORDS)
 
 
 class WordTable(PreTrainedModel):
-    """Replacement for a backbone: a table of word vectors (V, H) without any layer."""
+    """Replacement for a backbone: a table of word vectors (V, H) without layers."""
 
     config_class = PreTrainedConfig
 
@@ -370,7 +375,7 @@ class WordTable(PreTrainedModel):
 
 
 class WordVectors(StaticEncoder):
-    """Mean of the vectors of a text's words; a text without known words gets the mean of the table."""
+    """Mean of the vectors of a text's words. A text without known words gets the mean of the table."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone, backbone.model.words.weight)
@@ -386,14 +391,14 @@ class WordVectors(StaticEncoder):
         return TokenizedTexts([row or unknown for row in rows], truncated)
 
     def _words(self, sentence: str, max_length: int | None, without: Collection[int]) -> list[int]:
-        """Return the table rows of a text's words; stop words are used only if there are no other known words."""
+        """Return the table rows of a text's words. Stop words are used only if no other word is known."""
         words = sentence.split()[:max_length]
         content = [row for word in words if (row := self._row(word, stop_words())) is not None]
         rows = content or [row for word in words if (row := self._row(word, ())) is not None]
         return [row for row in rows if row not in without]
 
     def _row(self, word: str, excluded: Collection[str]) -> int | None:
-        """Look up a word as written, without punctuation, and in lower case; return None if unknown or excluded."""
+        """Return the row of a word: as written, without punctuation, or in lower case. None if unknown or excluded."""
         bare = word.strip(string.punctuation)
         for form in (word, bare, bare.lower()):
             if form in excluded:
@@ -411,8 +416,8 @@ class WordVectors(StaticEncoder):
 def load_word_vectors(path: str | Path) -> WordVectors:
     """Load word vectors from a text file with one word and its vector per line, separated by spaces (GloVe, word2vec).
 
-    A first line of two integers (the header of word2vec) is skipped. Raises UserError, with the line number, if any
-    other line has a different format.
+    A first line of two integers (the header of word2vec) is skipped. Raises UserError with the line number if a line
+    has a different format.
     """
     path = Path(path)
     known, vectors = _read_file(path)
@@ -427,7 +432,7 @@ def load_word_vectors(path: str | Path) -> WordVectors:
 
 
 def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
-    """Return words and their vectors (V, H) in float32; a duplicate word gets its first vector."""
+    """Return words and their vectors (V, H) in float32. A duplicate word gets the first of its vectors."""
     vectors: dict[str, np.ndarray] = {}
     try:
         with doing(f"while {path} was read"), open_input(path) as file:

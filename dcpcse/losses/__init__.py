@@ -1,4 +1,4 @@
-"""Training losses. Each one is computed from an `EncodedBatch` alone."""
+"""Training losses. The input of each loss is an `EncodedBatch`."""
 
 from dcpcse.losses.base import EncodedBatch, Loss, PerRowLoss, Term
 from dcpcse.losses.contrastive import Contrastive

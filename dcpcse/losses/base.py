@@ -20,25 +20,24 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """The input of a loss: the tokens of a batch and their embeddings.
+    """The input of a loss: the tokens and the embeddings of a batch.
 
-    Losses that encode the B·V rows a second time need `prefix`, `slots` and `packing`.
+    Losses that encode the B · V rows a second time need `prefix`, `slots` and `packing`.
 
     Args:
         model: The model that is trained.
         input_ids: Token ids (B, V, L) of V views of each of B examples.
         attention_mask: (B, V, L), 1 for tokens and 0 for padding.
-        embeddings: View name → (B, H), after the head.
-        prefix: The deep prompts of the first pass; None without deep prompts.
-        slots: The template slots; None without templates.
+        embeddings: The embeddings (B, H) of each view after the head, by the name of the view.
+        prefix: The deep prompts of the first pass, which computed the embeddings. None without deep prompts.
+        slots: The template slots of the rows. None without templates.
         packing: The packing of `attention_mask`.
         extras: Further tensors of the batch, such as labels.
-        pooled: View name → (B, H), before the head.
-        precomputed: The tensors that `precompute` of the same loss returned.
-        guides: The guides of the method by name, which a loss may call in `precompute`; the guide of --guide is named
-            `guide`.
-        counts: The batch sizes B of all processes, in the order of ranks, for `gather_own_first`; None if they are not
-            known.
+        pooled: The pooled vectors (B, H) of each view before the head, by the name of the view.
+        precomputed: The tensors that the method `precompute` of the loss returned.
+        guides: The guides of the method by name. A loss may call them in `precompute`. The encoder of --guide has the
+            name `guide`.
+        counts: The batch sizes B of all processes, in the order of ranks, for `gather_own_first`. None: not known.
     """
 
     model: SentenceEncoder
@@ -57,13 +56,13 @@ class EncodedBatch:
     def on_host(self, name: str) -> Tensor:
         """Return `input_ids` or `attention_mask` on the CPU.
 
-        Batches of other collators than `ViewCollator` have no CPU copies; this method then waits for the GPU.
+        Only batches of `ViewCollator` have CPU copies. For other batches, this method waits for the GPU.
         """
         return on_host({**self.extras, name: getattr(self, name)}, name)
 
 
 Metrics = Mapping[str, tuple[Tensor, Tensor]]
-"""Metric name → (sum, count). Sums and counts can be added up over batches and processes to get the overall mean."""
+"""Metrics by name, as (sum, count). Added over batches and processes, sums and counts give the overall mean."""
 
 
 Widths = Sequence[tuple[int, float]]
@@ -74,16 +73,19 @@ class Loss(nn.Module):
 
     Attributes:
         metrics: Metrics of the last batch for the training log, without gradients.
-        anchors: Anchor embeddings (B, H) of the last batch for the training guards, without gradients, or None.
-        max_tokens: Maximum number of tokens of a text that the loss accepts; None if only the encoder limits it.
-        leaves_out_false_negatives: Whether the loss compares no anchor with the candidates that
-            `dcpcse.losses.false_negatives` masks.
-        has_row_chunks: Whether the loss uses `row_chunk`, in `dcpcse.losses.row_chunks`.
-        row_chunk: Number of anchors that the loss compares with all candidates at a time; None for all (--loss_chunk).
-            It is set before a training.
-        has_widths: Whether the loss uses `widths`, by `over_widths`.
-        widths: The widths to which the embeddings are cut, the full width last, each with the weight of its loss
-            (--matryoshka_dims). They are set before a training; () stands for the full width alone.
+        anchors: Anchor embeddings (B, H) of the last batch, without gradients, which the training guards check. None:
+            no check.
+        max_tokens: Maximum number of tokens of a text that the loss accepts. None if only the encoder limits the
+            number.
+        leaves_out_false_negatives: Whether the loss leaves out the negatives that `dcpcse.losses.false_negatives`
+            masks, or has no negatives.
+        has_row_chunks: Whether the loss uses `row_chunk` (see `dcpcse.losses.row_chunks`) or does not need it.
+        row_chunk: Number of anchors that the loss compares with all candidates at a time (--loss_chunk). None: all
+            anchors. It is set before training.
+        has_widths: Whether the loss uses `widths`, with `over_widths`.
+        widths: The numbers of first values to which the embeddings are shortened (--matryoshka_dims), each with the
+            weight of its loss. The full width is the last one. () means only the full width. They are set before
+            training.
     """
 
     max_tokens: int | None = None
@@ -103,19 +105,18 @@ class Loss(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.forward(batch) is missing")
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return tensors (B, ...) that `forward` needs besides the embeddings, by name; none by default.
+        """Return tensors (B, ...) that `forward` needs besides the embeddings, by name. {} by default.
 
-        This method is called without gradients before `forward`, which finds the tensors in `batch.precomputed`. With
-        the gradient cache, it is called once per chunk, and the results are concatenated.
+        This method is called without gradients before `forward`. The tensors are then in `batch.precomputed`. With the
+        gradient cache, the method is called once per chunk, and the results are concatenated.
         """
         return {}
 
     def persistent_state(self) -> Mapping[str, Tensor]:
-        """Return the tensors that the loss carries from batch to batch besides its parameters, by name.
+        """Return the tensors, except parameters, that the loss keeps from batch to batch, by name. {} by default.
 
-        There are no such tensors by default. They must be equal in all processes. They are saved to checkpoints and
-        restored in place, but never saved to the trained model folder. Register buffers among them with
-        persistent=False.
+        The tensors must be equal in all processes. They are saved to checkpoints and restored in place, but are not
+        saved to the model folder. If a tensor is a buffer, register it with persistent=False.
         """
         return {}
 
@@ -123,7 +124,7 @@ class Loss(nn.Module):
         """Update the loss after an optimiser step, without gradients. The default does nothing."""
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int | None:
-        """Return the number of negatives per anchor, or None if the loss has no negatives.
+        """Return the number of negatives per anchor. None if the loss has no negatives.
 
         Args:
             batch_size: Number of examples of all processes together.
@@ -132,7 +133,7 @@ class Loss(nn.Module):
 
 
 def with_precomputed(batch: EncodedBatch, loss_fn: Loss) -> EncodedBatch:
-    """Return the batch with the tensors from the loss's `precompute` added as `precomputed`.
+    """Return the batch with `precomputed` set to the tensors that `precompute` of the loss returns.
 
     Args:
         batch: The batch.
@@ -144,14 +145,15 @@ def with_precomputed(batch: EncodedBatch, loss_fn: Loss) -> EncodedBatch:
 
 
 class PerRowLoss(Loss):
-    """Base class of losses that are a mean over items, such as masked tokens; each item belongs to one of B·V rows.
+    """Base class of losses that are a mean over items, such as masked tokens. Each item belongs to one of B · V rows.
 
-    Since no row depends on another, the gradient cache can compute such a loss in chunks of a batch. Subclasses
-    implement `num_items`, `mean` and, if they draw random numbers, `sample`, which replaces `precompute`.
+    Since no row depends on another row, the gradient cache can compute the loss in chunks of a batch. Subclasses
+    implement `num_items` and `mean`. If they draw random numbers, they also implement `sample` instead of
+    `precompute`.
     """
 
     def sample(self, batch: EncodedBatch) -> Any:
-        """Return the random draws of the loss, such as masked positions, without gradients; None by default."""
+        """Return the random draws of the loss, such as masked positions, without gradients. None by default."""
 
     def num_items(self, batch: EncodedBatch, sampled: Any) -> int | Tensor:
         """Return the number of items in this batch.
@@ -163,7 +165,7 @@ class PerRowLoss(Loss):
         raise NotImplementedError(f"{type(self).__name__}.num_items(batch, sampled) is missing")
 
     def mean(self, batch: EncodedBatch, sampled: Any) -> Tensor:
-        """Return the mean of the loss over the items, a scalar tensor; 0 if there are none.
+        """Return the mean of the loss over the items, a scalar tensor. 0 if there are no items.
 
         Args:
             batch: The batch.
@@ -183,7 +185,8 @@ class Term:
     Args:
         loss: The loss.
         weight: Factor of the loss.
-        schedule: Maps the number of finished optimiser steps to a factor of the weight. None: 1.
+        schedule: A function of the number of finished optimiser steps that returns a factor of the weight. None: the
+            factor is 1.
 
     Raises:
         UserError: If `loss` is not an initialised `Loss` or the weight is not a finite number.

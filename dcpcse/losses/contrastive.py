@@ -14,7 +14,7 @@ from dcpcse.utils.distributed import gather_own_first, global_mean
 
 
 class Contrastive(Loss):
-    """InfoNCE: cross entropy of picking each anchor's positive among all positives and hard negatives.
+    """InfoNCE: the cross entropy of picking each anchor's positive among all positives and hard negatives.
 
     The candidates come from all processes. See SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives).
     With prototypes as positives and negated prototypes as `others`, this is the prototypical loss of ConPVP, eq. 1.
@@ -22,11 +22,12 @@ class Contrastive(Loss):
 
     Args:
         temperature: Divides the cosines.
-        hard_negative_weight: Logarithm of the weight of an anchor's own hard negatives; 0 means weight 1.
+        hard_negative_weight: Logarithm of the weight of an anchor's own hard negatives. 0 means weight 1.
         positive: Name of the view with the positives.
-        others: Names of views whose rows are negatives of every anchor, including the anchor's own row.
-        gather_gradient: "exact", or "published" for the gradient of the public code with several processes (see
-            `dcpcse.utils.distributed.global_mean`).
+        others: Names of views with negatives. Every row of such a view, including the anchor's own row, is a negative
+            of every anchor.
+        gather_gradient: The gradient with several processes: "exact", or "published" for the gradient of the public
+            code (see `dcpcse.utils.distributed.global_mean`).
     """
 
     leaves_out_false_negatives = True
@@ -50,7 +51,7 @@ class Contrastive(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the marks by which false negatives are found."""
+        """Return the data with which false negatives are found (see `dcpcse.losses.false_negatives`)."""
         return false_negatives.marks(batch)
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -84,20 +85,20 @@ class Contrastive(Loss):
         return global_mean(loss, count, self.gather_gradient)
 
     def extra_negatives(self) -> Sequence[Tensor]:
-        """Return negatives (E, H) from outside the batch, the same in all processes; none by default."""
+        """Return tensors of negatives (E, H) from outside the batch, the same in all processes. None by default."""
         return ()
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of candidates per anchor, not counting the anchor's own positive."""
+        """Return the number of candidates per anchor without the anchor's own positive."""
         return (1 + len(self.others) + len(negatives_in(views))) * batch_size - 1
 
 
 def share_left_out(excluded: Sequence[Tensor | None]) -> Metrics:
-    """Return the share of negatives that are left out, as a metric; none without masks.
+    """Return the share of negatives that are left out, as a metric. Without masks, return no metric.
 
     Args:
-        excluded: Boolean masks (B, C) of the positives and of hard negatives. One positive in each row is the anchor's
-            own.
+        excluded: Boolean masks (B, C) of the positives and of the hard negatives, true at candidates to leave out. One
+            positive in each row is the anchor's own positive.
     """
     present = [mask for mask in excluded if mask is not None]
     if not present:
@@ -114,10 +115,10 @@ def cosine_metrics(of_pairs: Tensor, excluded: Tensor | None = None, offset: int
     The metrics are logged, and the training guards use them to detect a collapse.
 
     Args:
-        of_pairs: The cosines (B, C) of B anchors and C positives; the positive of anchor i is number offset + i.
-        excluded: Boolean mask (B, at least C) of positives that are not negatives. None: all other positives are
-            negatives.
-        offset: Number of the first anchor.
+        of_pairs: The cosines (B, C) of B anchors and C positives. The positive of anchor i is in column offset + i.
+        excluded: Boolean mask (B, C or more), true at positives that do not count as negatives. None: all other
+            positives count as negatives.
+        offset: Column of the first anchor's own positive.
     """
     positive = of_pairs.diagonal(offset).sum()
     pairs = torch.full((), len(of_pairs), device=of_pairs.device)  # torch.tensor would wait for a GPU

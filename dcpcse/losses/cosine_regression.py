@@ -12,10 +12,10 @@ from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, over_widths
 class CosineRegression(PerRowLoss):
     """Mean squared error between the cosine of two sentences and their score (SBERT, section 3).
 
-    The scores (B,) of the examples are in `extras["scores"]`, and are scaled to [0, 1].
+    The scores (B,) of the examples are in `extras["scores"]`. The loss scales them to [0, 1].
 
     Args:
-        largest: The score of two sentences with the same meaning; scores are divided by it.
+        largest: The score of two sentences with the same meaning. All scores are divided by this number.
     """
 
     has_widths = True

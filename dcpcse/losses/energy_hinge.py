@@ -16,11 +16,11 @@ from dcpcse.utils.distributed import gather_own_first, global_mean
 class EnergyHinge(Loss):
     """Hinge loss max(0, margin - cos(anchor, positive) + cos(anchor, hardest negative)), averaged over the anchors.
 
-    An anchor's hardest negative is the nearest among the other positives and all hard negatives of all processes
-    (PromCSE). False negatives are left out (`dcpcse.losses.false_negatives`).
+    An anchor's hardest negative is the nearest vector among the other positives and all hard negatives of all
+    processes (PromCSE). False negatives are left out (`dcpcse.losses.false_negatives`).
 
     Args:
-        margin: The required difference of the cosines.
+        margin: The required difference between the two cosines.
         gather_gradient: "exact" or "published" (see `Contrastive`).
     """
 
@@ -34,7 +34,7 @@ class EnergyHinge(Loss):
         self.gather_gradient = gather_gradient
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the marks by which false negatives are found."""
+        """Return the data with which false negatives are found (see `dcpcse.losses.false_negatives`)."""
         return false_negatives.marks(batch)
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -74,15 +74,15 @@ def own_and_hardest(
 ) -> tuple[Tensor, Tensor]:
     """Return the cosines (B,) of the anchors with their own positives and with their hardest negatives.
 
-    The hardest negative of an anchor is the nearest of all other positives and all hard negatives. If an anchor has no
-    negatives, the cosine is minus infinity.
+    The hardest negative of an anchor is the nearest of all other positives and all hard negatives. For an anchor
+    without negatives, the cosine is minus infinity.
 
     Args:
         anchors: (B, H).
-        positives: (C, H); row offset + i belongs to anchor i.
-        negatives: Any number of tensors of hard negatives (D, H); row offset + i of each tensor belongs to anchor i.
-        excluded: Boolean masks (B, C) of the positives, then (B, D) of each tensor of hard negatives; true at
-            candidates to leave out. None leaves out no candidate.
+        positives: (C, H). Row offset + i is the positive of anchor i.
+        negatives: Any number of tensors (D, H) of hard negatives. Row offset + i of each tensor belongs to anchor i.
+        excluded: Boolean masks, true at candidates to leave out: a mask (B, C) of the positives, then a mask (B, D) of
+            each tensor of hard negatives. A mask None leaves out no candidate.
         offset: As in `dcpcse.losses.functional.nt_xent`.
         normalized: As in `dcpcse.losses.functional.nt_xent`.
     """

@@ -1,8 +1,8 @@
-"""Find the false negatives of an anchor: candidates of other rows with which the anchor is not contrasted.
+"""Find the false negatives of an anchor: candidates of other rows that do not count as negatives.
 
-`marks` returns the data by which they are found. It is called in `Loss.precompute`, so that the gradient cache
-computes the marks chunk by chunk. `masks` compares the marks of this process's anchors with the marks of all
-processes' candidates; `masks_of_rows` does so for some of the anchors at a time.
+`marks` returns the data with which false negatives are found. Losses call it in `precompute`, so the gradient cache
+computes the marks chunk by chunk. `masks` compares the marks of this process's anchors with the marks of the
+candidates of all processes. `masks_of_rows` does the same for some of the anchors at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +15,15 @@ from dcpcse.losses.guide import FALSE_NEGATIVES
 from dcpcse.utils.distributed import gather_own_first
 
 CLASSES = "classes"
-"""Name of the classes (B,) of the rows, as numbers, in batches and among the marks."""
+"""Name of the class numbers (B,) of the rows, in batches and among the marks."""
 
 GUIDED = "guided_"
-"""Prefix of the names of the guide's embeddings (B, G) of the views among the marks."""
+"""Prefix of the names of marks that are the guide's embeddings (B, G) of a view."""
 
 RESOLUTION = 1e-5
-"""Difference by which a candidate must be nearer to the anchor than its positive; smaller differences are rounding.
+"""Difference of cosines by which a false negative must be nearer to the anchor than the anchor's positive.
 
-The guide's embeddings of one sentence in two batches differ in the last digits.
+Smaller differences are rounding: the guide's embeddings of a sentence in two batches differ in the last digits.
 """
 
 
@@ -33,7 +33,7 @@ MasksOfRows = Callable[[slice], Masks]
 
 
 def marks(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Return the data by which false negatives are found: classes (B,), and the guide's embeddings of the views."""
+    """Return the data with which false negatives are found: classes (B,), and the guide's embeddings of the views."""
     tensors = {CLASSES: batch.extras[CLASSES]} if CLASSES in batch.extras else {}
     if guide := batch.guides.get(FALSE_NEGATIVES):
         tensors |= {f"{GUIDED}{view}": vectors for view, vectors in guide.vectors(batch.extras).items()}
@@ -41,16 +41,17 @@ def marks(batch: EncodedBatch) -> dict[str, Tensor]:
 
 
 def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None) -> Masks:
-    """Return a boolean mask (B, C) of the false negatives of B anchors in each view of candidates, or None.
+    """Return a boolean mask (B, C) of the false negatives of B anchors for each view of candidates, or None.
 
-    The C candidates come from all processes, this process's rows first. False negatives are the positives of rows with
-    the anchor's class, and all candidates that the guide finds nearer to the anchor than its own positive (GISTEmbed).
+    The C candidates come from all processes. The candidates of this process come first. There are two kinds of false
+    negatives: the positives of rows with the anchor's class, and all candidates that are nearer to the anchor than the
+    anchor's own positive according to the guide (GISTEmbed).
 
     Args:
         precomputed: The marks of the batch.
-        names: The view of the positives, whose row i belongs to anchor i and is never masked, then the views of the
-            hard negatives.
-        counts: See `gather_own_first`.
+        names: Names of views: first the view of the positives, then the views of the hard negatives. Row i of the
+            positives belongs to anchor i and is never masked.
+        counts: As in `gather_own_first`.
     """
     return masks_of_rows(precomputed, names, counts)(slice(0, None))
 
@@ -58,9 +59,9 @@ def masks(precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Seque
 def masks_of_rows(
     precomputed: Mapping[str, Tensor], names: Sequence[str], counts: Sequence[int] | None = None
 ) -> MasksOfRows:
-    """Return a function that maps the numbers of b rows to the masks (b, C) of their anchors.
+    """Return a function that maps a slice of b rows to the masks (b, C) of the anchors in these rows.
 
-    The marks of all processes are gathered here, and the function exchanges nothing with other processes.
+    This call gathers the marks of all processes. The returned function exchanges no data with other processes.
 
     Args:
         precomputed: As in `masks`.

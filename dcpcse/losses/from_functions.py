@@ -1,4 +1,4 @@
-"""Losses made from a function, which returns one loss per row or the loss of the rows of all processes together."""
+"""Losses from a function that returns one loss per row, or one loss for the rows of all processes together."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -15,23 +15,24 @@ BatchFunction = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def row_loss(function: RowFunction) -> PerRowLoss:
-    """Return the loss that is the mean of function(batch) over the rows of all processes.
+    """Return a loss: the mean of `function(batch)` over the rows of all processes.
 
     Args:
-        function: Returns one loss per row, (B,), from the embeddings and the labels or scores of a batch; no row may
-            depend on another one. Any other shape raises a UserError in training.
+        function: A function of a batch that returns one loss per row, (B,), from the embeddings and the labels or
+            scores. The loss of a row must not depend on other rows. If the result has a different shape, training
+            raises UserError.
     """
     return _OfRows(function)
 
 
 def batch_loss(function: BatchFunction) -> Loss:
-    """Return the loss function(embeddings), computed on the embeddings of all processes together.
+    """Return a loss: `function(embeddings)` for the embeddings of all processes together.
 
-    Every process computes the whole loss. The gradient is the same as in one process with the joined batch.
+    Every process computes the whole loss. The gradient is the same as in one process that computes the joined batch.
 
     Args:
-        function: Returns a scalar. Its argument maps the name of a view to the embeddings (N, H) of the N rows in all
-            processes. Row i of each view belongs to the same example.
+        function: A function that returns a scalar tensor. The argument maps the name of each view to the embeddings
+            (N, H) of the N rows of all processes. Row i of each view belongs to the same example.
     """
     return _OfBatch(function)
 
@@ -78,5 +79,5 @@ class _OfBatch(Loss):
         return over_widths(of_width, everywhere, self.widths)[0]
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of other rows of a view."""
+        """Return the number of the other rows of a view."""
         return batch_size - 1

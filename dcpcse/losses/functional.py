@@ -23,23 +23,24 @@ def nt_xent(
 ) -> Tensor:
     """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
-    See SimCSE, eq. 1 and 5. The negatives of an anchor are the other C - 1 positives and all hard negatives, plus the
-    rows of `others`.
+    See SimCSE, eq. 1 and 5. The negatives of an anchor are the other C - 1 positives, all hard negatives, and the rows
+    of `others`.
 
     Args:
         anchors: (B, H).
-        positives: (C, H) with C ≥ B; row i belongs to anchor i.
+        positives: (C, H) with C ≥ B. Row offset + i is the positive of anchor i.
         temperature: Divides the cosines.
-        negatives: Any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i.
-        hard_negative_weight: A logarithm that is added to the logits of an anchor's own hard negatives; 0 gives them
-            the same weight as other negatives.
+        negatives: Any number of tensors (D, H) with D ≥ B. Row offset + i of each tensor is a hard negative of anchor
+            i.
+        hard_negative_weight: Logarithm of the weight of an anchor's own hard negatives, which is added to their
+            logits. 0 gives them the same weight as other negatives.
         others: Any number of tensors (E, H) of further negatives (in ConPVP, eq. 1, the negated prototypes).
-        excluded: Boolean masks (B, C) of the positives, then (B, D) of each tensor of negatives; true at candidates to
-            leave out. None leaves out no candidate.
-        offset: Number of the first anchor if the anchors are a part of a batch, so that row offset + i belongs to
-            anchor i.
+        excluded: Boolean masks, true at candidates to leave out: a mask (B, C) of the positives, then a mask (B, D) of
+            each tensor of hard negatives. A mask None leaves out no candidate.
+        offset: Index of the first anchor in the batch, if the anchors are a part of the batch.
         normalized: Whether all rows have length 1.
-        to_positives: The cosines (B, C) of anchors and positives, if they are known already.
+        to_positives: The cosines (B, C) of anchors and positives, if they are already computed. None: they are
+            computed here.
 
     Raises:
         ValueError: If C or D is below offset + B.
@@ -64,7 +65,7 @@ def _without(logits: Tensor, excluded: Tensor | None) -> Tensor:
 
 
 def own_pairs(similarities: Tensor, offset: int = 0) -> Tensor:
-    """Return the boolean mask of a matrix (B, C) that is true where row i meets its own column, offset + i.
+    """Return the boolean mask of a matrix (B, C) that is true in column offset + i of each row i.
 
     Args:
         similarities: The matrix (B, C).
@@ -77,12 +78,12 @@ def own_pairs(similarities: Tensor, offset: int = 0) -> Tensor:
 def cosines(vectors: Tensor, others: Tensor, normalized: bool = False) -> Tensor:
     """Return the cosines (A, B) of all pairs of rows, in float32 or float64.
 
-    Half precision is avoided because it has few values between 0.9 and 1, and an encoder's cosines are often there.
+    The cosines of an encoder are often between 0.9 and 1, where half precision has few values.
 
     Args:
         vectors: (A, H).
         others: (B, H).
-        normalized: Whether the rows already have length 1, as after `unit`.
+        normalized: Whether the rows already have length 1, as in the result of `unit`.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         return vectors @ others.T if normalized else unit(vectors) @ unit(others).T
@@ -95,17 +96,18 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32, or unchanged if it is in float64."""
+    """Return a tensor in float32. A float64 tensor is returned unchanged."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy over the masked tokens of a batch, in nats (BERT, section 3.1).
 
-    Returns 0 if no token is masked, because the mean would be NaN. This can happen in a batch of very short sentences.
+    If no token is masked, the result is 0, because the mean would be NaN. A batch of very short sentences may have no
+    masked token.
 
     Args:
-        logits: (n, vocabulary), at the n masked positions only.
+        logits: (n, vocabulary), the logits at the n masked positions.
         labels: (n,), the token ids at these positions.
     """
     return F.cross_entropy(precise(logits), labels, reduction="sum") / max(len(labels), 1)
@@ -115,17 +117,18 @@ REDUCTIONS = ("sum", "mean_tokens", "mean_all")
 
 
 def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction: str, sentences: int) -> Tensor:
-    """Return the cross entropy of classifying tokens as replaced or kept, in nats (D2CSE, eq. 2).
+    """Return the cross entropy of classifying tokens as replaced or original, in nats (D2CSE, eq. 2).
 
     Args:
         logits: (N, L, 2), where class 1 is "replaced".
-        replaced: Boolean (N, L).
+        replaced: Boolean (N, L), true at replaced tokens.
         mask: (N, L), 0 at padding.
         reduction: "sum" is the sum over the tokens divided by `sentences`. "mean_tokens" is the mean over all tokens.
-            Both leave out padding and the first position, which contains the condition. "mean_all" is the mean over
-            all positions, where padding and first positions count as kept (DiffCSE's code).
-        sentences: The number of examples times the number of copies of one text, so that "sum" averages copies and
-            sums different texts.
+            "sum" and "mean_tokens" leave out padding and the first position, which contains the condition. "mean_all"
+            is the mean over all positions. Padding and first positions count as original tokens there (DiffCSE's
+            code).
+        sentences: The number of examples times the number of copies of each text. "sum" therefore averages over copies
+            of a text and adds different texts.
 
     Raises:
         ValueError: If the reduction is unknown.
@@ -144,7 +147,7 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
 
 
 def replaced_token_count(mask: Tensor, reduction: str, sentences: int) -> int | Tensor:
-    """Return the number of items that `replaced_token_ce` averages over: sentences, tokens or positions.
+    """Return the number of items over which `replaced_token_ce` averages: sentences, tokens or positions.
 
     Args:
         mask: As in `replaced_token_ce`.

@@ -14,10 +14,11 @@ from dcpcse.utils.errors import OptionError, UserError
 
 
 class Generator(nn.Module):
-    """A frozen masked language model that stays in eval mode during training unless `train_mode` is set.
+    """A frozen masked language model. It stays in eval mode during training unless `train_mode` is set.
 
     Args:
-        masked_lm: The masked language model, which is taken apart.
+        masked_lm: The masked language model. Its encoder and head are moved to this module, so do not use it
+            afterwards.
         train_mode: Whether the model's dropout is active in training, as in the public DiffCSE code.
     """
 
@@ -31,7 +32,7 @@ class Generator(nn.Module):
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens of a text, including special tokens, that the generator accepts."""
+        """Maximum number of tokens, including special tokens, of a text that the generator accepts."""
         return self.encoder.max_tokens
 
     def train(self, mode: bool = True) -> "Generator":
@@ -54,14 +55,14 @@ class Generator(nn.Module):
 
 
 class Corruption(nn.Module):
-    """Corrupts sentences: masks tokens at random and replaces them by the predictions of a generator.
+    """Corrupts sentences: masks random tokens and replaces them by the predictions of a generator.
 
     Args:
-        masking: Masks the tokens.
-        generator: Predicts tokens.
-        choice: "sample" draws tokens from the generator's distribution, "argmax" takes the most probable ones.
-        place: "masked" replaces the masked tokens only, "all" replaces all tokens except the first, as in the public
-            DiffCSE code.
+        masking: The module that chooses and masks tokens.
+        generator: The module that predicts tokens.
+        choice: "sample" draws tokens from the generator's distribution. "argmax" uses the most probable tokens.
+        place: "masked" replaces only the masked tokens. "all" replaces all tokens except the first token, as in the
+            public DiffCSE code.
     """
 
     def __init__(
@@ -81,13 +82,13 @@ class Corruption(nn.Module):
         packing: Packing | None = None,
         on_host: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Return a corrupted copy of the token ids (N, L); padding is unchanged.
+        """Return a corrupted copy of the token ids (N, L). Padding is unchanged.
 
         Args:
             input_ids: Token ids (N, L).
             attention_mask: (N, L), 1 for tokens and 0 for padding.
             packing: The packing of `attention_mask`, if it is already computed.
-            on_host: Ids and mask on the CPU; without them, this waits for a GPU.
+            on_host: Copies of the ids and the mask on the CPU. None: this method waits for the GPU.
         """
         ids, mask = (input_ids.cpu(), attention_mask.cpu()) if on_host is None else on_host
         masked_ids, chosen = self.masking(ids)

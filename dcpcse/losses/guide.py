@@ -11,15 +11,15 @@ from dcpcse.data.views import View, columns_of
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 FALSE_NEGATIVES = "guide"
-"""Name of the guide that --guide sets; losses use it to leave out false negatives (Solatorio 2024)."""
+"""Name of the guide that --guide sets. Losses use this guide to leave out false negatives (Solatorio 2024)."""
 
 
 @dataclass(frozen=True)
 class GuideSource:
-    """Where training loads a guide from.
+    """The source from which training loads a guide.
 
     Args:
-        encoder: A model folder, an encoder or a file of word vectors, as for `dcpcse.load`.
+        encoder: A model folder, an encoder or a file of word vectors, as in `dcpcse.load`.
         pooler: The representation of a plain encoder. None: the mean over its tokens.
         option: The option that names the encoder, for messages.
     """
@@ -30,15 +30,15 @@ class GuideSource:
 
 
 class Guide(nn.Module):
-    """A guide of the training, which stays in eval mode and is neither trained nor saved.
+    """A frozen encoder that losses use during training. It stays in eval mode and is neither trained nor saved.
 
-    Losses call `vectors` in `precompute`. The guide encodes the sentences of the examples, without the changes that a
-    view makes to them.
+    Losses call `vectors` in `precompute`. The guide encodes the original sentences of the examples, without the
+    template and the augmentation of a view.
 
     Args:
         model: The encoder.
-        views: The views of the method, whose columns `ViewCollator` tokenises for the guide.
-        name: The name of the guide among the guides of the method.
+        views: The views of the method. `ViewCollator` tokenises the columns of these views for the guide.
+        name: The name of the guide in `Method.guides`.
     """
 
     def __init__(self, model: SentenceEncoder, views: Sequence[View], name: str = FALSE_NEGATIVES) -> None:
@@ -59,8 +59,8 @@ class Guide(nn.Module):
     def vectors(self, extras: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the guide's embeddings (B, G) of the sentences of each view, by the name of the view.
 
-        A batch is encoded only once, whatever the number of losses. Half precision is avoided, since the similarities
-        are compared.
+        A batch is encoded only once, even if several losses use the guide. Half precision is avoided, since losses
+        compare similarities.
 
         Args:
             extras: The tensors of the batch, which include the guide's tokens.

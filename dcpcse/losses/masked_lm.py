@@ -1,4 +1,4 @@
-"""The auxiliary masked language modelling loss (DCPCSE, section 2.2), which ties the prompts to the text."""
+"""The auxiliary masked language modelling loss (DCPCSE, section 2.2)."""
 
 from collections.abc import Callable
 
@@ -15,16 +15,18 @@ from dcpcse.utils.devices import send
 
 
 class MaskedLM(PerRowLoss):
-    """Masked language modelling on all views, with the prompts (and prompt dropout) of the first pass.
+    """Masked language modelling on all views. It uses the prompts and the prompt dropout of the first pass.
 
     In a template, only the tokens of the sentence are masked. The LM head is frozen by default, like all
-    language-model weights in the paper. The published code trains an untied copy of it at the prompts' learning rate.
+    language-model weights in the paper. The published code trains an untied copy of the LM head at the prompts'
+    learning rate.
 
     Args:
         lm_head: The LM head of the encoder.
-        masking: Chooses and masks the tokens.
-        train_head: Train an untied copy of `lm_head`.
-        apart: Whether the weights of a frozen head are untied too, which is necessary if the encoder is trained.
+        masking: The module that chooses and masks tokens.
+        train_head: Whether to train the LM head, with its own copy of tied weights.
+        apart: Whether a frozen head also has its own copy of tied weights. This is necessary if the encoder is
+            trained.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class MaskedLM(PerRowLoss):
         self.masking = masking
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """Return the masked token ids (B·V, L), and the indices (n,) of the tokens to predict among all B·V·L."""
+        """Return the masked token ids (B · V, L), and the flat indices (n,) of the tokens to predict."""
         ids, slots = batch.on_host("input_ids").flatten(0, 1), batch.slots
         candidates = None
         if slots is not None:
@@ -58,12 +60,12 @@ class MaskedLM(PerRowLoss):
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:
-    """Return the schedule step → rate^(step / steps), with a real-valued exponent.
+    """Return a schedule: a function of the step that returns rate^(step / steps), with a real-valued exponent.
 
     DCPCSE, section 2.2, uses rate 0.95 and steps 100.
 
     Args:
-        rate: Factor of the weight after `steps` optimiser steps.
+        rate: Factor by which the weight decays in `steps` optimiser steps.
         steps: Number of optimiser steps.
     """
     return lambda step: rate ** (step / steps)

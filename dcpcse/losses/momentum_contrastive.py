@@ -1,4 +1,4 @@
-"""Contrastive learning with a queue of negatives embedded by a momentum encoder (ESimCSE, after MoCo)."""
+"""Contrastive learning with a queue of negatives that a momentum encoder embeds (ESimCSE, after MoCo)."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from dcpcse.utils.distributed import gather_by_rank
 
 
 class MomentumContrastive(Contrastive):
-    """Contrastive loss with the anchors of earlier batches, of all processes, as further negatives (ESimCSE).
+    """Contrastive loss in which the anchors of earlier batches are further negatives (ESimCSE).
 
-    A momentum encoder embeds the anchors for the queue. It is the encoder without dropout, with moving averages of its
-    trained weights, followed by the head that is being trained. The averages start as the weights at the first batch.
-    After each optimiser step, they become momentum * average + (1 - momentum) * weight. The queue does not know which
-    of its sentences are false negatives.
+    A queue contains the anchors of all processes. A momentum encoder embeds these anchors. It is the encoder without
+    dropout, with moving averages instead of the trained weights, followed by the trained head. At the first batch, the
+    averages are equal to the weights. After each optimiser step, they become momentum * average + (1 - momentum) *
+    weight. False negatives in the queue are not left out.
 
     Args:
         encoder: The module whose trained weights are averaged.
         width: The dimension H of the embeddings.
         queue: The number of sentences in the queue.
-        momentum: Factor of the averages at each step.
+        momentum: Factor of the averages in each update.
         contrastive: Keyword arguments of `Contrastive`.
     """
 
@@ -45,7 +45,7 @@ class MomentumContrastive(Contrastive):
 
     @torch.compiler.disable
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return the embeddings (B, H) of the anchors from the momentum encoder, as `queued`."""
+        """Return the embeddings (B, H) of the anchors by the momentum encoder, under the name `queued`."""
         model = batch.model
         if not self.filled:
             self.average.update(model.encoder, 1.0)
@@ -62,13 +62,13 @@ class MomentumContrastive(Contrastive):
 
     @torch.compiler.disable
     def extra_negatives(self) -> Sequence[Tensor]:
-        """Return the filled part of the queue, oldest embeddings first; it is empty before the first batch."""
+        """Return the filled part of the queue, oldest embeddings first. It is empty before the first batch."""
         return [self.queue[len(self.queue) - int(self.filled) :]]
 
     @torch.compiler.disable
     @torch.no_grad()
     def _enqueue(self, embeddings: Tensor, counts: Sequence[int] | None) -> None:
-        """Append embeddings (B, H) to the queue; called after the loss, so that no anchor is its own negative."""
+        """Append embeddings (B, H) to the queue. Call this after the loss, so that no anchor is its own negative."""
         rows = torch.cat([self.queue, gather_by_rank(embeddings, counts).to(self.queue)])
         self.queue.copy_(rows[len(rows) - len(self.queue) :])
         self.filled.add_(len(rows) - len(self.queue)).clamp_(max=len(self.queue))
@@ -86,7 +86,7 @@ class MomentumContrastive(Contrastive):
 
 
 class _Average(nn.Module):
-    """Exponential moving averages of some weights of a module."""
+    """Exponential moving averages of weights of a module."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -95,12 +95,12 @@ class _Average(nn.Module):
             self.register_buffer(self.names[name], weight.detach().clone(), persistent=False)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return weight name → average."""
+        """Return the averages by the names of the weights."""
         return {name: self.get_buffer(buffer) for name, buffer in self.names.items()}
 
     @torch.no_grad()
     def update(self, module: nn.Module, share: float) -> None:
-        """Move the averages towards the module's weights by `share` of the difference; 1 copies the weights."""
+        """Move the averages towards the module's weights by `share` of the difference. 1 copies the weights."""
         weights = dict(module.named_parameters())
         averages = self.weights()
         move = get_ema_multi_avg_fn(1 - share)
@@ -108,7 +108,7 @@ class _Average(nn.Module):
 
 
 def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | None, Packing | None]:
-    """Return the token ids and attention mask (B, L) of a view, its template slots (or None), and its packing.
+    """Return the token ids (B, L), the attention mask (B, L), the template slots (or None) and the packing of a view.
 
     The packing is None if the batch has no packing.
     """
@@ -123,7 +123,7 @@ def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | No
 def _without_dropout(model: SentenceEncoder) -> Iterator[None]:
     """Switch the submodules of a model to eval mode within the context.
 
-    The model itself stays in train mode, so that it uses the head and denoising of training.
+    The model itself stays in train mode, so it uses the settings of training for the head and denoising.
     """
     parts = [part for part in model.modules() if part.training and part is not model]
     for part in parts:

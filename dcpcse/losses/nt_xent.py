@@ -15,10 +15,9 @@ from dcpcse.utils.distributed import gather_own_first, global_mean
 
 
 class NTXent(Loss):
-    """Cross entropy of picking the other copy of the same sentence among all other copies of all processes.
+    """The cross entropy of picking the other copy of the same sentence among all other copies of all processes.
 
-    See ConSERT, eq. 1. If there are several columns of sentences, one loss per column is computed, and the losses are
-    summed.
+    See ConSERT, eq. 1. With several columns of sentences, the loss is the sum of the losses of the columns.
 
     Args:
         pairs: For each column of sentences, the names of the two views that are its copies.
@@ -55,7 +54,7 @@ class NTXent(Loss):
         return global_mean(loss, count, self.gather_gradient)
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of negatives of each copy: all copies of the other sentences."""
+        """Return the number of negatives of each copy, which are all copies of the other sentences."""
         return 2 * (batch_size - 1)
 
 
@@ -71,18 +70,18 @@ def two_way_nt_xent(
     offset: int = 0,
     normalized: bool = False,
 ) -> Tensor:
-    """Return the cross entropy of picking the other copy of a sentence by cosine, in nats, averaged over 2 B copies.
+    """Return the cross entropy of picking the other copy of a sentence by cosine, in nats, averaged over 2 · B copies.
 
     See ConSERT, eq. 1.
 
     Args:
         first: First copies (B, H) of this process's sentences.
         second: Second copies (B, H) of the same sentences.
-        all_first: First copies (C, H) of all sentences, which begin with `first` if offset is 0.
-        all_second: Second copies (C, H) of all sentences, which begin with `second` if offset is 0.
+        all_first: First copies (C, H) of the sentences of all processes. Row offset + i is row i of `first`.
+        all_second: Second copies (C, H) of the sentences of all processes. Row offset + i is row i of `second`.
         temperature: Divides the cosines.
         others: Tensors (E, H) of further candidates.
-        weights: Factors (B,) of the losses of each sentence. None: 1.
+        weights: Factors (B,) of the losses of the sentences. None: all factors are 1.
         offset: As in `dcpcse.losses.functional.nt_xent`.
         normalized: As in `dcpcse.losses.functional.nt_xent`.
     """

@@ -20,7 +20,7 @@ class Pair:
     Args:
         first: Name of the view of the first sentence.
         second: Name of the view of the second sentence.
-        label: The class of the pair; None if the example contains the label.
+        label: The class of the pair. None if the class is the label of the example.
     """
 
     first: str
@@ -31,14 +31,14 @@ class Pair:
 class Classification(PerRowLoss):
     """Classification of sentence pairs by softmax(W [u, v, abs(u - v)] + b) (SBERT, section 3).
 
-    W and b are trained and are not saved to the model folder. The labels (B,) of the examples are in
-    `extras["labels"]`, as indices into `dcpcse.data.columns.CLASSES`.
+    u and v are the embeddings of the two sentences. W and b are trained, and they are not saved to the model folder.
+    The labels (B,) of the examples are in `extras["labels"]`, as indices into `dcpcse.data.columns.CLASSES`.
 
     Args:
         hidden_size: The dimension H of u and v.
         classes: The classes that occur in the data.
         pairs: The pairs to classify.
-        max_square: Use max(u, v)² as a further feature (ConSERT's code).
+        max_square: Whether to use max(u, v)² as a further feature (ConSERT's code).
 
     Raises:
         ValueError: If there are fewer than two classes or no pairs, or if a class is unknown.
@@ -71,7 +71,7 @@ class Classification(PerRowLoss):
         return F.cross_entropy(precise(logits), targets)
 
     def _features(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the features (B, 3 H) of pairs of embeddings (B, H); (B, 4 H) with max_square."""
+        """Return the features (B, 3 · H) of pairs of embeddings (B, H). With `max_square`, (B, 4 · H)."""
         features = [first, second, (first - second).abs()]
         return torch.cat([*features, torch.maximum(first, second) ** 2] if self.max_square else features, dim=-1)
 
@@ -85,15 +85,15 @@ class Classification(PerRowLoss):
 def classified_pairs(
     method: str, columns: Columns, view: Callable[[str], str] = str, *, labels: Sequence[str] = (LABEL,)
 ) -> tuple[Sequence[str], Sequence[Pair]]:
-    """Return the classes of data with these columns, and the pairs of views to classify.
+    """Return the classes that occur in data with these columns, and the pairs of views to classify.
 
-    With a label column, the labelled pairs are classified. With hard negatives, (anchor, positive) is an entailment
-    and (anchor, negative) is a contradiction, for each hard negative.
+    With a label column, the labelled pairs are classified. With hard negatives, the pair of anchor and positive has
+    the class entailment. The pairs of the anchor and each hard negative have the class contradiction.
 
     Args:
         method: Name of the method, for messages.
         columns: The columns of the data.
-        view: Maps a column to the view in which its sentence is classified.
+        view: Function of the name of a column that returns the name of the view to classify.
         labels: The label columns that the method uses, for messages.
 
     Raises:

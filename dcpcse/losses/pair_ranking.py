@@ -1,4 +1,4 @@
-"""Losses of sentence pairs with targets such as scores: by their order (CoSENT, AnglE) and in-batch negatives."""
+"""Losses of sentence pairs with targets, such as scores: by the order of targets, and by in-batch negatives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dcpcse.utils.distributed import gather_own_first, global_mean
 from dcpcse.utils.errors import UserError, spell
 
 TARGETS = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
-"""Relation of a labelled pair → its target."""
+"""The target of a labelled pair by its label."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TargetPair:
     Args:
         first: Name of the view of the first sentence.
         second: Name of the view of the second sentence.
-        target: The target; None if each example contains its own, a score or a label.
+        target: The target. None if the score or the label of each example determines the target.
     """
 
     first: str
@@ -36,16 +36,17 @@ class TargetPair:
 
 
 def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
-    """Return the pairs of data with these columns: scored or labelled pairs, or a positive and hard negatives.
+    """Return the pairs with targets in data with these columns.
 
-    A positive has the target of an entailment, and a hard negative has the target of a contradiction.
+    Scored and labelled pairs have the targets of the data. Otherwise, the pair of anchor and positive has the target
+    of an entailment, and the pairs of the anchor and each hard negative have the target of a contradiction.
 
     Args:
         method: Name of the method, for messages.
         columns: The columns of the data.
 
     Raises:
-        UserError: If the data have no such pairs, or if all targets are equal.
+        UserError: If the data have no pairs with targets, or if all targets are equal.
     """
     if columns.label in (LABEL, SCORE):
         values = columns.classes if columns.label == LABEL else columns.scores
@@ -65,11 +66,11 @@ def pairs_with_targets(method: str, columns: Columns) -> list[TargetPair]:
 
 
 def targets_of(batch: EncodedBatch, pairs: Sequence[TargetPair]) -> Tensor:
-    """Return the targets (B, P) of the pairs of each example: unchanged scores, or `TARGETS` of labels.
+    """Return the targets (B, P) of the pairs of each example: unchanged scores, or the `TARGETS` of labels.
 
     Args:
-        batch: The batch, with scores or labels in `extras` if a pair has no target.
-        pairs: The P pairs.
+        batch: The batch. If a pair has no target, `extras` must contain scores or labels.
+        pairs: The P pairs of an example.
     """
     target = batch.extras.get("scores")
     if target is None and (labels := batch.extras.get("labels")) is not None:
@@ -91,11 +92,12 @@ def cosine_of_pairs(first: Tensor, second: Tensor) -> Tensor:
 
 
 def angle_of_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """Return the similarities (N,) of pairs of vectors by their difference of angle (AnglE, section 3.3).
+    """Return the similarities (N,) of pairs of vectors, based on differences of angles (AnglE, section 3.3).
 
     The halves of a vector are the real and the imaginary parts of H/2 complex numbers. The numbers of the first vector
-    are divided by the numbers of the second, in polar form with the lengths of the whole vectors. The similarity is
-    the absolute value of the sum of all real and imaginary parts. It is 1 for vectors with the same direction.
+    are divided by the numbers of the second vector, in polar form with the lengths of the whole vectors. The
+    similarity is the absolute value of the sum of all real and imaginary parts. Vectors with the same direction have
+    the similarity 1.
 
     Args:
         first: (N, H).
@@ -106,15 +108,15 @@ def angle_of_pairs(first: Tensor, second: Tensor) -> Tensor:
 
 
 class PairRanking(Loss):
-    """log(1 + Σ exp((s_j - s_i) / temperature)) over all i and j of which pair i has the higher target (CoSENT).
+    """log(1 + Σ exp((s_j - s_i) / temperature)), the sum over all i and j where pair i has the higher target (CoSENT).
 
-    s are the similarities of the pairs of all processes; only the order of the targets matters. The loss is a function
-    of one number per pair, so that every process computes all of it.
+    s_i is the similarity of pair i. The sum includes the pairs of all processes. Only the order of the targets
+    matters. The loss needs one number per pair, so every process computes the whole loss.
 
     Args:
         pairs: The pairs of an example.
         temperature: Divides the similarities.
-        similarity: Function of two tensors (N, H) that returns (N,).
+        similarity: Function of two tensors (N, H) that returns the similarities (N,) of their rows.
     """
 
     has_row_chunks = True  # there is no matrix of all pairs that --loss_chunk would have to avoid
@@ -154,15 +156,16 @@ class PairRanking(Loss):
 
 
 class PairsInBatch(Loss):
-    """Cross entropy of picking the other sentence of a similar pair among all sentences of all pairs (AnglE).
+    """The cross entropy of picking the other sentence of a similar pair among all sentences of all pairs (AnglE).
 
-    The anchor and the positive of each example whose target is at least `least` pick each other. The sentences of the
-    other pairs are candidates only. As in AnglE's code, the loss is divided by the number of sentences of all pairs.
+    In examples with a target of at least `least`, the anchor should pick the positive, and the positive the anchor.
+    The sentences of the other pairs are only candidates. As in AnglE's code, the loss is divided by the number of
+    sentences of all pairs.
 
     Args:
-        pairs: The pairs of an example; the first pair consists of anchor and positive.
+        pairs: The pairs of an example. The first pair must consist of anchor and positive.
         temperature: Divides the cosines.
-        least: The smallest target of a similar pair.
+        least: The minimum target of a similar pair.
     """
 
     has_row_chunks = True
@@ -175,7 +178,7 @@ class PairsInBatch(Loss):
         self.least = least
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Return 1 for examples whose anchor and positive are similar, and 0 for others, (B,)."""
+        """Return a tensor (B,), 1 for examples with similar anchor and positive, and 0 for other examples."""
         return {"similar": (targets_of(batch, self.pairs[:1])[:, 0] >= self.least).float()}
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -198,5 +201,5 @@ class PairsInBatch(Loss):
         return global_mean(loss, count)
 
     def negatives(self, batch_size: int, views: Sequence[str]) -> int:
-        """Return the number of negatives of a sentence: all sentences of the other examples, and hard negatives."""
+        """Return the number of negatives: all sentences of the other examples, and the anchor's own hard negatives."""
         return (1 + len(self.pairs)) * batch_size - 2

@@ -1,6 +1,6 @@
-"""Losses that compare rankings of a batch: of a teacher and the model (RankCSE), or of the model's two passes.
+"""Losses that compare two rankings: of a teacher and the model (RankCSE), or of two passes of the model.
 
-A ranking orders the candidates of an anchor by their similarity to it. See RankCSE (Liu et al., ACL 2023).
+A ranking orders the candidates of an anchor by their similarity to the anchor. See RankCSE (Liu et al., ACL 2023).
 """
 
 import math
@@ -16,8 +16,7 @@ from dcpcse.losses.row_chunks import MeanAndMetrics, Vectors, mean_over_anchors
 from dcpcse.utils.distributed import gather_own_first, global_mean
 
 FARTHEST = -1e30
-"""A similarity that is lower than every candidate's. With minus infinity, the gradient of logcumsumexp would be
-NaN."""
+"""A number below all similarities. With minus infinity, the gradient of logcumsumexp would be NaN."""
 
 
 def list_net(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
@@ -38,12 +37,12 @@ def list_net(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 def list_mle(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
     """Return the negative log-likelihood of the teacher's order of the candidates, in nats per candidate (ListMLE).
 
-    The result is the mean over anchors and positions, as in the public code; the paper has the sum over positions.
+    The result is the mean over anchors and positions, as in the public code. The paper has the sum over positions.
 
     Args:
         similarities: As in `list_net`.
         teacher: As in `list_net`.
-        left_out: Not used: as in the public code, all candidates count.
+        left_out: Not used. All candidates count, as in the public code.
     """
     ordered = similarities.gather(1, teacher.argsort(dim=1, descending=True, stable=True))
     of_rest = ordered.flip(1).logcumsumexp(dim=1).flip(1)
@@ -51,7 +50,7 @@ def list_mle(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 
 
 def pairwise(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
-    """Return log(1 + Σ exp(s_j - s_i)) over all pairs of candidates with i nearer than j by the teacher.
+    """Return log(1 + Σ exp(s_j - s_i)), the sum over all candidates i that the teacher ranks above candidates j.
 
     The result is the mean over the B anchors.
 
@@ -64,15 +63,15 @@ def pairwise(similarities: Tensor, teacher: Tensor, left_out: Tensor) -> Tensor:
 
 
 def log_violations(similarities: Tensor, targets: Tensor, left_out: Tensor | None = None) -> Tensor:
-    """Return log(1 + Σ exp(s_j - s_i)) over all pairs (i, j) with target i > target j (CoSENT; Su 2022).
+    """Return log(1 + Σ exp(s_j - s_i)), the sum over all pairs (i, j) with target i > target j (CoSENT; Su 2022).
 
-    The result has the shape (...). It needs no C x C matrix: in ascending order of the targets, the sum over j is a
-    cumulative sum.
+    The result has the shape (...). In ascending order of the targets, the sum over j is a cumulative sum, so no C × C
+    matrix is needed.
 
     Args:
-        similarities: (..., C).
+        similarities: (..., C), the similarities s.
         targets: (..., C).
-        left_out: Boolean (..., C), true at items that are in no pair. None: every item is in pairs.
+        left_out: Boolean (..., C), true at items to leave out of all pairs. None: no item is left out.
     """
     order = targets.argsort(dim=-1)
     ordered, ranks = similarities.gather(-1, order), targets.gather(-1, order)
@@ -89,17 +88,17 @@ RANKINGS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "listmle": list_mle,
     "pairwise": pairwise,
 }
-"""Value of --ranking → the function that compares two rankings."""
+"""The functions that compare two rankings, by the value of --ranking."""
 
 
 class RankDistillation(Loss):
-    """Loss of a model whose similarities should rank the candidates as its teachers do (RankCSE).
+    """Loss of a model whose similarities should rank the candidates like the teachers' similarities (RankCSE).
 
-    An anchor's candidates are the positives of all rows of all processes. The similarity of several teachers is the
-    weighted sum of their cosines.
+    An anchor's candidates are the positives of all rows of all processes. With several teachers, the teachers'
+    similarity is the weighted sum of their cosines.
 
     Args:
-        teachers: Name of a guide → its weight.
+        teachers: The weights of the teachers, by the names of the guides.
         ranking: A key of `RANKINGS`.
         temperature: Divides the cosines of the model.
         teacher_temperature: Divides the cosines of the teachers.
@@ -158,15 +157,15 @@ class RankDistillation(Loss):
 
 @torch.no_grad()
 def _agreement(similarities: Tensor, teacher: Tensor, mask: Tensor) -> Metrics:
-    """Return, as a metric, the share of anchors for which model and teacher have the same nearest other sentence."""
+    """Return the share of anchors for which model and teacher have the same nearest other sentence, as a metric."""
     nearest, wanted = (ranking.masked_fill(mask, FARTHEST).argmax(dim=1) for ranking in (similarities, teacher))
     return {"agreement": ((nearest == wanted).sum(), torch.full((), len(mask), device=mask.device))}
 
 
 class RankConsistency(Loss):
-    """Jensen-Shannon divergence of the rankings by an anchor and by its positive, averaged over rows (RankCSE).
+    """Mean Jensen-Shannon divergence of the rankings by an anchor and by the anchor's positive (RankCSE).
 
-    The anchor ranks the positives, and the positive ranks the anchors, of all rows of all processes.
+    The anchor ranks the positives of all rows of all processes. The positive ranks the anchors of all these rows.
 
     Args:
         temperature: Divides the cosines.

@@ -1,4 +1,4 @@
-"""Conditional replaced-token detection: predict which tokens of a sentence were replaced (D2CSE, eq. 2; DiffCSE)."""
+"""Conditional replaced-token detection: predict which tokens of a sentence were replaced (D2CSE and DiffCSE)."""
 
 from dataclasses import replace
 
@@ -20,18 +20,18 @@ from dcpcse.utils.distributed import all_reduce_max
 class ReplacedTokenDetection(PerRowLoss):
     """Loss of a discriminator that detects the replaced tokens of a corrupted sentence.
 
-    The sentence embedding replaces the discriminator's [CLS] embedding. The gradient flows through it into the
-    encoder, so that the sentence embedding encodes the content of the sentence.
+    The sentence embedding replaces the [CLS] embedding in the discriminator's input. The gradient flows through the
+    sentence embedding into the encoder, so the embedding learns to encode the content of the sentence.
 
     Args:
         hidden_size: The discriminator's hidden size.
-        corruption: The module that replaces tokens; None if the batches contain corrupted token ids.
-        discriminator: The encoder that detects replaced tokens; None for the encoder that is trained.
-        conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c).
-        before_mlp: Whether the condition is the vector before the head.
-        reduction: See `dcpcse.losses.functional.replaced_token_ce`.
+        corruption: The module that replaces tokens. None if the batches contain corrupted token ids.
+        discriminator: The encoder that detects replaced tokens. None: the trained encoder itself.
+        conditional: Whether the sentence embedding replaces [CLS]. False: D2CSE, Table 6, c.
+        before_mlp: Whether the vector before the head replaces [CLS], instead of the embedding after the head.
+        reduction: As in `dcpcse.losses.functional.replaced_token_ce`.
         copies: The number of views of one text in which tokens are replaced.
-        view: The view in which tokens are replaced; None for all views.
+        view: Name of the view in which tokens are replaced. None: all views.
         std: Standard deviation of the initial weights of the detection head.
     """
 
@@ -65,7 +65,7 @@ class ReplacedTokenDetection(PerRowLoss):
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Return token ids, corrupted token ids and attention mask, each (N, L).
 
-        N is B times the number of views in which tokens are replaced. If the reduction counts padding, L is the length
+        N is B times the number of views in which tokens are replaced. If `reduction` includes padding, L is the length
         of the longest text of all processes.
         """
         batch = self._detected(batch)
@@ -92,7 +92,7 @@ class ReplacedTokenDetection(PerRowLoss):
         return replaced_token_ce(logits, replaced, mask, self.reduction, self._sentences(batch))
 
     def _detected(self, batch: EncodedBatch) -> EncodedBatch:
-        """Return the batch with the views in which tokens are replaced."""
+        """Return the batch with only the views in which tokens are replaced."""
         return batch if self.view is None else _only(batch, self.view)
 
     def _sentences(self, batch: EncodedBatch) -> int:
@@ -122,9 +122,9 @@ class ReplacedTokenDetection(PerRowLoss):
 
 
 def _only(batch: EncodedBatch, view: str) -> EncodedBatch:
-    """Return the batch with a single view, (B, 1, L), so that a second pass encodes only its rows.
+    """Return the batch with a single view, (B, 1, L). A second pass then encodes only the rows of this view.
 
-    The batch must not have template slots, which are not selected.
+    The batch must not have template slots, since this function does not select them.
     """
     names = list(batch.embeddings)
     chosen = slice(names.index(view), names.index(view) + 1)

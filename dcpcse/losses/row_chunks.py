@@ -1,4 +1,4 @@
-"""Compute losses that compare all rows in chunks of anchors, so that no matrix of all pairs is in memory at once."""
+"""Compute losses that compare all rows, in chunks of anchors, so no matrix of all pairs is in memory."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,28 +14,28 @@ Vectors = Sequence[Tensor]
 MeanAndMetrics = tuple[Tensor, Metrics]
 
 OfRows = Callable[[slice, Vectors, Vectors, bool], MeanAndMetrics]
-"""Type of a function of anchors: (rows, anchors, candidates, normalized) → their mean loss, and its metrics.
+"""Type of a function (rows, anchors, candidates, normalized) that returns the mean loss of anchors, and the metrics.
 
-rows: the numbers of these b anchors among the B anchors of the process; anchor rows.start + i belongs to row
-rows.start + i of each tensor of candidates. anchors: tensors (b, H). candidates: tensors (C, H). normalized: whether
-their rows have length 1.
+`rows` is the slice of these b anchors among the B anchors of the process. Anchor rows.start + i belongs to row
+rows.start + i of each tensor of candidates. `anchors` are tensors (b, H). `candidates` are tensors (C, H).
+`normalized` says whether the rows of all tensors have length 1.
 """
 
 
 def mean_over_anchors(
     of_rows: OfRows, anchors: Vectors, candidates: Vectors, chunk: int | None, widths: Widths = ()
 ) -> MeanAndMetrics:
-    """Return the mean loss over B anchors, and its metrics; with widths, as `over_widths` does.
+    """Return the mean loss over B anchors, and the metrics. With widths, the result is as in `over_widths`.
 
     Args:
-        of_rows: Computes the loss of some of the anchors; it is called with all of them, or with `chunk` of them at a
-            time. In chunks, its results are computed twice, in the forward and in the backward pass, and only the
-            results of one chunk are in memory. It must not exchange data with other processes, which may have other
-            numbers of chunks.
+        of_rows: Function that computes the loss of some anchors. It is called with all anchors, or with `chunk`
+            anchors at a time. With chunks, each loss is computed twice, in the forward and in the backward pass. Only
+            the results of one chunk are in memory. The function must not exchange data with other processes, since the
+            number of chunks may differ between processes.
         anchors: Tensors (B, H), which are split.
-        candidates: Tensors of any number of rows, which are not split.
-        chunk: `Loss.row_chunk`.
-        widths: `Loss.widths`.
+        candidates: Tensors with any number of rows, which are not split.
+        chunk: As `Loss.row_chunk`.
+        widths: As `Loss.widths`.
     """
     count = len(anchors[0])
 
@@ -50,15 +50,15 @@ def mean_over_anchors(
 
 
 def over_widths(of_width: Callable[[Vectors], MeanAndMetrics], vectors: Vectors, widths: Widths) -> MeanAndMetrics:
-    """Return the weighted sum of a loss over several widths, and its metrics at the last one (Matryoshka).
+    """Return the weighted sum of a loss over several widths, and the metrics of the last width (Matryoshka).
 
     See Kusupati et al. (2022), eq. 1.
 
     Args:
-        of_width: Computes the loss of vectors of one width.
-        vectors: Tensors (N, H), of which the first values are kept; a loss of cosines scales the shortened rows to
+        of_width: Function that computes the loss and the metrics of vectors of one width.
+        vectors: Tensors (N, H), which are shortened to the first values. A loss of cosines scales shortened rows to
             length 1.
-        widths: `Loss.widths`; () for the whole vectors alone.
+        widths: As `Loss.widths`. () means only the whole vectors.
     """
     if not widths:
         return of_width(vectors)

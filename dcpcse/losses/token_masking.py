@@ -8,15 +8,16 @@ from dcpcse.utils.errors import UserError
 
 
 class TokenMasking(nn.Module):
-    """BERT's masking: of the chosen tokens, 80 % become [MASK], 10 % become a random token, and 10 % stay unchanged.
+    """BERT's masking: of the chosen tokens, 80 % become [MASK], 10 % become random tokens, and 10 % are unchanged.
 
-    See BERT, section 3.1. The random numbers come from torch's generator of the CPU, whose state is saved to
-    checkpoints, so a resumed run masks the same tokens. If the data loader drew the masks, they would depend on the
-    number of batches that it had prefetched. If a GPU drew them, each step would have to wait for their number.
+    See BERT, section 3.1. The random numbers come from torch's CPU generator. Checkpoints contain the state of this
+    generator, so a resumed run masks the same tokens. The data loader does not draw the masks, since they would depend
+    on the number of prefetched batches. A GPU does not draw them, since each step would have to wait for the number of
+    masked tokens.
 
     Args:
         tokenizer: The tokenizer of the encoder.
-        probability: Share of the tokens that are chosen.
+        probability: Share of the tokens to choose.
 
     Raises:
         UserError: If the tokenizer has no mask token.
@@ -38,7 +39,8 @@ class TokenMasking(nn.Module):
 
         Args:
             input_ids: Token ids of any shape.
-            candidates: Boolean, in the same shape, true at the positions that may be chosen. None: all positions.
+            candidates: Boolean, in the shape of `input_ids`, true at the positions that may be chosen. None: all
+                positions.
         """
         ordinary = ~torch.isin(input_ids, self.special_ids)
         candidates = ordinary if candidates is None else ordinary & candidates

@@ -1,7 +1,10 @@
 """Training methods. A method defines the trained parameters, the views, the representation and the losses.
 
-Each module registers one method, and this package imports all of its modules. `dcpcse.methods.plugins` loads other
-methods. A custom method needs only the names exported by `dcpcse.methods` and `dcpcse.losses`.
+A view selects a column of the data, a template and an augmentation. Typical views are `anchor` and `positive`.
+
+Each method has a module that registers it, and importing this package imports all methods. `dcpcse.methods.plugins`
+loads the methods of other packages. The code of a custom method needs only the names that `dcpcse.methods` and
+`dcpcse.losses` export.
 """
 
 import importlib

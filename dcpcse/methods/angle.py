@@ -1,4 +1,4 @@
-"""AnglE (Li and Li 2024), which trains the order of pairs by cosines and by angles in a complex space."""
+"""AnglE (Li and Li 2024), which trains the similarity order of pairs, by cosines and by angles in a complex space."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ANGLES = needs_above_zero("angle_weight")
 
 @dataclass
 class AngleOptions(Options):
-    """Options of AnglE, whose weights are called w1, w2 and w3 in its paper and code."""
+    """Options of AnglE. The paper and its code call the three weights w1, w2 and w3."""
 
     _argument_group_name = "AnglE"
 
@@ -58,7 +58,10 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _similar_from(args: ModelArguments, columns: Columns) -> dict[str, Any]:
-    """Return the value of --similar_from or its default. Raises UserError if no pair has in-batch negatives."""
+    """Return the value of --similar_from or its default.
+
+    Raises UserError if in-batch negatives are used for no pair.
+    """
     if (scores := columns.scores) and (args.similar_from or 0) > scores[1]:
         raise UserError(
             f"{spell('similar_from')} {args.similar_from:g}: no pair has it; the highest score is {scores[1]:g}"
@@ -86,7 +89,7 @@ CITATION = "Li and Li, *AoE: Angle-optimized Embeddings for Semantic Textual Sim
     **dict.fromkeys(WEIGHTS, 1.0),
 )
 def angle(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build AnglE: the sum of the order by cosines, in-batch negatives, and the order by angles."""
+    """Build AnglE, the weighted sum of three losses: order by cosines, in-batch negatives, and order by angles."""
     pairs = pairs_with_targets("angle", Columns.of(columns))
     terms: dict[str, Term] = {}
     if args.cosine_weight:

@@ -1,7 +1,7 @@
-"""Options that all methods share, one dataclass per topic. Options of a single method are in the module of the method.
+"""Options that all methods share, in one dataclass per topic. The module of a method declares further options.
 
-`needs=` in the declaration of an option names other options without which it has no effect; `require_effect` checks
-them.
+`needs=` in the declaration of an option names the options that are required for an effect. `require_effect` raises an
+error if an option is given and has no effect.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -28,7 +28,7 @@ from dcpcse.utils.option_fields import (
 )
 
 PROMPT_FORMS = ("keys_values", "vectors")
-"""Keys of `dcpcse.encoders.prompts.PROMPT_FORMS`, whose module imports transformers, which takes seconds."""
+"""Keys of `dcpcse.encoders.prompts.PROMPT_FORMS`, repeated here because importing that module needs seconds."""
 PROMPT_INITS = ("template", "normal", "uniform")
 GRADIENTS = ("exact", "published")
 POSITIVES = ("dropout", "crop", "next")
@@ -101,7 +101,7 @@ class EncoderOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise OptionError for a slow tokenizer, which transformers 5 no longer has."""
+        """Raise OptionError if a slow tokenizer is requested. transformers 5 has no slow tokenizers."""
         if not self.use_fast_tokenizer:
             raise OptionError("use_fast_tokenizer", False, "transformers 5 has fast tokenizers only", "leave it out")
 
@@ -171,7 +171,7 @@ class RepresentationOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise OptionError unless the sizes of Matryoshka embeddings fall and each has a weight."""
+        """Raise OptionError if the sizes of Matryoshka embeddings do not decrease, or if a size has no weight."""
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
         if dims and sorted(set(dims), reverse=True) != dims:
             raise OptionError("matryoshka_dims", dims, "must be different sizes, largest first, such as 384 256 128")
@@ -181,7 +181,7 @@ class RepresentationOptions(Options):
 
 @dataclass
 class PositiveOptions(Options):
-    """The positives of training data without positives."""
+    """The choice of positives for training data of one column."""
 
     positive: str = option(
         "dropout",
@@ -197,7 +197,7 @@ class PositiveOptions(Options):
 
 @dataclass
 class TemplateOptions(Options):
-    """Templates that sentences are put into, and template denoising (PromptBERT)."""
+    """Templates for sentences, and template denoising (PromptBERT)."""
 
     template: str | None = option(
         None,
@@ -257,7 +257,7 @@ class TemplateOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise UserError for text that is not a template."""
+        """Raise UserError if an option for a template contains text that is not a template."""
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
@@ -265,7 +265,7 @@ class TemplateOptions(Options):
 
 @dataclass
 class PromptOptions(Options):
-    """Continuous prompts in every layer (DCPCSE) and at the input."""
+    """Continuous prompts in every layer (DCPCSE) and at the input of the encoder."""
 
     cls_prompt: bool | None = flag(
         "Train also the vector that replaces the word embedding of [CLS] (D2CSE). Default: depends on --method.",
@@ -316,7 +316,7 @@ class PromptOptions(Options):
 
 @dataclass
 class LoraOptions(Options):
-    """The LoRA adapter; options have the same names and meanings as in peft."""
+    """The LoRA adapter. The options mean the same as the options of peft."""
 
     lora_r: int | None = option(None, "Rank of the updates of a LoRA adapter. Default: 8.", needs=LORA, **COUNT)
     lora_alpha: int | None = option(
@@ -336,7 +336,7 @@ class LoraOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise OptionError if names of layers are given besides the name of all layers."""
+        """Raise OptionError if --lora_target_modules contains the name for all layers and further names."""
         targets = self.lora_target_modules or ()
         if ALL_LINEAR in targets and len(targets) > 1:
             raise OptionError(
@@ -375,7 +375,7 @@ class MaskedLMOptions(Options):
 
     @property
     def trains_lm_head(self) -> bool:
-        """Whether the LM head is trained. A new head is always trained, because it is useless otherwise."""
+        """Whether the LM head is trained. A new head is always trained, because an untrained head is useless."""
         return self.train_lm_head or self.lm_head == "new"
 
 
@@ -391,8 +391,8 @@ class ModelArguments(
 ):
     """Options of all methods: the encoder, the representation, templates, prompts and the masked-LM loss.
 
-    None means that an option was left out; `dcpcse.methods.fill_defaults` replaces it by the method's default.
-    `dcpcse.methods.model_arguments` returns an object that also has the options of single methods.
+    None means that an option was left out. `dcpcse.methods.fill_defaults` replaces None by the method's default.
+    `dcpcse.methods.model_arguments` returns an object that also has the options of one method.
     """
 
     _argument_group_name = "encoder, method and objectives"
@@ -406,7 +406,7 @@ class ModelArguments(
         ]
 
     def record(self) -> dict[str, Any]:
-        """Return the options to record: the options that describe the model and differ from their defaults."""
+        """Return the options to record in the model folder: they describe the model and differ from their defaults."""
         # Paths of the training machine do not describe the model.
         paths = {"model_name_or_path", "config_name", "tokenizer_name", "cache_dir"}
         left_out = {"preset", "plugin", "use_auth_token", *paths}
@@ -415,7 +415,7 @@ class ModelArguments(
 
 
 _OF_RUN = ("model_name_or_path", "method", "preset", "plugin")
-"""Options that say which model and data are trained, not how."""
+"""Options that name what is trained. The other options set how it is trained."""
 
 DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
@@ -423,12 +423,12 @@ CONTRASTIVE_OPTIONS = ("temp", "hard_negative_weight", "gather_gradient", "guide
 
 
 def refuse_contrastive_options(args: ModelArguments, *used: str, data: str = "") -> dict[str, Any]:
-    """Return no defaults; raise UserError for an option of the contrastive loss that has no effect.
+    """Raise UserError if an option of the contrastive loss is given and has no effect. Otherwise, return {}.
 
     Args:
         args: Options of the method.
         used: Options of the contrastive loss that the method uses.
-        data: The data for which the method has no such loss, as the end of the message.
+        data: Words for the end of the message about the data for which the method has no contrastive loss.
     """
     for name in CONTRASTIVE_OPTIONS:
         if name not in used and getattr(args, name) != DEFAULTS[name]:

@@ -34,8 +34,7 @@ class Part:
 
     Args:
         templates: The templates.
-        views: The views; they refer to templates by their index in `templates`, and `views_after` shifts these
-            indices.
+        views: The views. They refer to templates by the index in `templates`.
         terms: The loss terms by name.
     """
 
@@ -44,11 +43,11 @@ class Part:
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def views_after(self, count: int) -> tuple[View, ...]:
-        """Return the views with their template indices shifted by `count`, the number of preceding templates."""
+        """Return the views with all template indices increased by `count`, the number of preceding templates."""
         return tuple(replace(view, templates=tuple(count + i for i in view.templates)) for view in self.views)
 
     def followed_by(self, other: "Part") -> "Part":
-        """Return both parts as one; the templates of the other part follow the templates of this part."""
+        """Return both parts as one part. The templates of the other part follow the templates of this part."""
         views = (*self.views, *other.views_after(len(self.templates)))
         return Part((*self.templates, *other.templates), views, {**self.terms, **other.terms})
 
@@ -59,7 +58,7 @@ EMPTY_PART = Part()
 def instance_wise(
     backbone: Backbone, args: ModelArguments, columns: Sequence[str], extra: Part = EMPTY_PART
 ) -> Method:
-    """Build a method with SimCSE's contrastive loss on two views of a sentence, or on the sentences of a pair.
+    """Build a method with SimCSE's contrastive loss on two views of a sentence or on the sentences of a pair.
 
     Args:
         backbone: The loaded encoder.
@@ -77,7 +76,7 @@ def pair_method(
     terms: Mapping[str, Term],
     extra: Part = EMPTY_PART,
 ) -> Method:
-    """Build a method on the views of `sentence_pair_views`; the MLM loss is added if --do_mlm is set.
+    """Build a method on the views of `sentence_pair_views`. The MLM loss is added if --do_mlm is set.
 
     Args:
         backbone: The loaded encoder.
@@ -98,7 +97,7 @@ def own_templates(args: ModelArguments) -> list[Template]:
 
 
 def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
-    """Return the contrastive loss with the settings of the options.
+    """Return the contrastive loss with the settings in `args`.
 
     Args:
         args: Options of the method.
@@ -108,7 +107,7 @@ def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:
-    """Parse a template. Its tokens are trained if the tuning trains templates and there are no [PROMPT] slots.
+    """Parse a template. If the tuning trains templates and the text has no [PROMPT] slots, all tokens are trained.
 
     Args:
         text: The template.
@@ -124,11 +123,11 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
     Args:
         backbone: The loaded encoder.
         args: Options of the method.
-        templates: The templates, or (). The first one is used for the anchor and at inference.
+        templates: The templates, or (). The first template is used for the anchor and at inference.
 
     Raises:
-        UserError: If a template other than the first one has trainable tokens, or if --tuning shallow has no tokens to
-            train.
+        UserError: If a template other than the first template has trained tokens, or if --tuning shallow has no tokens
+            to train.
     """
     if any(template.prompts or template.continuous for template in templates[1:]):
         raise UserError(f"{spell('second_template')}: only one template can have continuous prompts; leave it out")
@@ -151,7 +150,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
 
 
 def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
-    """Return the settings of template denoising: whether and how the empty template's [MASK] vector is subtracted.
+    """Return the settings for subtracting the [MASK] vector of the empty template (template denoising).
 
     Args:
         backbone: The loaded encoder.
@@ -176,7 +175,7 @@ def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
 
 
 def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
-    """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; otherwise {}.
+    """Return the MLM loss term with a decaying weight (DCPCSE, section 2.2) if --do_mlm is set; otherwise {}.
 
     Args:
         backbone: The loaded encoder.
@@ -191,7 +190,7 @@ def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
 
 
 def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> Encoder:
-    """Build the encoder with the parts that the tuning adds, and with the input vectors of template slots."""
+    """Build the encoder with the parts that the tuning adds and with the trained input vectors of template slots."""
     tuning = TUNINGS[args.tuning]
     backbone.model.requires_grad_(not tuning.frozen)
     if args.encoder_dropout is not None:
@@ -224,7 +223,7 @@ def _lora(backbone: Backbone, args: ModelArguments) -> dict[str, Any]:
 
 
 _ADDED: Mapping[str, Callable[[Backbone, ModelArguments], dict[str, Any]]] = {"deep": _deep_prompts, "lora": _lora}
-"""Value of `--tuning` → function that returns the parts that the tuning adds, as arguments of `Encoder`."""
+"""For each value of `--tuning`, a function that returns the parts that the tuning adds, as arguments of `Encoder`."""
 
 
 def _cls_prompt(backbone: Backbone) -> ShallowPrompt:
@@ -234,7 +233,10 @@ def _cls_prompt(backbone: Backbone) -> ShallowPrompt:
 
 
 def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template) -> ShallowPrompt | None:
-    """Return the input vectors for the slots of a template, or None if it has no slots."""
+    """Return the trained input vectors for the prompt slots of a template.
+
+    None if the template has no prompt slots.
+    """
     ids = TokenTemplate(template, backbone.tokenizer).prompt_ids
     if not ids:
         return None
@@ -276,7 +278,10 @@ def _position_offset(backbone: Backbone, args: ModelArguments) -> int:
 
 
 def initial_std(backbone: Backbone) -> float:
-    """Return the initial standard deviation of prompts and heads: the backbone's initializer_range, as published."""
+    """Return the standard deviation of the initial prompts and heads: `initializer_range` of the backbone.
+
+    The published code uses the same value.
+    """
     return getattr(backbone.model.config, "initializer_range", 0.02)
 
 

@@ -76,10 +76,10 @@ CITATION = (
 def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build ConPVP (eq. 1 and Table 4 of its paper).
 
-    The positive of an anchor is its prototype; the negatives are the other prototypes and all negated prototypes. A
-    prototype is the [MASK] vector of a sentence in a template that is drawn from a set; the sentence is the positive
-    sentence for pairs, else the anchor. Hard negatives are put into the anchor's template. Without prototypes (Table
-    4) the loss compares two passes of the anchor.
+    A prototype is the [MASK] vector of a sentence in a template that is drawn from a set. For pairs, this sentence is
+    the positive sentence. Otherwise, it is the anchor. The positive of an anchor is the prototype of the same example.
+    The negatives are the other prototypes and all negated prototypes. Hard negatives are put into the anchor's
+    template. Without prototypes (Table 4), the loss compares two passes of the anchor.
     """
     require_anchor(columns)
     positive = "positive" if "positive" in columns else "anchor"

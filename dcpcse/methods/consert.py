@@ -33,8 +33,8 @@ class _Kind:
     """A kind of augmentation.
 
     Args:
-        option: Name of the option that sets the strength.
-        default: The strength in the paper.
+        option: Name of the option for the strength.
+        default: Default strength.
         make: The function that creates the augmentation.
     """
 
@@ -51,8 +51,8 @@ KINDS: Mapping[str, _Kind] = {
     "dropout": _Kind("embedding_dropout_rate", 0.2, lambda args: ElementDropout(args.embedding_dropout_rate)),
     "adversarial": _Kind("noise_norm", 1.0),
 }
-"""The values of --augmentation_1 and _2. The defaults come from the paper, except noise_norm, which comes from the
-public code."""
+"""The values of --augmentation_1 and --augmentation_2. The default strengths come from the paper. Only the default of
+noise_norm comes from the public code."""
 
 
 def _used(kind: str) -> Need:
@@ -102,7 +102,10 @@ class ConSERTOptions(Options):
     max_square: bool | None = flag("ConSERT: max(u, v)² as a further feature for classification (its public code).")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return values for options that were left out. Raises UserError if both copies would be identical."""
+        """Return values for options that were left out.
+
+        Raises UserError if both copies of a sentence would be identical.
+        """
         kinds = (self.augmentation_1, self.augmentation_2)
         rates = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
         dropout = TUNINGS[self.tuning].dropout
@@ -152,8 +155,8 @@ CITATION = (
 def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build ConSERT, which contrasts two augmented copies of each sentence, separately for each column of sentences.
 
-    Labelled pairs and triplets are classified as well, with their sentences unchanged. The representation is the mean
-    of the token vectors (section 3.2 of the paper).
+    For labelled pairs and triplets, a classification of the unchanged sentences is added. The representation is the
+    mean of the token vectors (section 3.2 of the paper).
     """
     require_anchor(columns)
     if args.no_dropout:
@@ -192,7 +195,10 @@ def _unchanged_view(kinds: Sequence[str], column: str) -> str:
 
 
 def _classification(hidden_size: int, args: ModelArguments, columns: Columns) -> Mapping[str, Term]:
-    """Return the classification term, or no term for one column. Raises UserError if it is needed but impossible."""
+    """Return the classification term. Without a column of positives, return {}.
+
+    Raises UserError if an option needs the classification and the data do not allow it.
+    """
     kinds = (args.augmentation_1, args.augmentation_2)
     if "positive" not in columns:
         if args.max_square or "adversarial" in kinds:

@@ -24,6 +24,6 @@ CITATION = "Su, *CoSENT: A more effective sentence vector scheme than Sentence-B
     pooler_type="avg",
 )
 def cosent(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build CoSENT: a pair should have a higher cosine than any pair with a lower score."""
+    """Build CoSENT. A pair with a higher score should have a higher cosine than every pair with a lower score."""
     loss_fn = PairRanking(pairs_with_targets("cosent", Columns.of(columns)), args.temp)
     return pair_method(backbone, args, columns, {"order": Term(loss_fn)})

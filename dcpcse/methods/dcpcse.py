@@ -28,9 +28,9 @@ CITATION = (
     pooler_type="cls",
 )
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build DCPCSE (sections 2.1 and 2.2 of its paper): only the prompts and the MLP head are trained.
+    """Build DCPCSE (sections 2.1 and 2.2 of the paper), which trains only the prompts and the MLP head.
 
-    The representation is the [CLS] vector. The later version of the paper, PromCSE, adds the energy-based hinge loss
+    The representation is the [CLS] vector. PromCSE, the later version of the paper, adds the energy-based hinge loss
     for sentence pairs.
     """
     return with_hinge(with_prototypes(backbone, args, columns), args)

@@ -35,6 +35,6 @@ CITATION = (
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build DiffCSE: SimCSE's loss and replaced-token detection. The discriminator is not saved.
 
-    With labelled or scored pairs, which the paper does not use, SBERT's loss replaces the contrastive loss.
+    The paper does not use labelled or scored pairs. For them, SBERT's loss replaces the contrastive loss.
     """
     return with_crtd(backbone, args, columns)

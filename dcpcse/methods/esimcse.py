@@ -18,14 +18,14 @@ from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, SHARE, Need, Options, option
 
 LARGEST_QUEUE = 1_000_000
-"""Maximum of --neg_size, in sentences, so that a typo does not exhaust the memory."""
+"""Maximum of --neg_size, in sentences. It prevents a typo from exhausting the memory."""
 
 QUEUE = Need(lambda: f"a queue of negatives ({spell('neg_size')} above 0)", lambda args: args.neg_size != 0)
 
 
 @dataclass
 class ESimCSEOptions(Options):
-    """Options of ESimCSE, named as in its public code."""
+    """Options of ESimCSE, with the names of the public code."""
 
     _argument_group_name = "ESimCSE"
 
@@ -50,13 +50,13 @@ class ESimCSEOptions(Options):
 
 @dataclass(frozen=True)
 class WordRepetition(Augmentation):
-    """An augmentation that writes some tokens of a sentence twice, as the public code does (`--dup_type bpe`).
+    """An augmentation that repeats some tokens of a sentence, like `--dup_type bpe` of the public code.
 
-    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1, where n is the number of tokens
-    including two special tokens. (In the paper, as quoted by others, the maximum is max(2, ⌊rate · n⌋).)
+    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1. n is the number of tokens,
+    including two special tokens. In the paper, as quoted by others, the maximum is max(2, ⌊rate · n⌋).
 
     Args:
-        rate: Largest share of the tokens that is repeated.
+        rate: Maximum share of repeated tokens.
     """
 
     rate: float
@@ -69,7 +69,7 @@ class WordRepetition(Augmentation):
         return tokens + self._limit(tokens) - 1
 
     def _limit(self, tokens: int) -> int:
-        """Return the exclusive upper limit of the number of repeated tokens.
+        """Return the upper limit of the number of repeated tokens. The number is always below the limit.
 
         Args:
             tokens: Number of tokens without special tokens.

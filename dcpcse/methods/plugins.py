@@ -1,4 +1,4 @@
-"""Methods of other code: loading them from installed packages, modules and files (--plugin), and their identity."""
+"""Methods of other code: loading from installed packages, modules and files (--plugin), and digests of their code."""
 
 import hashlib
 import importlib
@@ -22,16 +22,16 @@ from dcpcse.utils.files import file_sha256
 logger = logging.getLogger(__name__)
 
 GROUP = "dcpcse.methods"
-"""The group of entry points; each entry point names a module that registers methods."""
+"""The group of entry points. Each entry point names a module that registers methods."""
 
 
 def load_plugins(named: Sequence[str]) -> None:
-    """Import modules that register methods: entry points of installed packages, and the named modules or .py files.
+    """Import the modules that register methods: entry points of installed packages, and given modules or .py files.
 
     The code of each module is run once. An entry point that fails causes a warning.
 
     Args:
-        named: Modules or .py files.
+        named: Names of modules, or paths of .py files.
 
     Raises:
         UserError: If a named module does not exist, cannot be imported or registers no method.
@@ -50,11 +50,12 @@ def load_plugins(named: Sequence[str]) -> None:
 
 
 def code_digest(build: Builder) -> dict[str, str]:
-    """Return {source: sha256} for the code of a method; {} for the methods of this package.
+    """Return the sha256 of a method's code by the name of the source. {} for the methods of this package.
 
-    The digest is computed from the file that registers the method, as it was run. For functions of a notebook, a
-    script or an interactive session, and for functions that are not registered, it is computed from the source of the
-    function alone, or from its bytecode if Python does not have the source.
+    The digest is computed from the file that registers the method, as the file was when it was run. For functions of a
+    notebook, a script or an interactive session, the digest is computed from the source of the function alone. The
+    same applies to functions that are not registered. If Python does not have the source, the digest is computed from
+    the bytecode.
     """
     module = build.__module__
     if module.startswith(f"{__package__}."):
@@ -81,11 +82,11 @@ def _bytecode(code: CodeType) -> list[Any]:
 
 
 _DIGESTS: dict[str, str] = {}
-"""Name of a module that `load_plugins` has run → sha256 of its source."""
+"""The sha256 of the source of each module that `load_plugins` has run, by the name of the module."""
 
 
 class _SourceLoader(SourceFileLoader):
-    """Runs the source of a module, which is read once. Python would compare a compiled file by size and time only."""
+    """Reads and runs the source of a module, not a compiled file, which Python would check by size and time only."""
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
@@ -96,7 +97,7 @@ class _SourceLoader(SourceFileLoader):
 def _module_name(name: str) -> str:
     """Return the module name of a --plugin value.
 
-    The folder of a file is added to the end of sys.path, so that its files shadow no other module.
+    The folder of a file is added to the end of `sys.path`, so files in this folder shadow no other module.
     """
     path = Path(os.path.expanduser(name))
     if not name.endswith(".py"):
@@ -125,7 +126,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _run(module: str, owner: str) -> ModuleType:
-    """Import a module. Raises UserError with the line of the module if importing it raises any exception.
+    """Import a module. If this raises an exception, raise UserError with the line of the module.
 
     Args:
         owner: The origin of the module, for messages.

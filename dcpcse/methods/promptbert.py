@@ -1,7 +1,7 @@
-"""PromptBERT (Jiang et al. 2022), which represents a sentence by the [MASK] vector of a template and denoises it.
+"""PromptBERT (Jiang et al. 2022), which represents a sentence by the denoised [MASK] vector of a template.
 
-The two views of a sentence use two templates; further templates give further views. With `--tuning shallow` the method
-is OptiPrompt (section 4.2 of the paper), which trains only the input vectors of the template's tokens.
+The two views of a sentence use two templates. Each further template gives a further view. With `--tuning shallow`, the
+method is OptiPrompt (section 4.2 of the paper), which trains only the input vectors of the template's tokens.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Options, option
 
 FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
-"""The templates for BERT in Table 14 of the paper. The presets contain the templates for RoBERTa."""
+"""The two templates for BERT in Table 14 of the paper. The presets contain the templates for RoBERTa."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class PromptBERTOptions(Options):
             Template.parse(text)
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return an empty dict. Raises UserError if the further templates do not fit the other options."""
+        """Return {}. Raises UserError if --further_templates cannot be combined with the other options."""
         further = self.further_templates or []
         if further and TUNINGS[self.tuning].needs_template:
             raise UserError(
@@ -74,8 +74,8 @@ class PromptBERTOptions(Options):
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Return the paper's settings for single sentences and for pairs (section 5 and appendix C).
 
-    One setting comes from the public code: models of pairs denoise after training, too. The paper uses denoising "only
-    in our contrastive training objective" (section 6.1).
+    One setting comes from the public code: models that are trained on pairs denoise after training too. The paper uses
+    denoising "only in our contrastive training objective" (section 6.1).
     """
     optiprompt = args.tuning == "shallow"
     supervised = "positive" in columns
@@ -114,7 +114,8 @@ CITATION = (
 def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build PromptBERT (sections 4.1 to 4.3 and eq. 4 of its paper).
 
-    Every sentence is put into a template, and the [MASK] vector of the template alone is subtracted.
+    Every sentence is put into a template. The [MASK] vector of the empty template is subtracted from the [MASK] vector
+    of the sentence.
     """
     column = "positive" if "positive" in columns else "anchor"
     further = _further_positives(args, column)
@@ -123,10 +124,10 @@ def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str])
 
 
 def _further_positives(args: ModelArguments, column: str) -> Part:
-    """Return the templates of --further_templates, each with a view of the column and its contrastive loss.
+    """Return the templates of --further_templates. Each template has a view of the column and a contrastive loss.
 
-    The losses have the weight 1 / n, where n is the number of positives including the first one. In each loss the
-    negatives are the other sentences in the template of its positives, and all hard negatives.
+    Each loss has the weight 1 / n, where n is the number of positives, including the first positive. The negatives of
+    a loss are the other sentences in the same further template, and all hard negatives.
     """
     templates = tuple(map(Template.parse, args.further_templates or ()))
     names = [f"further_{number}" for number in range(1, 1 + len(templates))]

@@ -1,4 +1,7 @@
-"""RankCSE (Liu et al. 2023), which adds two losses to SimCSE: consistent rankings, and the rankings of teachers."""
+"""RankCSE (Liu et al.
+
+2023), which adds two losses to SimCSE: for consistent rankings, and for rankings of teachers.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +56,7 @@ class RankCSEOptions(Options):
     )
 
     def check(self) -> None:
-        """Raise OptionError for more than two teachers."""
+        """Raise OptionError if more than two teachers are given."""
         if len(self.teacher or ()) > 2:
             raise OptionError("teacher", self.teacher, "must be one or two encoders")
 
@@ -89,7 +92,7 @@ CITATION = (
     consistency_weight=1.0,
 )
 def rankcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build RankCSE: SimCSE's loss, the consistency of rankings, and the distillation of the teachers' rankings."""
+    """Build RankCSE: SimCSE's loss, and losses for consistent rankings and for the teachers' rankings."""
     method = instance_wise(backbone, args, columns)
     sources = [GuideSource(encoder, args.teacher_pooler, spell("teacher")) for encoder in args.teacher]
     shares = [args.teacher_weight, 1 - args.teacher_weight] if len(sources) == 2 else [1.0]

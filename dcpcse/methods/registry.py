@@ -34,14 +34,14 @@ from dcpcse.utils.tensor_files import TORCH_DTYPES
 
 @dataclass(frozen=True)
 class Adversary:
-    """Adversarial views: copies of other views with ε · g / ‖g‖ added to each token embedding (ConSERT, section 3.3).
+    """Adversarial views: copies of views with ε · g / ‖g‖ added to each token embedding (ConSERT, section 3.3).
 
-    g is the gradient of a loss term.
+    g is the gradient of a loss term with respect to the token embedding.
 
     Args:
-        term: Name of the loss term; its loss is a `PerRowLoss` on views that are not adversarial.
-        epsilon: Length ε of the step, which is added to the output of the embedding layer.
-        views: Name of an adversarial view → name of the view that it copies.
+        term: Name of the loss term. The loss must be a `PerRowLoss` on views that are not adversarial.
+        epsilon: Length ε of the step that is added to the output of the embedding layer.
+        views: For each name of an adversarial view, the name of the copied view.
     """
 
     term: str
@@ -51,14 +51,14 @@ class Adversary:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Trained parameters with a different learning rate or warm-up.
+    """Trained parameters with a learning rate or warm-up that differs from the other parameters.
 
     Args:
-        name: Name of the group; the log contains its learning rate as `learning_rate_NAME`.
+        name: Name of the group. The log contains the learning rate of the group as `learning_rate_NAME`.
         parameters: The parameters.
         learning_rate: The highest learning rate. None: --learning_rate.
-        warmup_steps: Number of steps of the linear warm-up, or their share of the run if below 1. The schedule of the
-            run follows. None: --warmup_steps.
+        warmup_steps: Number of steps of the linear warm-up, or, if below 1, the share of all steps. After the warm-up,
+            the group follows the schedule of the run. None: --warmup_steps.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Method:
         model: The model that is trained.
         views: The views of an example.
         terms: The weighted loss terms by name.
-        adversary: Adversarial views; None if there are none.
+        adversary: The adversarial views. None: there are no adversarial views.
         groups: The parameters with a different learning rate or warm-up.
-        guides: Frozen encoders that the losses use, by name, such as `teacher`. Training loads the guides that are
-            given as a source, and adds the guide of --guide under the name `guide`.
+        guides: Frozen encoders that the losses use, by name, such as `teacher`. Training loads each guide that is a
+            `GuideSource`. It adds the encoder of --guide under the name `guide`.
     """
 
     model: SentenceEncoder
@@ -95,11 +95,11 @@ class Method:
 
     @property
     def anchors(self) -> Tensor | None:
-        """The embeddings (B, H) of the last batch, which the training guards check; None if no loss provides them."""
+        """The anchor embeddings (B, H) of the last batch for the training guards. None if no loss provides them."""
         return next((loss_fn.anchors for loss_fn in self.losses if loss_fn.anchors is not None), None)
 
     def negatives(self, batch: int) -> int | None:
-        """Return the number of negatives per anchor in the first loss that has negatives; None if no loss has any.
+        """Return the number of negatives per anchor in the first loss with negatives. None if no loss has negatives.
 
         Args:
             batch: The number of examples in a batch, over all processes.
@@ -111,7 +111,7 @@ class Method:
     def loss_state(self) -> dict[str, Tensor]:
         """Return the tensors of the losses that are saved in checkpoints.
 
-        Trained parameters are named `TERM.NAME`; tensors of `Loss.persistent_state` are named `kept.TERM.NAME`.
+        Trained parameters are named `TERM.NAME`. Tensors of `Loss.persistent_state` are named `kept.TERM.NAME`.
         """
         state: dict[str, Tensor] = {}
         for term, part in self.terms.items():
@@ -132,10 +132,10 @@ class Entry:
     Args:
         build: The function that builds the method.
         defaults: The function that returns values for options that were left out.
-        parts: The dataclasses of the options that not all methods have.
+        parts: The dataclasses with the options of the method that not all methods have.
         citation: The paper that introduced the method.
-        labels: Which of the columns `label`, `score` and `class` the method uses.
-        recipes: Tuning → learning rate and batch size, where `RECIPES` do not suit the method.
+        labels: The columns among `label`, `score` and `class` that the method uses.
+        recipes: The learning rate and batch size by tuning, for tunings for which the method does not use `RECIPES`.
     """
 
     build: Builder
@@ -164,28 +164,30 @@ def register(
     recipes: Mapping[str, Recipe] | None = None,
     **fixed: Any,
 ) -> Callable[[Builder], Builder]:
-    """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
+    """Return a decorator that registers a function as `--method NAME`. The function must return a `Method`.
 
-    The function gets the loaded encoder, the options of the method, and the columns of the training data. For rows
-    with classes, the columns include `positive`.
+    The registered function gets three arguments: the loaded encoder, the options of the method, and the columns of the
+    training data. For rows with classes, the columns include `positive`.
 
     Args:
         name: Name of the method.
-        options: One or several dataclasses with the options of the method, declared with `option` and `flag` of
-            `dcpcse.utils.option_fields`; methods may share a dataclass. The default of every option must be None,
-            which means that the option was left out. A dataclass may also have a method `defaults(columns)`, which is
-            called after the values of `fixed` and of the argument `defaults` are filled in.
-        defaults: A function (args, columns) → values of options that depend on other options or on the columns of the
-            data; they take precedence over `fixed`.
+        options: One or several dataclasses with the options of the method. Declare the options with `option` and
+            `flag` of `dcpcse.utils.option_fields`. The default of every option must be None, which means that the
+            option was left out. Methods may share a dataclass. A dataclass may have a method `defaults(columns)`. It
+            is called after the values of `fixed` and of the argument `defaults` are filled in.
+        defaults: A function of the options and the columns that returns values for options that were left out. These
+            values take precedence over `fixed`.
         citation: The paper, for the model card.
-        labels: The columns that the method uses besides the sentences: `label`, `score`, `class` or several of them.
-        recipes: Tuning → default learning rate and batch size, where `dcpcse.methods.tunings.RECIPES` do not suit the
-            method.
-        fixed: Values for options that were left out.
+        labels: The columns that the method uses in addition to the sentences: `label`, `score`, `class` or several of
+            them.
+        recipes: The default learning rate and batch size by tuning, for tunings for which the method does not use
+            `dcpcse.methods.tunings.RECIPES`.
+        fixed: Values, by the name of the option, for options that were left out.
 
     Raises:
-        ValueError: If the name of the method is invalid or already registered, if the name of an option is taken or
-            unknown, if a tuning is unknown, or if an option has a default other than None.
+        ValueError: If the name of the method is invalid or already registered, if the name of an option in `options`
+            already exists, if a name in `fixed` is unknown, if a tuning in `recipes` is unknown, or if an option has a
+            default other than None.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
@@ -214,7 +216,7 @@ _NAME = re.compile(METHOD_NAME)
 
 
 def _is_run_again(builder: Builder, registered: Builder) -> bool:
-    """Return whether a notebook or an interactive session defines the same function again."""
+    """Return whether a notebook or an interactive session defines a registered function again."""
     names = [(function.__module__, function.__qualname__) for function in (builder, registered)]
     return names[0] == names[1] and builder.__module__ == "__main__"
 
@@ -222,9 +224,9 @@ def _is_run_again(builder: Builder, registered: Builder) -> bool:
 def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
     """Return the name and the entry of a method.
 
-    A function need not be registered: its name is then the name of the method, which has the options and the defaults
-    of `dcpcse` (deep prompts, [CLS] pooling) and may use labels. A built method whose name is not registered has the
-    entry of `dcpcse`.
+    A function need not be registered. The name of the function is then the name of the method. The method has the
+    options and the defaults of `dcpcse` (deep prompts, [CLS] pooling) and may use labels. For a built method with a
+    name that is not registered, the entry of `dcpcse` is returned.
 
     Args:
         method: Name of a registered method, a function that builds a method, or a built method.
@@ -261,12 +263,12 @@ def find_method(method: str | Builder | Method) -> tuple[str, Entry]:
 
 
 def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
-    """Return the learning rate and the batch size for a method that trains these parameters.
+    """Return the learning rate and the batch size for a method with a given tuning.
 
     Args:
-        entry: The method; None for a method that is not registered.
-        tuning: A key of `RECIPES`. None, if it is not known which parameters the method trains: the lowest learning
-            rate, for an encoder, is returned.
+        entry: The entry of the method. None for a method that is not registered.
+        tuning: A key of `RECIPES`. None if it is not known which parameters the method trains. Then the recipe for
+            `full` is returned, which has the lowest learning rate.
     """
     recipes = entry.recipes if entry else {}
     return {**RECIPES, **recipes}[tuning or "full"]
@@ -277,10 +279,10 @@ def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults
 
 
 def _require_valid_options(part: type, replaced: str) -> None:
-    """Raise ValueError if an option of the dataclass has a name that is taken or a default other than None.
+    """Raise ValueError if the name of an option in the dataclass already exists or if its default is not None.
 
     Args:
-        replaced: The name of a method that is registered again, whose own options count as free.
+        replaced: The name of a method that is registered again. The names of its options may be used again.
     """
     others = option_parts(without=replaced)
     taken = {field.name: known.__module__ for known in (ModelArguments, *others) for field in fields(known)}
@@ -296,22 +298,22 @@ def _require_valid_options(part: type, replaced: str) -> None:
 
 
 def option_parts(without: str | None = None) -> tuple[type, ...]:
-    """Return the dataclasses of options of all registered methods, each dataclass once.
+    """Return the option dataclasses of all registered methods, each dataclass once.
 
     Args:
-        without: Name of a method whose dataclasses are left out unless other methods share them.
+        without: Name of a method. Dataclasses that only this method has are left out.
     """
     entries = [entry for name, entry in METHODS.items() if name != without]
     return tuple(dict.fromkeys(part for entry in entries for part in entry.parts))
 
 
 def option_fields() -> dict[str, Field]:
-    """Return the options of the model and of all registered methods by name."""
+    """Return the options of `ModelArguments` and of all registered methods, by name."""
     return {field.name: field for part in (ModelArguments, *option_parts()) for field in fields(part)}
 
 
 def arguments_class(method: str | Builder | Method = ModelArguments.method) -> type[ModelArguments]:
-    """Return the dataclass of the options of a method: the options of all methods, and its own.
+    """Return the dataclass with the options of a method: the options of all methods, and the method's own options.
 
     Args:
         method: Name of a registered method, a function that builds a method, or a built method.
@@ -334,14 +336,14 @@ def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
 
 
 def require_own_options(method: str | Builder | Method | None, option_names: Collection[str]) -> type[ModelArguments]:
-    """Return `arguments_class(method)`; raise an error if a given option belongs to other methods only.
+    """Return `arguments_class(method)`. Raise UserError if one of the given options belongs only to other methods.
 
     Args:
-        method: Name of a method, a function that builds a method, or a built method; None for the default method.
-        option_names: Names of options; options that belong to no method may be included.
+        method: Name of a method, a function that builds a method, or a built method. None: the default method.
+        option_names: Names of options. Options that belong to no method are ignored.
 
     Raises:
-        UserError: If there is no such method, or if an option has no effect on it.
+        UserError: If there is no such method, or if an option belongs only to other methods.
     """
     method_name, method_entry = find_method(method or ModelArguments.method)
     for name in sorted(set(option_names) - method_entry.options):
@@ -358,7 +360,7 @@ def model_arguments(method: str | Builder = ModelArguments.method, **options: An
 
     Args:
         method: Name of a registered method, or a function that builds a method.
-        options: Options by name; the others have their default values.
+        options: Options by name. All other options have their default values.
 
     Raises:
         UserError: If the method is unknown, or if an option belongs to another method or has a value that is not
@@ -373,9 +375,9 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: En
 
     Args:
         args: The options.
-        columns: The columns of the training data. None: they are not known yet. Then only contradictions that do not
-            depend on them are found, and the values are the defaults for single sentences.
-        entry: The method. None: the method that is registered as `args.method`.
+        columns: The columns of the training data. None: the columns are not known yet. The values are then the
+            defaults for single sentences, and contradictions that depend on the columns are not found.
+        entry: The entry of the method. None: the entry that is registered as `args.method`.
 
     Raises:
         UserError: If the method is unknown, if an option has no effect, or if options cannot be combined.
@@ -408,7 +410,7 @@ def _filled(args: ModelArguments, defaults: Mapping[str, Any]) -> ModelArguments
 
 
 def _common(args: ModelArguments) -> dict[str, Any]:
-    """Return the default values that all methods share."""
+    """Return the values that all methods use for options that were left out."""
     flags = ("mlp_only_train", "org_mlp", "batchnorm", "cls_prompt")
     flags += ("final_period", "denoise", "denoise_at_inference")
     denoising = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
@@ -418,7 +420,7 @@ def _common(args: ModelArguments) -> dict[str, Any]:
 
 
 def _require_fitting_encoder(args: ModelArguments) -> None:
-    """Raise UserError if the encoder's dtype, tuning or pooling is incompatible with the other options."""
+    """Raise UserError if --encoder_dtype, --tuning or --pooler_type contradicts other options."""
     if args.tuning is None:
         raise OptionError(
             "tuning",
@@ -451,7 +453,7 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
         columns: The columns of the training data.
 
     Raises:
-        UserError: If the options or the columns do not fit the method.
+        UserError: If the method cannot be built with these options and columns.
     """
     return build_resolved(backbone, fill_defaults(args, columns), columns)
 
@@ -459,13 +461,13 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
 def build_resolved(
     backbone: Backbone, args: ModelArguments, columns: Sequence[str], entry: Entry | None = None
 ) -> Method:
-    """Build a method as `build_method` does.
+    """Build a method like `build_method`, from options without missing values.
 
     Args:
         backbone: The loaded encoder.
         args: Options that `fill_defaults` returned for the same columns and entry.
         columns: The columns of the training data.
-        entry: The method. None: the method that is registered as `args.method`.
+        entry: The entry of the method. None: the entry that is registered as `args.method`.
     """
     columns, entry = Columns.of(columns), entry or find_method(args.method)[1]
     method = entry.build(backbone, args, columns)
@@ -518,7 +520,7 @@ def _with_crops(method: Method, args: ModelArguments) -> Method:
 
 
 def _set_widths(method: Method, args: ModelArguments) -> None:
-    """Let the losses also train the first values of the embeddings; raise UserError if this is not possible."""
+    """Let the losses also train the first values of the embeddings (Matryoshka). Raise UserError if no loss can."""
     dims, size = args.matryoshka_dims, method.model.source.hidden_size
     if dims[0] != size:
         raise OptionError(
@@ -539,7 +541,7 @@ def _set_widths(method: Method, args: ModelArguments) -> None:
 
 
 def _without_blanks(method: Method) -> Method:
-    """Return the method with views that leave out the space before the sentence."""
+    """Return the method with views in which the templates have no space before the sentence."""
     if not any(template.lead_matters for template in method.model.templates):
         warn(
             f"{spell('no_blank_in_training', True)} has no effect: the tokenizer of {method.model.source.model_type} "

@@ -34,7 +34,7 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
 def sbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build SBERT (section 3 of its paper).
 
-    Labelled pairs and triplets are classified. For scored pairs the cosine is trained to match the score.
+    Labelled pairs and triplets are classified. For scored pairs, the cosine is trained to match the score.
     """
     name, loss_fn = labelled_pairs_loss(backbone.source.hidden_size, args, Columns.of(columns))
     # The second sentence of a labelled pair may contradict the anchor, so the prototypes are built from the anchor.

@@ -15,7 +15,10 @@ CITATION = (
 )
 
 TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
-"""The template that initialises the prompts. As in the paper, it has no full stop; PromptBERT's template has one."""
+"""The template that initialises the prompts.
+
+As in the paper, it does not end with a period, unlike PromptBERT's template.
+"""
 
 
 @register(
@@ -32,6 +35,6 @@ def scpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> 
     """Build SCPCSE, which trains the prompts p_i in `[p_1 … p_m] sentence [p_m+1 … p_l] [MASK]`.
 
     The representation is the [MASK] vector. The paper does not say whether the MLP head is used at inference. This
-    implementation uses it in training only, as the paper does in its unsupervised setting.
+    implementation uses the head in training only, as the paper does in the unsupervised setting.
     """
     return with_prototypes(backbone, args, columns)

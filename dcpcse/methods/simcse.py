@@ -1,4 +1,7 @@
-"""SimCSE (Gao et al. 2021), which trains all weights. Two views differ by dropout or are the sentences of a pair."""
+"""SimCSE (Gao et al.
+
+2021), which trains all weights with two views: one sentence with two dropout masks, or a pair.
+"""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
-"""The tunings: which parameters of an encoder are trained, with the usual learning rate and batch size of each.
+"""The tunings: for each tuning, the trained parameters of an encoder, and the default learning rate and batch size.
 
-`dcpcse.methods.building` builds the encoder of each.
+`dcpcse.methods.building` builds the encoder for a tuning.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ class Tuning:
     """The choice of the parameters that are trained.
 
     Args:
-        trains: The trained weights, for `--help`.
+        trains: Description of the trained weights, for `--help`.
         frozen: Whether the encoder's own weights are frozen.
-        dropout: The option for the dropout rate of the added parameters, or None.
+        dropout: Name of the option for the dropout rate of the added parameters. None: there is no such option.
         needs_template: Whether the trained weights belong to a template.
-        package: The optional package that the tuning requires, or None.
-        defaults: Function that returns values for the options of this tuning that were left out, given the options.
+        package: Name of the optional package that the tuning requires. None: no package.
+        defaults: Function of the options that returns values for options of this tuning that were left out.
     """
 
     trains: str
@@ -56,10 +56,10 @@ TUNINGS: Mapping[str, Tuning] = {
         defaults=_of_lora,
     ),
 }
-"""Value of `--tuning` → the tuning."""
+"""The tunings by the value of `--tuning`."""
 
 DROPOUT_OPTIONS = ("encoder_dropout", *(one.dropout for one in TUNINGS.values() if one.dropout))
-"""The options for dropout rates, of the encoder and of the parameters that a tuning adds."""
+"""The options for dropout rates: of the encoder, and of the parameters that a tuning adds."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Recipe:
     Args:
         learning_rate: The learning rate for an encoder that was not trained for sentences.
         batch_size: Number of examples per device.
-        on_sentence_encoder: The learning rate for an encoder that was trained for sentences before; None for the same
-            one.
+        on_sentence_encoder: The learning rate for an encoder that was already trained for sentences. None:
+            `learning_rate`.
     """
 
     learning_rate: float
@@ -78,7 +78,7 @@ class Recipe:
     on_sentence_encoder: float | None = None
 
     def rate(self, *, sentence_encoder: bool) -> float:
-        """Return the learning rate; sentence_encoder: whether the encoder was trained for sentences before."""
+        """Return the learning rate. `sentence_encoder`: whether the encoder was already trained for sentences."""
         rate = self.on_sentence_encoder if sentence_encoder else None
         return self.learning_rate if rate is None else rate
 
@@ -90,4 +90,4 @@ RECIPES: Mapping[str, Recipe] = {
     "lora": Recipe(1e-3),  # the best of five rates on a small encoder, docs/methods.md
     "full": Recipe(3e-5),  # SimCSE's README, BERT-base
 }
-"""Tuning → recipe of all methods that define no other recipe for it (`register(..., recipes=...)`)."""
+"""The recipes by tuning. A method can define different recipes with `register(..., recipes=...)`."""

@@ -35,28 +35,28 @@ class UnreachableError(UserError):
 
 
 def is_hub_id(name: str | Path) -> bool:
-    """Return whether a name must be a repository id: it has the form of an id and is not an existing local path."""
+    """Return whether a name is a repository id: it has the form of an id and is not an existing local path."""
     return isinstance(name, str) and bool(_ID.fullmatch(name)) and not Path(name).exists()
 
 
 def has_owner(name: str) -> bool:
-    """Return whether a name has the form ORGANISATION/NAME, which pushing requires."""
+    """Return whether a name has the form ORGANISATION/NAME. Pushing to the Hub requires this form."""
     return "/" in name and bool(_ID.fullmatch(name))
 
 
 def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
     """Return the local copy of a model folder on the Hub, and the options for loading the base of the folder.
 
-    Any other name is returned unchanged. The returned options have no revision, since the folder records the revision
-    of its base. If the Hub cannot be reached and its cache contains a plain encoder of this name, the name is returned
-    unchanged and a message is logged.
+    The returned options have no revision, since the folder records the revision of its base. A name that does not
+    belong to a model folder is returned unchanged. If the Hub cannot be reached and the cache contains a plain encoder
+    of this name, the name is also returned unchanged, and a message is logged.
 
     Args:
-        name: Hub id, or anything else.
+        name: Hub id, or any other name.
         options: Revision of the folder, cache and token.
 
     Raises:
-        UserError: If the Hub cannot be reached and its cache contains neither a model folder nor an encoder of this
+        UserError: If the Hub cannot be reached and the cache contains neither a model folder nor an encoder of this
             name.
     """
     try:
@@ -69,11 +69,11 @@ def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOpti
 
 
 def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
-    """Like `resolve_model_folder`, but raise UserError if the repository does not contain a model folder.
+    """Do the same as `resolve_model_folder`, but raise UserError if the repository does not contain a model folder.
 
     Args:
         name: As in `resolve_model_folder`.
-        options: As in `resolve_model_folder`. None: the defaults.
+        options: As in `resolve_model_folder`. None: the default options.
     """
     name = path("folder", name)
     if not is_hub_id(name):
@@ -89,9 +89,9 @@ def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple
 
 
 def require_known(name: str, options: LoadOptions) -> None:
-    """Raise UserError if neither the Hub nor its cache contains an encoder of this name.
+    """Raise UserError if neither the Hub nor the cache contains an encoder of this name.
 
-    Without this check, transformers would retry for half a minute.
+    Without this check, transformers would try again for half a minute.
 
     Args:
         name: Hub id.
@@ -110,9 +110,10 @@ def _require_cached_encoder(name: str, options: LoadOptions) -> None:
 
 
 def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
-    """Return the local copy of a model folder on the Hub; None for local paths and other repositories.
+    """Return the local copy of a model folder on the Hub. None for local paths and for other repositories.
 
-    Only the files of a model folder are downloaded. If the Hub cannot be reached, the copy in its cache is returned.
+    Only the files of the model and the files in `more` are downloaded. If the Hub cannot be reached, the copy in the
+    cache is returned.
 
     Args:
         name: Hub id or path.
@@ -121,7 +122,7 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
 
     Raises:
         UserError: If the repository or revision is unknown.
-        UnreachableError: If the Hub cannot be reached and its cache does not contain the folder.
+        UnreachableError: If the Hub cannot be reached and the cache does not contain the folder.
     """
     if not is_hub_id(name) or ((files := _files(name, options)) is not None and MODEL_FOLDER_FILE not in files):
         return None
@@ -137,14 +138,14 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
 
 
 def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions) -> Path:
-    """Return the local copy of an encoder or of a checkpoint of other code on the Hub.
+    """Return the local copy of an encoder on the Hub, or of a checkpoint that other code wrote.
 
     Only the configuration, the tokenizer and one file of weights are downloaded. If the Hub cannot be reached, the
-    copy in its cache is returned.
+    copy in the cache is returned.
 
     Args:
         name: Hub id.
-        weights: Possible names of the file of weights, of which the first that exists is downloaded.
+        weights: Possible names of the file of weights. The first file that exists is downloaded.
         options: Revision, cache and token.
 
     Raises:
@@ -156,9 +157,9 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
 
 
 def download_files(name: str, files: Sequence[str], options: LoadOptions) -> Path:
-    """Return the local copy of a repository on the Hub that contains some of its files.
+    """Download some files of a repository on the Hub, and return the folder that contains them.
 
-    If the Hub cannot be reached, the copy in its cache is returned.
+    If the Hub cannot be reached, the copy in the cache is returned.
 
     Args:
         name: Hub id.
@@ -174,9 +175,9 @@ def _download(name: str, patterns: list[str], options: LoadOptions, offline: boo
 
 
 def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
-    """Return the local copy of the first of these files that a repository on the Hub contains; None without any.
+    """Return the local copy of the first of some files that a repository on the Hub contains.
 
-    If the Hub cannot be reached, the copy in its cache is returned.
+    Return None if the repository contains none of the files. If the Hub cannot be reached, use the copy in the cache.
 
     Args:
         name: Hub id.
@@ -192,7 +193,7 @@ def download_first(name: str, files: Collection[str], options: LoadOptions) -> P
 
 
 def _files(name: str, options: LoadOptions) -> set[str] | None:
-    """Return the names of the files of a repository; None if the Hub cannot be reached, so that its cache is read."""
+    """Return the names of the files of a repository. None if the Hub cannot be reached."""
     try:
         return {file.rfilename for file in model_info(name, options).siblings or ()}
     except UnreachableError:
@@ -200,7 +201,7 @@ def _files(name: str, options: LoadOptions) -> set[str] | None:
 
 
 def model_info(name: str, options: LoadOptions) -> ModelInfo:
-    """Return the Hub's description of a repository at a revision: its commit, files and visibility.
+    """Return the Hub's description of a repository at a revision: commit, files and visibility.
 
     Args:
         name: Hub id.

@@ -14,7 +14,7 @@ class LoadOptions:
     Args:
         revision: Branch, tag or commit on the Hub. None: the default branch.
         cache_dir: Folder for downloads. None: the cache of the Hub.
-        token: Token for the Hub; True for the stored one.
+        token: Token for the Hub. True: the stored token.
     """
 
     revision: str | None = None
@@ -34,9 +34,9 @@ class LoadOptions:
         """Return the options given on a command line.
 
         Args:
-            cache_dir: --cache_dir.
-            use_auth_token: --use_auth_token.
-            model_revision: --model_revision; `main` is the default and counts as not given.
+            cache_dir: Value of --cache_dir.
+            use_auth_token: Value of --use_auth_token.
+            model_revision: Value of --model_revision. The default `main` means that the option was not given.
         """
         revision = None if model_revision == "main" else model_revision
         return cls(revision, cache_dir, True if use_auth_token else None)

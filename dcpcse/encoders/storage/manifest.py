@@ -1,7 +1,7 @@
-"""The manifest `dcpcse.json` of a model folder: its schema, and the files that it describes; torch is not imported.
+"""The manifest `dcpcse.json` of a model folder: the schema, and the files that the manifest describes.
 
-The module also contains the schemas of the JSON files of other libraries that dcpcse reads itself, with the keys that
-it uses, and counts trained parameters from the headers of weight files.
+The module also contains schemas of the JSON files of other libraries that dcpcse reads, with the keys that it uses. It
+counts trained parameters from the headers of weight files. torch is not imported.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
 
 FOLDER_FORMAT = 2
-"""The current format. Format 1 has no templates and no trained encoders; earlier versions read only format 1."""
+"""The current format. Format 1 has no templates and no trained encoders. Earlier versions can only read format 1."""
 PROMPTS = "prompts.safetensors"
 PEFT_WEIGHTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
@@ -38,16 +38,16 @@ WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 MODULES = "modules.json"
 BACKBONE = "backbone"
-"""Names of an encoder's files, and the folder that contains them if AutoModel must not find them."""
+"""Names of an encoder's files. `BACKBONE` is the folder that contains them if AutoModel must not find them."""
 
 KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last")
 KNOWN_POOLINGS += ("max", "mean_sqrt_len", "weighted_mean", "last_token", "mask")
 PROMPT_PARTS = {"deep": 2, "deep_vectors": 1}
-"""Kind of deep prompts → number of trained vectors per prompt and layer: a key and a value, or one input vector."""
+"""For each kind of deep prompts, the number of trained vectors per prompt and layer (`deep`: a key and a value)."""
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
 DENOISING_WAYS = ("template", "attention")
 DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")
-"""Names that a manifest may contain. They are repeated here because the modules that define them import torch; a test
+"""Names that a manifest may contain. They are repeated here because the modules that define them import torch. A test
 checks that both definitions agree."""
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -70,19 +70,22 @@ BACKBONES = {
     ".": (CONFIG, WEIGHTS, *SENTENCE_FILES),
     BACKBONE: (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}"),
 }
-"""Place of a trained encoder → relative paths of its files: `.` in a plain folder."""
+"""For each place of a trained encoder, the relative paths of the encoder's files.
+
+The place is `.` in a plain folder.
+"""
 
 ADAPTER = "adapter"
-"""The folder of a LoRA adapter if other libraries must not open it as if it were the complete model."""
+"""The folder of a LoRA adapter that is not the complete model, so other libraries must not open it."""
 
 ADAPTERS = {
     ".": (PEFT_WEIGHTS, PEFT_CONFIG, *SENTENCE_FILES),
     ADAPTER: (f"{ADAPTER}/{PEFT_WEIGHTS}", f"{ADAPTER}/{PEFT_CONFIG}"),
 }
-"""Place of a LoRA adapter → relative paths of its files: `.` in a plain folder."""
+"""For each place of a LoRA adapter, the relative paths of the adapter's files. The place is `.` in a plain folder."""
 
 METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
-"""Pattern of a method's name. Any name is allowed, since loading a model does not need its method."""
+"""Pattern of a method's name. The method need not be registered, since loading a model does not use the method."""
 
 
 # No `from __future__ import annotations` here: @strict does not check types that are strings.
@@ -207,13 +210,13 @@ class Manifest:
             raise ValueError("lora.target_modules is []; expected at least one name")
 
     def validate_sizes(self) -> None:
-        """Raise ValueError unless the sizes of shortened embeddings are whole numbers, largest first."""
+        """Raise ValueError if the sizes of shortened embeddings are not whole numbers, largest first."""
         sizes = self.arguments.get("matryoshka_dims") or []
         if not schema.are_sizes(sizes):
             raise ValueError(f"arguments.matryoshka_dims is {sizes!r:.60}; expected whole numbers, largest first")
 
     def validate_sha256(self) -> None:
-        """Raise ValueError if a checksum is not a sha256, or belongs to a file that is not part of this model."""
+        """Raise ValueError if a checksum is not a sha256, or if its file is not part of this model."""
         backbone = self.backbone and vars(self.backbone)
         for name, digest in self.sha256.items():
             if name not in file_names({**vars(self), "backbone": backbone}):
@@ -223,11 +226,11 @@ class Manifest:
 
 
 OPEN_FIELDS = ("method", "arguments", "base.name_or_path", "base.revision")
-"""Fields that may be edited by hand, because they do not change vectors or can be set by options of loading."""
+"""Fields that may be edited by hand. They do not change vectors, or options of loading can set them."""
 
 
 def record_digest(record: Mapping[str, Any]) -> str:
-    """Return the sha256 of all fields of a manifest except `OPEN_FIELDS` and the digest itself."""
+    """Return the sha256 of all fields of a manifest except `OPEN_FIELDS` and the field with this digest."""
     covered = {name: value for name, value in record.items() if name not in (*OPEN_FIELDS, "record_sha256")}
     base = covered.get("base")
     if isinstance(base, Mapping):
@@ -244,9 +247,9 @@ def is_model_folder(path: str | Path) -> bool:
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """Return the manifest of a folder, as `Manifest` declares it.
+    """Return the manifest of a folder, with the fields of `Manifest`.
 
-    Raises UserError if it is missing, damaged, or written by a later version.
+    Raises UserError if the manifest is missing, damaged, or written by a later version.
     """
     folder = Path(folder)
     path = folder / MODEL_FOLDER_FILE
@@ -274,11 +277,14 @@ def read_record(folder: str | Path) -> dict[str, Any]:
 
 
 Shapes = dict[str, dict[str, tuple[int, ...]]]
-"""File → tensor → shape."""
+"""Maps the name of a file to the shapes of the file's tensors by name."""
 
 
 def adapter_file(record: Mapping[str, Any]) -> str | None:
-    """Return the name of the file with the deep prompts or the LoRA adapter of a model; None if it has neither."""
+    """Return the name of the file with the deep prompts or the LoRA adapter of a model.
+
+    None if the model has neither.
+    """
     folder = record.get("lora_folder")
     return record["prompts_file"] if folder is None else ADAPTERS[folder][0]
 
@@ -306,7 +312,7 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
 
 
 def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Iterator[str]:
-    """Yield an error message for each tensor that is missing or differs in shape from the manifest.
+    """Yield an error message for each tensor that is missing or whose shape differs from the manifest.
 
     Args:
         folder: The model folder, for messages.
@@ -326,9 +332,9 @@ def shape_faults(folder: Path, record: Mapping[str, Any], actual: Shapes) -> Ite
 
 
 def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Yield an error message for each matrix of an adapter that lacks its partner or has a different rank.
+    """Yield an error message for each matrix of an adapter without its counterpart or with a different rank.
 
-    A layer has the matrices A, (rank, in), and B, (out, rank).
+    Each layer has two matrices: A (rank, in) and B (out, rank).
     """
     if not tensors:
         yield f"{path} contains no matrices; copy the folder again"
@@ -344,7 +350,10 @@ def _lora_faults(path: Path, rank: int, tensors: Mapping[str, tuple[int, ...]]) 
 
 
 def file_names(record: Mapping[str, Any]) -> set[str]:
-    """Return the relative paths of all files that the model of a manifest may have; all are inside its folder."""
+    """Return the relative paths of all files that the model of a manifest may have.
+
+    All are inside the model folder.
+    """
     prompts = {PROMPTS: (PROMPTS,), PEFT_WEIGHTS: (PEFT_WEIGHTS, PEFT_CONFIG)}.get(record["prompts_file"], ())
     adapter = () if record.get("lora_folder") is None else ADAPTERS[record["lora_folder"]]
     backbone = () if record["backbone"] is None else BACKBONES[record["backbone"]["folder"]]
@@ -352,7 +361,7 @@ def file_names(record: Mapping[str, Any]) -> set[str]:
 
 
 def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
-    """Return relative path → sha256 for every file of a model in a folder, except the manifest itself.
+    """Return the sha256 of every file of a model, by relative path, except the sha256 of the manifest.
 
     Args:
         folder: The model folder.
@@ -363,10 +372,10 @@ def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits; raise UserError if it cannot be read.
+    """Return the sha256 of a file in hexadecimal digits. Raise UserError if the file cannot be read.
 
-    In a tokenizer.json, the truncation and padding settings are ignored. They are set by the tokenizer's last call,
-    and change when the file is saved again.
+    In a tokenizer.json, the truncation and padding settings are ignored. The last call of the tokenizer sets them, so
+    they may differ when the file is saved again.
     """
     try:
         if path.name == TOKENIZER_FILE:
@@ -387,7 +396,7 @@ def _without_last_call(data: bytes) -> bytes:
 
 
 def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error message for each file that differs from its checksum; none for folders without checksums.
+    """Yield an error message for each file that differs from its checksum. Folders without checksums give no messages.
 
     Args:
         folder: The model folder.
@@ -423,7 +432,7 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 DAMAGED = "is not readable JSON ({}); copy the folder again"
-"""The message about a file that is not JSON; see `dcpcse.utils.parsing.read_json`."""
+"""The message about a file that is not JSON (see `dcpcse.utils.parsing.read_json`)."""
 
 
 def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
@@ -431,7 +440,7 @@ def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
 
     Args:
         path: The file.
-        kind: The schema of the object; None if it is checked later.
+        kind: The schema of the object. None: the object is not checked here.
 
     Raises:
         UserError: If the file cannot be read or does not contain a JSON object.
@@ -458,7 +467,7 @@ def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
 @strict
 @dataclass(kw_only=True)
 class EncoderConfig(schema.Foreign):
-    """The `config.json` of an encoder. Its sizes are only printed and compared; transformers checks them."""
+    """The `config.json` of an encoder. The sizes are only printed and compared, since transformers checks them."""
 
     model_type: str | None = schema.text(default=None)
     _name_or_path: str | None = None
@@ -477,7 +486,7 @@ class AdapterConfig(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class WeightIndex(schema.Foreign):
-    """The `model.safetensors.index.json` of an encoder with several weight files: tensor → file."""
+    """The `model.safetensors.index.json` of an encoder with several weight files. Maps a tensor to its file."""
 
     weight_map: dict[str, str]
 
@@ -485,13 +494,13 @@ class WeightIndex(schema.Foreign):
 @strict
 @dataclass(kw_only=True)
 class PoolingConfig(schema.Foreign):
-    """The `1_Pooling/config.json` of sentence-transformers; other keys begin with `pooling_mode_`."""
+    """The `1_Pooling/config.json` of sentence-transformers. All other keys begin with `pooling_mode_`."""
 
     pooling_mode: Any = None
 
 
 _BUFFER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
-"""Names of tensors in weight files that are not parameters."""
+"""Pattern of the names of tensors in weight files that are not parameters."""
 
 
 def parameters_of(tensors: TensorHeaders) -> TensorHeaders:
@@ -507,8 +516,8 @@ def count(tensors: TensorHeaders) -> int:
 def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of trained parameters in each part of a model.
 
-    The parts are prompt, lora, head, shallow, cls_prompt and backbone. If a projection computes the prompt table, the
-    projection is counted and the table is not.
+    The parts are `prompt`, `lora`, `head`, `shallow`, `cls_prompt` and `backbone`. If a projection computes the prompt
+    table, the projection is counted and the table is not counted.
 
     Args:
         folder: The model folder.

@@ -1,28 +1,29 @@
-"""Read and write model folders: trained weights, and the facts about the base that are needed to load them correctly.
+"""Read and write model folders: trained weights, and the facts about the base that loading checks.
 
 A model folder contains these files:
 
-dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
-prompts.safetensors    the prompts, as one tensor `prompt_embeddings`: (P, 2·layers·hidden) for keys and values,
-                       (P, layers·hidden) for vectors; or instead of this file, for keys and values:
+dcpcse.json            the record (manifest): method, pooling, head, prompt, position offset, and fingerprints of the
+                       base and the vocabulary
+prompts.safetensors    the deep prompts, as one tensor `prompt_embeddings`: (P, 2·layers·hidden) for prompts that are
+                       keys and values, (P, layers·hidden) for prompts that are vectors
 adapter_model.safetensors + adapter_config.json
-                       the same tensor, if PEFT alone returns the same [CLS] vectors; otherwise the name
-                       prompts.safetensors prevents PEFT from opening an incomplete model
+                       the same tensor, instead of prompts.safetensors, if PEFT alone returns the same [CLS] vectors.
+                       In other cases, the name prompts.safetensors prevents PEFT from opening an incomplete model.
 adapter/, or adapter_model.safetensors, adapter_config.json, modules.json, ...
                        a LoRA adapter in the format of PEFT (see below)
 trained.safetensors    other trained weights (head, projection, shallow prompts), if there are any
 backbone/, or config.json, model.safetensors, modules.json, ...
-                       the encoder, if it was trained itself (see below)
+                       the encoder, if it was trained (see below)
 tokenizer files
 
-A trained backbone is saved as a plain Hugging Face folder if it is the complete model, else in `backbone/`. A folder
-is plain if AutoModel and sentence-transformers return the same embeddings as dcpcse. This requires [CLS] or mean
-pooling, and no head other than the tanh MLP at inference. `modules.json` names the pooling, because
-sentence-transformers silently uses the mean without it. Neither library supports templates or prompts. If the encoder
-is in `backbone/`, they raise an error for the model folder instead of loading an incomplete model.
+If a trained backbone is the complete model, it is saved as a plain Hugging Face folder. Otherwise, it is saved in
+`backbone/`. A folder is plain if AutoModel and sentence-transformers return the same embeddings as dcpcse. This
+requires [CLS] or mean pooling, and no head other than the tanh MLP at inference. `modules.json` names the pooling,
+because sentence-transformers silently uses the mean without it. Neither library supports templates or prompts. If the
+encoder is in `backbone/`, both libraries raise an error for the model folder instead of loading an incomplete model.
 
-The same applies to a LoRA adapter, with which both libraries load its base: it is in the folder itself if the folder
-is plain, else in `adapter/`.
+A LoRA adapter is saved by the same rule: in the model folder if the folder is plain, otherwise in `adapter/`. Both
+libraries load the base together with the adapter.
 """
 
 import contextlib
@@ -43,11 +44,11 @@ from dcpcse.utils.parsing import parse_json, read_text
 from dcpcse.utils.tensor_files import load_tensors, save_tensors
 
 PROMPT_NAMES = ("default", "query", "document")
-"""Names of the text before each sentence among the prompts of sentence-transformers: without `query` and `document`,
-its `encode_query` and `encode_document` would leave the text out. The first one is the name of the default prompt."""
+"""Names under which the prompts of sentence-transformers contain the text before each sentence. Without `query` and
+`document`, `encode_query` and `encode_document` would leave the text out. The first name is the default prompt."""
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
-"""Model types whose pooler is a dense layer and tanh on [CLS], like SimCSE's MLP."""
+"""Model types whose pooler is a dense layer and tanh on the [CLS] vector, like SimCSE's MLP."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,15 @@ class SentenceModules:
     Args:
         pooling: Name of the pooler.
         size: Hidden size of the encoder.
-        dense: The layer of the tanh MLP; None if there is no such head.
-        dense_at_inference: Whether inference uses this layer.
+        dense: The dense layer of the tanh MLP. None without this head.
+        dense_at_inference: Whether `dense` is applied at inference.
         max_tokens: Maximum sequence length.
-        normalize: Whether embeddings are scaled to unit length.
+        normalize: Whether to scale embeddings to unit length.
         prompt: The text before each sentence.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
-    """Name of a pooler that sentence-transformers supports → name of this pooler in sentence-transformers."""
+    """For each pooler that sentence-transformers supports, its name in sentence-transformers."""
 
     pooling: str
     size: int
@@ -76,7 +77,7 @@ class SentenceModules:
     prompt: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write the files from which sentence-transformers reads the pooling, head and maximum length."""
+        """Write the files from which sentence-transformers reads the pooling, the head and the maximum length."""
         size, kinds = self.size, {"Transformer": "", "Pooling": manifest.POOLING_FOLDER}
         pooling_folder, dense_folder = folder / manifest.POOLING_FOLDER, folder / manifest.DENSE_FOLDER
         pooling_folder.mkdir(exist_ok=True)
@@ -107,12 +108,12 @@ class SentenceModules:
 
 @dataclass(frozen=True)
 class TunedBackbone:
-    """A trained backbone.
+    """A trained backbone, to be saved in a model folder.
 
     Args:
         model: The backbone.
-        fingerprint: Digest of its weights.
-        modules: The modules of sentence-transformers if the folder is plain, otherwise None.
+        fingerprint: Digest of the backbone's weights.
+        modules: The modules of sentence-transformers. None if the folder is not plain.
     """
 
     model: PreTrainedModel
@@ -120,7 +121,7 @@ class TunedBackbone:
     modules: SentenceModules | None
 
     def write(self, folder: Path) -> dict[str, str]:
-        """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
+        """Write weights and configuration to a model folder. Return the backbone's entry in `dcpcse.json`."""
         path = folder if self.modules else folder / manifest.BACKBONE
         path.mkdir(exist_ok=True)
         if self.modules:
@@ -140,11 +141,11 @@ class TunedBackbone:
 
 
 def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights of the backbone in a model folder, without the pooler, which only other libraries use.
+    """Return the weights of the backbone in a model folder, without the pooler that only other libraries use.
 
     Args:
         folder: The model folder.
-        record: The entry that `TunedBackbone.write` returned.
+        record: The entry of the backbone in `dcpcse.json`, which `TunedBackbone.write` returned.
 
     Raises:
         UserError: If the weights are damaged.
@@ -159,8 +160,9 @@ class FolderContents:
 
     Args:
         record: The manifest.
-        adapter: Deep prompts or the matrices of LoRA, by their names in the file; {} if the model has neither.
-        trained: The other trained tensors by name.
+        adapter: Deep prompts or the matrices of a LoRA adapter, by their names in the file. {} if the model has
+            neither.
+        trained: The other trained tensors, by name.
     """
 
     record: Mapping[str, Any]
@@ -169,12 +171,12 @@ class FolderContents:
 
     @property
     def prompts(self) -> Tensor | None:
-        """The deep prompts, or None."""
+        """The deep prompts. None if the model has no deep prompts."""
         return self.adapter[manifest.PROMPT_KEY] if self.record["prompt"] else None
 
     @property
     def lora(self) -> Mapping[str, Tensor]:
-        """The matrices of a LoRA adapter by their names in the file; {} without an adapter."""
+        """The matrices of a LoRA adapter, by their names in the file. {} without an adapter."""
         return self.adapter if self.record.get("lora") else {}
 
 
@@ -191,18 +193,19 @@ def write_contents(
 ) -> None:
     """Write the files of a model to a folder.
 
-    The record contains the sha256 of every other file that the embeddings depend on, including the tokenizer. An
-    earlier model in the folder is replaced as described in `replaced_model`.
+    The written manifest contains the sha256 of every other file on which the embeddings depend, including the
+    tokenizer. An earlier model in the folder is replaced as described in `replaced_model`.
 
     Args:
         folder: The folder.
         record: The manifest.
-        adapter: See `FolderContents`.
-        trained: See `FolderContents`.
-        peft_config: The adapter's configuration; with it, the files have the names that PEFT opens.
+        adapter: As in `FolderContents`.
+        trained: As in `FolderContents`.
+        peft_config: The adapter's configuration for PEFT, which is written together with the adapter. None: PEFT
+            cannot open the files.
         modules: The modules of sentence-transformers for a plain folder with a LoRA adapter. None: the adapter is
             written to `adapter/`.
-        backbone: The trained backbone; None if it is frozen.
+        backbone: The trained backbone. None if the backbone is frozen.
         tokenizer: The tokenizer.
     """
     folder = Path(folder)
@@ -234,17 +237,18 @@ def write_contents(
 
 @contextlib.contextmanager
 def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Yield a temporary folder for the files of a model, which replace the model in `folder` at the end.
+    """Yield a temporary folder for the files of a model. When the context ends, they replace the model in `folder`.
 
-    If the context fails, the earlier model is unchanged. If the process is killed during the replacement, the folder
-    contains no model rather than a mixture of two, because `dcpcse.json` is moved last.
+    If an exception leaves the context, the earlier model is unchanged. If the process is killed during the
+    replacement, the folder contains no loadable model, because `dcpcse.json` is moved last. It never contains a
+    mixture of two models.
 
     Args:
         folder: The model folder.
-        remove_old: Removes the files of the earlier model. None: `clear`.
+        remove_old: Function that removes the files of the earlier model. None: `clear`.
 
     Raises:
-        UserError: If a file would be moved out of the folder by a link.
+        UserError: If a link would move a file out of the folder.
     """
     with staging_folder(folder / "model") as part:
         yield part
@@ -268,13 +272,13 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
 
 
 _LAST = (manifest.WEIGHTS, manifest.CONFIG, manifest.MODEL_FOLDER_FILE)
-"""Files that are moved last, in this order, so that an incomplete model cannot be loaded."""
+"""Files that are moved last, in this order. An incomplete model therefore cannot be loaded."""
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a model, and folders that are empty afterwards.
+    """Remove the files of a model, and the folders that are then empty.
 
-    Other files, including encoders not written by dcpcse, and the targets of links are kept.
+    Other files, such as encoders that dcpcse did not write, and the targets of links are not removed.
     """
     record, names = _record(folder), [*manifest.OURS]
     for part, places in {"backbone": manifest.BACKBONES, "lora": manifest.ADAPTERS}.items():
@@ -289,20 +293,20 @@ def clear(folder: Path) -> None:
 
 
 def holds_another_encoder(folder: Path) -> bool:
-    """Return whether a folder contains an encoder not written by dcpcse, which saving would overwrite."""
+    """Return whether a folder contains an encoder that dcpcse did not write and that saving would overwrite."""
     files = (manifest.CONFIG, manifest.WEIGHTS)
     holds_one = any((folder / place / name).exists() for place in (".", manifest.BACKBONE) for name in files)
     return holds_one and _record(folder).get("backbone") is None
 
 
 def _recorded_files(folder: Path) -> set[str]:
-    """Return the names of the model's files in a folder; an empty set for a folder without checksums."""
+    """Return the names of the model's files in a folder. The set is empty for a folder without checksums."""
     named = _record(folder).get("sha256")
     return {*named} if isinstance(named, dict) else set()
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """Return the unchecked record of a folder; {} if there is none."""
+    """Return the record of a folder without checking it. {} if there is no record."""
     try:
         record = parse_json(read_text(folder / manifest.MODEL_FOLDER_FILE))
     except (OSError, ValueError):
@@ -311,7 +315,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def read_contents(folder: str | Path) -> FolderContents:
-    """Read and check a model folder; raise UserError with the name of a damaged file and the problem."""
+    """Read and check a model folder. Raise UserError with the name and the problem of a damaged file."""
     folder = Path(folder)
     record = manifest.read_record(folder)
     for name in sorted(manifest.file_names(record)):
@@ -324,7 +328,7 @@ def read_contents(folder: str | Path) -> FolderContents:
 
 
 def _require_shapes(folder: Path, contents: FolderContents) -> None:
-    """Raise UserError if the shapes of tensors differ from the record, from which the model will be built."""
+    """Raise UserError if the shapes of tensors differ from the record."""
     files = {manifest.adapter_file(contents.record): contents.adapter, manifest.TRAINED: contents.trained}
     shapes = {
         file: {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -1,6 +1,6 @@
-"""Read the settings of a sentence-transformers folder: its modules, the pooling, and how texts are prepared.
+"""Read the settings of a sentence-transformers folder: modules, pooling, and the preparation of texts.
 
-Only settings that dcpcse can reproduce exactly are read; any other setting raises an error. torch is not imported.
+Only settings that dcpcse can reproduce exactly are read. Any other setting raises an error. torch is not imported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ SENTENCE_CONFIGS = (
     SENTENCE_CONFIG,
     *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta")),
 )
-"""Files with the settings of the module Transformer; the first one that exists is read."""
+"""Files with the settings of the module Transformer. The first file that exists is read."""
 
 POOLINGS = {
     "cls": "cls_before_pooler",
@@ -27,7 +27,7 @@ POOLINGS = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last_token",
 }
-"""Pooling mode of sentence-transformers → name of the same pooler in `POOLERS`."""
+"""For each pooling mode of sentence-transformers, the name of the same pooler in `POOLERS`."""
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 """Classes of torch.nn that a Dense module may name as its activation."""
 
@@ -40,7 +40,7 @@ _NEUTRAL = {
     **{name: {} for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs")},
     **{name: {} for name in ("model_kwargs", "processor_kwargs", "config_kwargs")},
 }
-"""Settings of the module Transformer → the only value that is read, which is also the value of a missing entry."""
+"""For each setting of the module Transformer, the only supported value. A missing setting has the same value."""
 _WITHOUT_EFFECT = ("unpad_inputs",)
 
 
@@ -49,8 +49,8 @@ class Module:
     """An entry of modules.json.
 
     Args:
-        kind: Name of its class, such as "Pooling".
-        path: Relative path of its folder.
+        kind: Name of the module's class, such as "Pooling".
+        path: Relative path of the module's folder.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Module:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """How texts are prepared.
+    """Settings for the preparation of texts.
 
     Args:
         max_length: Maximum number of tokens. None: the tokenizer's maximum.
@@ -74,12 +74,12 @@ class TextSettings:
 
 @dataclass(frozen=True)
 class DenseSettings:
-    """A module Dense.
+    """The settings of a module Dense.
 
     Args:
-        folder: Folder that contains its weights.
+        folder: Folder that contains the weights.
         activation: One of `ACTIVATIONS`.
-        bias: Whether it has a bias.
+        bias: Whether the layer has a bias.
     """
 
     folder: Path
@@ -89,11 +89,11 @@ class DenseSettings:
 
 @dataclass(frozen=True)
 class PoolingSettings:
-    """The modules after the encoder.
+    """The settings of the modules after the encoder.
 
     Args:
         pooling: A key of `POOLERS`.
-        title: Name of the pooling in sentence-transformers.
+        title: Name of the same pooler in sentence-transformers.
         dense: The modules Dense, in order.
         normalize: Whether embeddings are scaled to unit length.
     """
@@ -109,7 +109,7 @@ class PoolingSettings:
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Return the modules of a folder; raise UserError if modules.json is damaged or names a class of other code."""
+    """Return the modules of a folder. Raise UserError if modules.json is damaged or names a class of other code."""
     path = folder / MODULES
     entries = read_json(path, DAMAGED)
     fits = isinstance(entries, list) and all(
@@ -128,11 +128,11 @@ def read_modules(folder: Path) -> list[Module]:
 
 
 def encoder_folder(folder: Path, modules: Sequence[Module]) -> Path:
-    """Return the folder of the encoder, which the first module describes.
+    """Return the folder of the encoder, which is the first module.
 
     Args:
         folder: The folder of the model.
-        modules: The entries of its modules.json.
+        modules: The entries of the folder's modules.json.
     """
     if modules[0].kind != "Transformer":
         raise _foreign(folder / MODULES, f"the module {modules[0].kind} in the first place")
@@ -140,11 +140,11 @@ def encoder_folder(folder: Path, modules: Sequence[Module]) -> Path:
 
 
 def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
-    """Return how texts are prepared.
+    """Return the settings for the preparation of texts.
 
     Args:
         folder: The folder of the model.
-        encoder: The folder of its encoder.
+        encoder: The folder of the model's encoder.
 
     Raises:
         UserError: If a setting is unknown or cannot be reproduced.
@@ -162,7 +162,10 @@ def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
 
 
 def read_size(folder: Path) -> int | None:
-    """Return the number of values to which sentence-transformers shortens the embeddings; None if it does not."""
+    """Return the number of values to which sentence-transformers shortens embeddings.
+
+    None: it does not shorten them.
+    """
     path = folder / MODEL_CONFIG
     size = read_object(path).get("truncate_dim") if path.is_file() else None
     if size is not None and not (type(size) is int and size > 0):
@@ -175,7 +178,7 @@ def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) 
 
     Args:
         folder: The folder of the model.
-        modules: The entries of its modules.json.
+        modules: The entries of the folder's modules.json.
         prefix: Text before each sentence.
 
     Raises:

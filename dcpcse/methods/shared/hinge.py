@@ -1,4 +1,4 @@
-"""The energy-based hinge loss of PromCSE (Jiang et al. 2022), an option of several methods with a contrastive loss."""
+"""The energy-based hinge loss of PromCSE (Jiang et al. 2022), an option of several methods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ HINGE = needs_value("do_eh_loss", True)
 
 @dataclass
 class HingeOptions(Options):
-    """Options of the hinge loss, named as in the public PromCSE code."""
+    """Options of the hinge loss, with the names of the public PromCSE code."""
 
     _argument_group_name = "energy-based hinge (PromCSE)"
 
@@ -31,9 +31,9 @@ class HingeOptions(Options):
     eh_loss_weight: float | None = option(None, "Weight of the hinge loss. Default: 10.", needs=HINGE, above=0)
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return the margin and the weight of the PromCSE paper.
+        """Return the margin and the weight of the hinge loss in the PromCSE paper.
 
-        Raises UserError for labelled or scored pairs, whose second sentence may contradict the anchor.
+        Raises UserError if the data are labelled or scored pairs, since the second sentence may contradict the anchor.
         """
         if self.do_eh_loss and (label := Columns.of(columns).label) in (LABEL, SCORE):
             raise OptionError(
@@ -50,10 +50,11 @@ def with_hinge(method: Method, args: ModelArguments) -> Method:
 
     Args:
         method: The method.
-        args: Its options.
+        args: Options of the method.
 
     Raises:
-        UserError: If the data are single sentences, because the positive is then the anchor sentence itself.
+        UserError: If --do_eh_loss is set and the data are single sentences. The positive is then the anchor sentence
+            itself.
     """
     if not HINGE.holds(args):
         return method

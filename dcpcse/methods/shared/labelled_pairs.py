@@ -1,4 +1,4 @@
-"""The loss of labelled and of scored sentence pairs (SBERT, section 3), which several methods use for such data."""
+"""The loss of labelled and of scored sentence pairs (SBERT, section 3), which several methods use."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from dcpcse.utils.errors import UserError, spell
 from dcpcse.utils.option_fields import Options, option
 
 LABELS = (LABEL, SCORE)
-"""The columns that the loss uses besides the sentences."""
+"""The columns that the loss uses in addition to the sentences."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class LabelledPairsOptions(Options):
 
 
 def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
-    """Return the name of the loss term and its loss: cosine regression for scored pairs, otherwise classification.
+    """Return the name of the loss term and the loss: cosine regression for scored pairs, otherwise classification.
 
     Data without labels are classified if they have hard negatives.
 
@@ -40,7 +40,7 @@ def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns
         columns: The columns of the training data.
 
     Raises:
-        UserError: If neither loss can be used for the data.
+        UserError: If the data allow neither cosine regression nor classification.
     """
     if columns.label == SCORE:
         return "regression", CosineRegression(_largest_score(args, columns))
@@ -50,7 +50,7 @@ def labelled_pairs_loss(hidden_size: int, args: ModelArguments, columns: Columns
 def _largest_score(args: ModelArguments, columns: Columns) -> float:
     """Return the score that corresponds to a cosine of 1.
 
-    Raises UserError if all scores are equal, or if a score is negative or above the returned score.
+    Raises UserError if all scores are equal, or if a score is negative or above --largest_score.
     """
     lowest, highest = columns.scores or (0.0, args.largest_score or 1.0)
     largest = highest if args.largest_score is None else args.largest_score

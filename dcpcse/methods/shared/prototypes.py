@@ -38,7 +38,7 @@ PAPER = {
         'Article "{sentence}" is definitely not about the [MASK] topic',
     ),
 }
-"""The templates of Table 1 of ConPVP; quotation marks that are missing in print are restored."""
+"""The templates of Table 1 of ConPVP, with the quotation marks that are missing in print."""
 
 CODE = {
     "positive": (
@@ -65,10 +65,10 @@ CODE = {
 }
 """The nine positive and eight negative templates of the public code, for all encoders.
 
-Spaces inside the quotes matter only for byte-level tokenizers (RoBERTa). There, the public code tokenises the text
-before the sentence by itself, so that its last space becomes a token and the sentence begins without a space. Here,
-the space belongs to the first word of the sentence, as in plain text. In every template of the public code exactly one
-token follows [MASK] before the end, because the code finds [MASK] by this distance.
+Spaces inside the quotes matter only for byte-level tokenizers (RoBERTa). For them, the public code tokenises the text
+before the sentence separately, so the last space of this text becomes a token, and the sentence begins without a
+space. Here, the space belongs to the first word of the sentence, as in plain text. In every template of the public
+code, exactly one token follows [MASK] before the end, because the code finds [MASK] by this distance.
 """
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
@@ -104,7 +104,10 @@ class PrototypeOptions(Options):
     )
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return values for options that were left out. Raises UserError if the anchor is not a [MASK] vector."""
+        """Return values for options that were left out.
+
+        Raises UserError if prototypes are used and anchors are not represented by [MASK] vectors.
+        """
         if not PROTOTYPES.holds(self):
             return {}
         if self.pooler_type != "mask" or self.template is None:
@@ -129,10 +132,10 @@ def with_prototypes(backbone: Backbone, args: ModelArguments, columns: Sequence[
 
 
 def prototypes_of(args: ModelArguments, column: str) -> Part:
-    """Return the templates, views and loss term of prototypes; an empty part without --prototypes.
+    """Return the templates, views and loss term of prototypes. Without --prototypes, return an empty part.
 
-    The views are `prototype` and `negated`. The positive of each anchor (view `anchor`) is its own prototype. The
-    negatives are the other prototypes, all negated prototypes and any hard negatives (ConPVP, eq. 1).
+    The views are `prototype` and `negated`. The positive of each anchor (view `anchor`) is the prototype of the same
+    example. The negatives are the other prototypes, all negated prototypes and any hard negatives (ConPVP, eq. 1).
 
     Args:
         args: Options of the method.

@@ -1,4 +1,4 @@
-"""Conditional replaced-token detection (CRTD): the options and loss term that D2CSE and DiffCSE share."""
+"""Conditional replaced-token detection (CRTD): the options and the loss term that D2CSE and DiffCSE share."""
 
 import copy
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ DETECTED_VIEWS = ("all", "anchor")
 DISCRIMINATORS = ("self", "frozen", "trained")
 
 GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
-"""Options of the generator, which have no effect with --corrupted_corpus."""
+"""Names of the options of the generator. They have no effect with --corrupted_corpus."""
 
 TRAINED = needs_value("discriminator", "trained", voids=True)
 WEIGHT = needs_above_zero("lambda_weight")
@@ -128,7 +128,7 @@ class CrtdOptions(Options):
 
 
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
-"""Model type of the encoder → its default generator (DiffCSE)."""
+"""The default generator for each model type of the encoder (DiffCSE)."""
 
 
 def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
@@ -163,10 +163,10 @@ def crtd_defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any
 
 
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build a method with the loss of replaced-token detection, and a loss of the embeddings.
+    """Build a method with two losses: replaced-token detection, and a loss of the embeddings.
 
-    The latter is the contrastive loss (with the hinge loss if --do_eh_loss is set) or, for labelled and scored pairs,
-    the loss of SBERT.
+    For labelled and scored pairs, the loss of the embeddings is SBERT's loss. Otherwise, it is the contrastive loss.
+    The hinge loss is added if --do_eh_loss is set.
 
     Args:
         backbone: The loaded encoder.
@@ -189,7 +189,7 @@ def _of_embeddings(backbone: Backbone, args: ModelArguments, columns: Columns) -
 
 
 def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[ParameterGroup, ...]:
-    """Return the group of a trained discriminator if an option sets its learning rate or warm-up; otherwise ()."""
+    """Return a parameter group for a trained discriminator with its own learning rate or warm-up; otherwise ()."""
     rate, warmup = args.discriminator_learning_rate, args.discriminator_warmup_steps
     if rate is None and warmup is None:
         return ()
