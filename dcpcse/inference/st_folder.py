@@ -45,7 +45,7 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
 
 
 def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
-    """Return whether the folder of an encoder contains files of sentence-transformers, as sentence encoders do.
+    """Return whether the folder of an encoder contains files of sentence-transformers, as for sentence encoders.
 
     Args:
         name: Folder or hub id of the encoder.
