@@ -72,9 +72,9 @@ def compare(
 
     Returns:
         A `Comparison`, which prints as tables. The first table contains the scores of the models with their intervals.
-        The others contain for each difference the interval, the p-value, the p-value adjusted for the number of tasks
-        (Holm), and whether one model is better. Two or three models are compared pairwise. Of more models, each is
-        compared with the first one.
+        The other tables contain, for each difference of two models, the interval, the p-value, the p-value adjusted
+        for the number of tasks (Holm), and whether one model is better. Two or three models are compared pairwise. Of
+        more models, each model is compared with the first model.
 
     Raises:
         UserError: If there is only one model, if the data or the modes of results differ, or if a task has too few

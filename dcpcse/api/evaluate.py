@@ -91,8 +91,9 @@ def evaluate(
         retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, NanoBEIR, or
             names of sets of NanoBEIR. The result is nDCG@10.
         mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
-        mteb_benchmark: Name of a benchmark of mteb, all of whose tasks are evaluated, such as "MTEB(eng, v2)".
-        mteb_data_dir: Folder with a copy of each data set of the MTEB tasks, named by the last part of its hub id.
+        mteb_benchmark: Name of a benchmark of mteb, such as "MTEB(eng, v2)". All tasks of the benchmark are evaluated.
+        mteb_data_dir: Folder that contains a copy of each data set of the MTEB tasks. The name of a copy is the last
+            part of the hub id of the data set.
             None: the cache of datasets for `mteb_benchmark`, and the hub for `mteb`.
         mteb_languages: ISO 639-3 codes of languages. MTEB tasks are evaluated only in these languages, and in pairs of
             languages that contain one of them. None: all languages.
@@ -103,8 +104,8 @@ def evaluate(
             format.
         cache_dir: Folder for downloads and embeddings. A later evaluation of the same model reuses the embeddings.
             Embeddings of encoders of other code cannot be cached, since nothing identifies the encoder.
-        truncate_dim: Score only this number of first values of the embeddings. With a list of sizes, sentences are
-            encoded once, the tables have a row for each size, and `at_size` of the result contains all results.
+        truncate_dim: Number of first values of the embeddings that are scored. With a list of numbers, sentences are
+            encoded once, the tables have a row for each number, and `at_size` of the result contains all results.
         postprocess: Transformation of the embeddings before they are scored: "whitening" or "flow".
         fit_on: List or file of sentences to which `postprocess` is fitted. None: the sentences of each task.
         whitening_dimensions: Number of dimensions that whitening keeps. None: all dimensions in which the embeddings

@@ -53,16 +53,16 @@ def load(
     - A checkpoint of other code that `dcpcse.import_checkpoint` supports: the checkpoint is converted in memory.
     - A sentence-transformers folder: pooling, dense layers, normalisation, maximum length, lower case and default
       prompt come from its `modules.json` and the files that belong to it.
-    - Any other encoder, a Hugging Face folder or id: sentences are represented as `pooler` says. The default is "cls",
-      the vector of [CLS] after the pooler of the encoder.
+    - Any other encoder, a Hugging Face folder or id: `pooler` selects the sentence representation. The default is
+      "cls", the vector of [CLS] after the pooler of the encoder.
 
     A log line (logger `dcpcse`, level INFO) describes the representation. Weights in pickles (`.bin`) are read without
     running code.
 
     Args:
         name: Folder, file or hub id of the encoder.
-        base: Location of the frozen encoder. Needed if the encoder of an output folder has moved (its weights are
-            checked), or if a checkpoint of other code does not contain an encoder.
+        base: Folder or hub id of the frozen encoder. Needed if the frozen encoder of an output folder has moved (the
+            weights must be the same as in training), or if a checkpoint of other code does not contain an encoder.
         pooler: A value of the option `--pooler` of evaluation.py, which replaces the representation recorded in the
             folder. For a sentence-transformers folder, it replaces all modules after the encoder.
         template: The template into which sentences are inserted. None: the template of the folder, if there is one.
@@ -87,7 +87,7 @@ def load(
             the public code.
 
     Raises:
-        UserError: If no encoder of these kinds is found, if files are damaged or contain code, if `base` is a
+        UserError: If `name` is no encoder of these kinds, if files are damaged or contain code, if `base` is a
             different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument
             has no effect on this encoder. The message has one line.
     """

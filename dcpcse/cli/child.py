@@ -1,4 +1,4 @@
-"""Run a command in a process that ends when its parent ends. `dcpcse.experiments.reproduction.run_unit` uses it."""
+"""Run a command in a process that ends when its parent ends, for `dcpcse.experiments.reproduction.run_unit`."""
 
 import os
 import sys

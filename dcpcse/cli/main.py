@@ -1,4 +1,4 @@
-"""The program `dcpcse` (or `python -m dcpcse`), which runs the command that its arguments name."""
+"""The program `dcpcse` (or `python -m dcpcse`), which runs the command named by the first arguments."""
 
 import contextlib
 import importlib

@@ -19,9 +19,9 @@ from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """Run a tool and return its exit code.
 
-    An error that a user can cause prints one line and returns 2. With `--debug`, it shows its traceback. Bugs always
-    show their traceback and end with the exit code 1 of Python. Of several processes, only the first one that fails
-    prints its error (see `_wait_for_the_end`).
+    For an error that a user can cause, one line is printed and the exit code is 2. With `--debug`, the traceback is
+    shown instead. For a bug, the traceback is always shown, and the exit code is 1, as in Python. If several processes
+    run the tool, only the first process that fails prints its error (see `_wait_for_the_end`).
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
@@ -116,10 +116,10 @@ class _Printable(logging.Formatter):
 
 
 def _wait_for_the_end() -> None:
-    """Wait for the launcher to end this process silently, because a different process failed and printed the error.
+    """Wait until the launcher ends this process silently, because a different process failed and printed the error.
 
-    Otherwise, each process would print the same error, or report that another process has ended. If the launcher does
-    not end this process, because no other process failed or because it runs on a different machine, this process
+    Without this, each process would print the same error, or report that another process has ended. If the launcher
+    does not end this process (no other process failed, or the launcher runs on a different machine), this process
     prints its error.
     """
     end_silently()
@@ -132,7 +132,7 @@ def _is_launchers_signal(error: KeyboardInterrupt) -> bool:
 
 
 _GRACE = 5
-"""Seconds to wait for the launcher; torchrun checks its processes ten times per second."""
+"""Seconds to wait for the launcher. Torchrun checks its processes ten times per second."""
 
 
 def _is_lost_process(error: RuntimeError) -> bool:

@@ -43,7 +43,7 @@ LOAD_ALONE_HINT = "adapters share one frozen encoder; use this folder by itself,
 
 
 class Adapters:
-    """Named adapters on one frozen encoder; `adapters["name"]` is a SentenceEncoder that shares this encoder.
+    """Named adapters on one frozen encoder. `adapters["name"]` is a SentenceEncoder that uses this encoder.
 
     The adapters are for inference only. Heads that only training needs are dropped, and prompts that a projection
     computes are replaced by the computed vectors. The constructor creates an empty collection.

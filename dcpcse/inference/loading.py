@@ -101,9 +101,9 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
 
 
 def load_guide(name: str, args: EncoderArguments, option: str = "guide") -> SentenceEncoder:
-    """Load an encoder as in `load_model`, with mean pooling if its folder does not name a pooling.
+    """Load an encoder as in `load_model`, but with mean pooling as the default for plain encoders.
 
-    If `args.pooler_type` is set, this pooling is used instead.
+    Mean pooling is used if the folder of the encoder does not name a pooling and `args.pooler_type` is None.
 
     Args:
         name: As in `load_model`.
@@ -204,7 +204,7 @@ def is_trained(name: str, args: EncoderArguments) -> bool:
 
 
 def local_folder(name: str, args: EncoderArguments) -> Path | None:
-    """Return the local folder of a model that has been loaded, or None if it has none (such as word vectors).
+    """Return the local folder of a loaded model, or None if the model has no folder (for example word vectors).
 
     Args:
         name: As in `load_model`.
@@ -341,7 +341,7 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
 
 
 def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None) -> None:
-    """Apply --denoise to a model with a template; None keeps the recorded setting of the folder."""
+    """Apply the option --denoise to a model with a template. None keeps the recorded setting of the folder."""
     if denoise is None or denoise == model.denoising.inference:
         return
     if denoise and not POOLERS[model.pooling].needs_template:
@@ -358,7 +358,7 @@ def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None)
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
-    """Raise UserError if the options describe prompts that differ from those in the folder."""
+    """Raise UserError if the options describe other prompts than the folder contains."""
     prompt = model.encoder.prompt
     settings = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
     settings["prefix_projection"] = prompt is not None and prompt.projection is not None

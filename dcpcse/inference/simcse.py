@@ -1,4 +1,4 @@
-"""A drop-in replacement for the class `SimCSE` of the SimCSE tool that also loads the encoders of this package.
+"""A drop-in replacement for the class `SimCSE` of the SimCSE tool, which also loads the encoders of this package.
 
 Signatures, defaults and results are the same as in the tool, except for faults of the tool that are fixed here:
 
@@ -31,7 +31,7 @@ Sentences = str | Sequence[str]
 
 
 class SimCSE:
-    """Encode sentences, compare them, and search for similar ones.
+    """Encode sentences, compare sentences, and search for similar sentences.
 
     Args:
         model_name_or_path: Output folder of train.py, Hugging Face folder or hub id.
@@ -114,7 +114,7 @@ class SimCSE:
             normalize_to_unit: Whether to scale the vectors to unit length.
             keepdim: Whether to return a matrix for a single string too.
             batch_size: Maximum number of sentences per batch.
-            max_length: Maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens,
+            max_length: Maximum number of tokens. Longer sentences are truncated. If the encoder allows fewer tokens,
                 the maximum of the encoder applies.
         """
         max_length = min(whole_number("max_length", max_length), self.model.encoder.max_tokens)
@@ -236,5 +236,5 @@ class SimCSE:
         return self.index
 
     def _encoder(self, device: str | torch.device | None) -> SimpleNamespace:
-        """Return a model for the index whose `encode` calls the method `encode` of this class on the given device."""
+        """Return a model for the index, with a method `encode` that calls `SimCSE.encode` on the given device."""
         return SimpleNamespace(encode=partial(self.encode, device=device, return_numpy=True))

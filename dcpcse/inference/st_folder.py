@@ -1,4 +1,4 @@
-"""Give an encoder the modules of a sentence-transformers folder, so that it computes the same vectors."""
+"""Add the modules of a sentence-transformers folder to an encoder, so that the encoder returns the same vectors."""
 
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,7 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
 
 
 def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
-    """Return whether the folder of an encoder contains files of sentence-transformers, as for sentence encoders.
+    """Return whether an encoder is a sentence encoder: whether its folder has files of sentence-transformers.
 
     Args:
         name: Folder or hub id of the encoder.
@@ -121,7 +121,9 @@ def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
-    """Add the dense layers and the normalisation of a sentence-transformers folder to a model, and log this.
+    """Add the dense layers and the normalisation of a sentence-transformers folder to a model.
+
+    The resulting representation is logged.
 
     Args:
         model: The model that is changed.

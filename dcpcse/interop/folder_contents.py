@@ -198,7 +198,7 @@ def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
 
 
 def _public_code(folder: Path) -> FolderFacts:
-    """Return the format and parts of a checkpoint of public code, and the command to import it; {} for others."""
+    """Return the format and parts of a checkpoint of public code, and the import command. {} for other folders."""
     checkpoint = recognise_checkpoint(folder)
     if (
         checkpoint is None or not checkpoint.parts
@@ -209,7 +209,7 @@ def _public_code(folder: Path) -> FolderFacts:
 
 
 def _sentence_transformer(folder: Path) -> FolderFacts:
-    """Return the pooling of a sentence-transformers folder; {} for other folders."""
+    """Return the pooling of a sentence-transformers folder, or {} for other folders."""
     path = folder / "1_Pooling" / manifest.CONFIG
     if not (folder / manifest.MODULES).is_file() or not path.is_file():
         return {}
@@ -224,7 +224,7 @@ def _run_without_model(folder: Path) -> FolderFacts:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return a dict from the name of each file and subfolder to its size in bytes. Removed files are left out."""
+    """Return a dict from names of files and subfolders to sizes in bytes, without files that are removed meanwhile."""
     sizes = {}
     for path in sorted(folder.iterdir()):
         name = f"{path.name}/" if path.is_dir() else path.name
@@ -235,7 +235,7 @@ def _files(folder: Path) -> dict[str, int]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file; 0 for anything else, such as a broken link."""
+    """Return the size of a file in bytes, or 0 for anything else, such as a broken link."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Encode sentences with an exported ONNX graph. This needs onnxruntime, tokenizers and numpy, but not torch."""
+"""Encode sentences with an exported ONNX graph. Needed are onnxruntime, tokenizers and numpy, but not torch."""
 
 import logging
 from collections.abc import Sequence

@@ -224,10 +224,10 @@ MOST_READ = 256 * 2**20
 
 
 class Gate:
-    """An ASGI application that checks the key, body size and time of requests, and logs them.
+    """An ASGI application that checks the key, body size and time of requests, and logs the requests.
 
-    It passes the requests to another ASGI application. Errors that this inner application raises become answers in the
-    form of OpenAI's API.
+    Valid requests are passed to an inner ASGI application. Errors that the inner application raises become answers in
+    the form of OpenAI's API.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:

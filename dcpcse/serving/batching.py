@@ -48,8 +48,7 @@ class Ticket:
 class FairQueue:
     """Queues of jobs, one for each client, from which jobs are taken in turn.
 
-    If two clients wait for the same job, the job is in the queues of both clients. So no client waits for the turn of
-    another client.
+    A job for which two clients wait is in the queues of both clients, so neither client waits for the other client.
     """
 
     def __init__(self) -> None:

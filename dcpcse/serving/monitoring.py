@@ -21,8 +21,7 @@ from dcpcse.serving.requests import without_paths
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
-"""Maximum number of lines that wait for a slow terminal or disk; further lines are dropped, so that no request
-waits."""
+"""Maximum number of lines that wait for a slow terminal or disk. More lines are dropped, so that no request waits."""
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:

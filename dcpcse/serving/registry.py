@@ -226,7 +226,7 @@ def scan(root: Path) -> dict[str, State]:
 
 
 class FolderWatcher:
-    """Load, replace and remove adapters of a registry when the model folders in a watched folder change.
+    """Load, replace and remove the adapters of a registry when model folders in a watched folder change.
 
     A model folder is loaded when its files were the same in two checks, so a folder that is still being copied is not
     read. Folders that are present at the start are loaded at once. A folder that is not valid is tried again when its

@@ -167,7 +167,7 @@ class BoundedConnection(H11Protocol):
     _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the connection, and close another one if too many are open."""
+        """Start this connection, and close the oldest idle connection if too many are open."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._opened = self.loop.time()
         if len(self.connections) > int(os.environ.get(MOST_CONNECTIONS, 2**31)):
@@ -175,7 +175,7 @@ class BoundedConnection(H11Protocol):
         self._watch_header()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data."""
+        """Parse the received data."""
         try:
             super().data_received(data)
         except h11.LocalProtocolError:  # the rest of a request that was already answered is invalid
