@@ -3,12 +3,16 @@
     python benchmarks/adapters.py --adapter FOLDER --text LINES.txt [--counts 1 10 100] [--sentences 400] [--rounds 5]
         [--max_seq_length 128] [--device cpu] [--processor_time] [--output_file adapters.json]
 
-FOLDER is an output folder of train.py with deep prompts or a LoRA adapter. The adapters are copies of it with noise on
-their tensors, a tenth of their standard deviation. Memory is the growth of the process since the first adapter,
-after free memory is released. The time to switch compares the first encoding of a sentence after a change of the
-adapter with the second one by the same adapter. Throughput compares three ways to encode all sentences, timed in turn:
-by one adapter; each by a random adapter, in mixed batches; and the same, one adapter after another. --processor_time
-measures the processor time of this process, for a machine that other programs use at the same time.
+FOLDER is an output folder of train.py with deep prompts or a LoRA adapter. The adapters are copies of this folder.
+Noise with a tenth of the standard deviation of a tensor is added to each tensor.
+
+memory      growth of the process since the first adapter, after free memory is released
+switch      time to encode a sentence right after a change of the adapter, and again with the same adapter
+throughput  time to encode all sentences in three cases, measured in turn: with one adapter; with a random adapter for
+            each sentence, in mixed batches; and with the same random adapters, one adapter after another
+
+With --processor_time, the processor time of this process is measured instead of the elapsed time. This is meant for
+machines that other programs use at the same time.
 """
 
 import argparse

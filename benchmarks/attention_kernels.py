@@ -3,12 +3,16 @@
     python benchmarks/attention_kernels.py [--part attention] [--output_file attention_kernels.json] [--seconds 60]
     TRITON_INTERPRET=1 python benchmarks/attention_kernels.py --device cpu
 
-The first table compares outputs and gradients with a loop over texts in float64, which uses the same dropout masks,
-computed by PyTorch from the same counters. An error is the largest difference over the largest value. The second table
-times the attention of one layer of BERT-base, for 512 texts of 21 tokens on average and 16 prompts, with several ways
-to launch the kernels, and compares it with the attention function without kernels and with SDPA on padded rows.
-Each row is printed when it is ready; one that fails gives the error, and the next one runs. --device cpu tries the
-script with small sizes in Triton's interpreter, which is slow, so that its times mean nothing.
+The first table compares outputs and gradients with a reference: a loop over texts in float64. The reference uses the
+same dropout masks, which PyTorch computes from the same counters. An error is the largest difference divided by the
+largest value.
+
+The second table contains the times of the attention of one layer of BERT-base, for 512 texts of 21 tokens on average
+and 16 prompts. It compares several ways to launch the kernels, the attention function without kernels, and SDPA on
+padded rows.
+
+Each row is printed when it is ready. If a row fails, the error is printed instead, and the next row runs. --device cpu
+tests the script with small sizes in Triton's interpreter. The interpreter is slow, so its times have no meaning.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Compare the times to fetch and collate a batch, from texts and from sentences that are tokenised already.
+"""Compare the times to fetch and collate a batch from texts and from sentences that were tokenised before.
 
     python benchmarks/collation.py --train_file FILE [--tokenizer data/encoder] [--rows 256] [--rounds 100]
         [--max_seq_length 32] [--output_file collation.json]
 
-The views are those of SimCSE and DCPCSE, which have no template, and those of PromptBERT, which have two. Each round
-collates other rows. The time to tokenise the whole file is measured once.
+The times are measured for SimCSE and DCPCSE, whose inputs have no template, and for PromptBERT, whose inputs have two
+templates. Each round collates different rows. The time to tokenise the whole file is measured once.
 """
 
 import argparse

@@ -3,11 +3,12 @@
     python benchmarks/crtd_memory.py --model_name_or_path ENCODER --generator_name MASKED_LM [--batch_size 64]
         [--max_seq_length 32] [--steps 5] [--device cpu] [--output_file crtd_memory.json]
 
-Both methods use the same sentences, generator, masks and optimiser (AdamW), and do complete training steps:
-corruption, both passes, backward, update. The report gives the exact size of weights, gradients and the optimiser's
-two moments, and the peak memory: on a GPU the peak that torch allocated, on a CPU the peak of the process. Each method
-runs in its own process. With --random, all models have random weights of BERT-base's shape and the tokenizer of
-ENCODER.
+Both methods use the same sentences, generator, masks and optimiser (AdamW). They do complete training steps:
+corruption of the sentences, two forward passes, backward pass and update. Each method runs in a separate process.
+
+The report contains the exact sizes of the weights, the gradients and the two moments of the optimiser. It also
+contains the peak memory: on a GPU the peak that torch allocated, on a CPU the peak of the process. With --random, all
+models have random weights, the shape of BERT-base and the tokenizer of ENCODER.
 """
 
 import argparse

@@ -1,15 +1,16 @@
-"""Measure the memory of training on Python objects with more and more sentences, with one process per size.
+"""Measure the memory of training on Python objects with increasing numbers of sentences.
 
     python benchmarks/data_memory.py [--model_name_or_path ENCODER] [--sizes 50000 500000 5000000] [--steps 300]
         [--kind Dataset IterableDataset] [--folder FOLDER] [--output_file memory.json]
 
-The sentences, all different and of 9 words, come from a generator, by `datasets.Dataset.from_generator` (which writes
-them to FOLDER) or `IterableDataset.from_generator`. `dcpcse.train` then trains a random encoder with two layers of
-size 32 and the tokenizer of ENCODER: it reads the rows, counts duplicates, draws the random order and takes the steps.
+Each size runs in a separate process. A generator produces different sentences of 9 words each. The dataset is made by
+`datasets.Dataset.from_generator`, which writes the sentences to FOLDER, or by `IterableDataset.from_generator`.
+`dcpcse.train` then trains a random encoder with two layers, hidden size 32 and the tokenizer of ENCODER. It reads the
+rows, counts duplicates, draws a random order and does the training steps.
 
-Memory is the peak of the process's anonymous memory (RssAnon in /proc/self/status, read every 5 ms): what the process
-holds itself. The pages of memory-mapped files, which the system drops when memory is short, are in RssFile, whose peak
-is given too. `before` is the anonymous memory after the imports and the making of the dataset.
+Memory is the peak of the anonymous memory of the process (RssAnon in /proc/self/status, read every 5 ms). Pages of
+memory-mapped files, which the system drops when memory is short, are not part of it. Their peak (RssFile) is reported
+separately. `before` is the anonymous memory after the imports and after the dataset was made.
 """
 
 import argparse

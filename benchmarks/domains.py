@@ -2,21 +2,23 @@
 
     python benchmarks/domains.py --encoder sentence=ENCODER --encoder raw=data/encoder --data_dir DIR --output_dir OUT
 
-Trains on StackOverflow and biomedical titles with prompts, LoRA, the whole encoder, and sentence-transformers' trainer
-with its MultipleNegativesRankingLoss, and tests on 4,000 other titles. Every unit is a training and its test in a
-process of its own; finished units are not run again. --report DIR prints the tables of what is finished.
+The script trains on StackOverflow and biomedical titles, and tests on 4,000 other titles. It compares prompts, LoRA,
+training of the whole encoder, and the trainer of sentence-transformers with its MultipleNegativesRankingLoss. Every
+unit is one training with its test, in a separate process. Finished units are not run again. --report DIR prints the
+tables of the finished units.
 
 The tasks:
 
-    few     16 titles of each of the 20 classes, with their classes; tested on other titles of these classes
-    pairs   1,000 pairs of titles of one class, from 10 classes; tested on the other 10 classes
-    plain   10,000 titles without classes
-    mined   pairs with a hard negative that `dcpcse.mine` found among the titles of the 10 classes
-    random  pairs with a random one of them
-    eight   8 titles of each class; accuracy of a logistic regression on them, as in SetFit; also on TREC's questions
+    few     train on 16 titles of each of the 20 classes, with their classes; test on other titles of these classes
+    pairs   train on 1,000 pairs of titles of the same class, from 10 classes; test on the other 10 classes
+    plain   train on 10,000 titles without classes
+    mined   like pairs, with a hard negative that `dcpcse.mine` found among the titles of the 10 classes
+    random  like pairs, with a random title of the 10 classes as the negative
+    eight   train on 8 titles of each class; test a logistic regression on these titles, as in SetFit; also on the
+            questions of TREC
 
-The learning rate of a side is the best of three on 400 other titles of the classes that are trained on (dev), with
-seed 0. Seeds 1 and 2 use this rate.
+For each way of training, the best of three learning rates is chosen with seed 0, on 400 other titles (dev) of the
+classes in the training data. Seeds 1 and 2 use this learning rate.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     python benchmarks/encode_growth.py --text LINES.txt --model_name_or_path ENCODER [--pooler avg] [--tiny]
         [--sizes 1000 10000 100000] [--output_file growth.json] [-- further options of dcpcse encode]
 
-Each file consists of the lines of the text, without blank lines and repeated from the start if there are too few.
-Seconds and processor seconds include checking the file and loading the model, but not starting Python; milliseconds
-per sentence include only encoding and writing. Memory is the peak of the process that runs the command. --tiny uses
-a random encoder with two layers of size 32 and the tokenizer of ENCODER.
+Each file contains the first lines of the text. Blank lines are left out, and the lines are repeated if there are too
+few. Seconds and processor seconds include checking the file and loading the model, but not starting Python.
+Milliseconds per sentence include only encoding and writing. Memory is the peak of the process that runs the command.
+--tiny uses a random encoder with two layers, hidden size 32 and the tokenizer of ENCODER.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Compare times and vectors of `encode` and of sentence-transformers at its best batch size, on the same sentences.
+"""Compare `encode` with sentence-transformers at its best batch size: times and vectors for the same sentences.
 
     python benchmarks/encode_speed.py --model_name_or_path ENCODER --text FILE [--sentences 20000] [--rounds 5]
         [--output_file encode_speed.json]
 
-ENCODER is a sentence-transformers folder with mean pooling. The best of --batch_sizes is first determined on a tenth
-of the sentences. Both libraries use the same cores, truncate texts to --max_seq_length tokens, and encode all
-sentences once per round.
+ENCODER is a sentence-transformers folder with mean pooling. First, the best of --batch_sizes for
+sentence-transformers is determined on a tenth of the sentences. Both libraries use the same cores, truncate texts to
+--max_seq_length tokens, and encode all sentences once per round.
 """
 
 import argparse

@@ -1,22 +1,23 @@
-"""Test and measure on a GPU, and write the figures to gpu.json and, as tables, to gpu.md (see gpu.sh).
+"""Run tests and measurements on a GPU, and write the figures to gpu.json and gpu.md (see gpu.sh).
 
     python benchmarks/gpu.py --output_dir DIR [--minutes 7] [--only PART ...] [--device cpu --toy]
 
-The parts run one after another, the most important first. Each has its share of the time, so that none takes the time
-of another. Both files are written and the tables are printed after every part. Separate processes measure the rows of
-a table; if one fails or is stopped, a row gives the reason, gpu.json the end of its output, and the next one runs.
+The parts below run one after another, the most important part first. Each part has a share of the time and is stopped
+when this share is used up. After every part, both files are written (gpu.md contains tables), and the tables are
+printed. Each row of a table is measured in a separate process. If a process fails or is stopped, its row contains the
+reason, gpu.json contains the end of its output, and the next process runs.
 
 tests      the tests of tests/integration/test_cuda.py
-steps      step_speed.py: a step of DCPCSE on 256 pairs, of the public technique and of full fine-tuning
-products   products of matrices of 8,192 rows, which show what the GPU can do
-methods    dcpcse.train with every method: time of a step with data and transfers, and memory
+steps      step_speed.py: a step on 256 pairs with DCPCSE, with the public technique and with full fine-tuning
+products   products of matrices of 8,192 rows, which show the speed that the GPU can reach
+methods    dcpcse.train with every method: time of a step, including data and transfers, and memory
 sizes      step_speed.py with other batch sizes and in float32
 large      a batch of 16,384 pairs by the gradient cache
 encode     encode_speed.py
 processes  trainings in two processes (NCCL), if there are two devices
 
-The encoder has BERT-base's shape, random weights, and the tokenizer of data/encoder; --toy takes a tiny one and few
-steps, which tests this script on a CPU.
+The encoder has the shape of BERT-base, random weights, and the tokenizer of data/encoder. --toy uses a tiny encoder
+and few steps, to test this script on a CPU.
 """
 
 import argparse

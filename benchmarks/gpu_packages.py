@@ -1,9 +1,9 @@
-"""List the packages that gpu.sh needs and that a machine with a GPU lacks, in the versions installed here.
+"""List the packages that gpu.sh needs and that a machine with a GPU lacks, with the versions installed here.
 
     python benchmarks/gpu_packages.py [--image benchmarks/gpu_image.txt]
 
---image: a file with the names of the packages that the machine has, as `pip list` shows them; by default, those of an
-image with Python 3.12, torch 2.11 and transformers 5.17. What these require is not listed.
+--image is a file with the names of the packages on that machine, as `pip list` shows them. The default is the list of
+an image with Python 3.12, torch 2.11 and transformers 5.17. Packages that these packages require are not listed.
 """
 
 import argparse

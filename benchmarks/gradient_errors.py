@@ -1,14 +1,16 @@
-"""Measure the errors of the gradient that chunks and processes cause, in float32.
+"""Measure the errors of the float32 gradient that processing in chunks or in several processes causes.
 
     python benchmarks/gradient_errors.py [--rows 256] [--chunk 16] [--processes 1 2 4] [--output_file errors.json]
 
-An error is the largest difference from the gradient in float64 of all rows at once, in one process, divided by the
-largest number of that gradient.
+The reference is the gradient in float64 of all rows at once, in one process. An error is the largest difference from
+the reference, divided by the largest value of the reference.
 
-The first table has the gradients that the Trainer gives the optimiser in the first step of DCPCSE on the embedded
-encoder, without dropout, on triplets of data/sample: for each number of processes, with and without
---gradient_cache_chunk and --loss_chunk (both --chunk). The second table has the gradients of the loss with respect to
-the embeddings of the same rows, of this project and of CachedMultipleNegativesRankingLoss of sentence-transformers.
+The first table contains the errors of the gradients that the optimiser gets in the first training step. The step is
+one of DCPCSE on the embedded encoder, without dropout, on triplets of data/sample. It is measured for each number of
+processes, with and without --gradient_cache_chunk and --loss_chunk (both set to --chunk).
+
+The second table contains the errors of the gradients of the loss with respect to the embeddings of the same rows. It
+compares this project with CachedMultipleNegativesRankingLoss of sentence-transformers.
 """
 
 import argparse

@@ -1,13 +1,18 @@
-"""Measure what bfloat16 costs in training and evaluation, and count its casts (docs/training.md, docs/gpu.md).
+"""Measure the errors of bfloat16 in training and evaluation, and count the casts (docs/training.md, docs/gpu.md).
 
     python benchmarks/half_precision.py [--model_name_or_path ENCODER] [--json FILE]
 
-A training step of every method is computed with the same weights and batches in float32 and under bfloat16 autocast,
-on a CPU and without dropout. The weights are those at the start of a training. Printed are the largest differences
-over all batches: of an embedding, relative to its length; of the loss, relative to the loss; of a gradient, relative
-to the largest element of the gradient of the same parameter. The cosine is that of all gradients of a batch together.
-Parameters whose gradient is below a thousandth of the largest one are compared with that thousandth, since it is
-mostly rounding.
+A training step of every method is computed twice with the same initial weights and batches: in float32 and under
+bfloat16 autocast. This is done on a CPU and without dropout. The script prints the largest differences over all
+batches:
+
+- of an embedding, relative to the length of the embedding;
+- of the loss, relative to the loss;
+- of a gradient, relative to the largest element of the gradient of the same parameter. If this element is below a
+  thousandth of the largest one of all parameters, the gradient is mostly rounding, and the difference is relative to
+  that thousandth.
+
+The cosine is the cosine of the two vectors of all gradients of a batch.
 """
 
 import argparse

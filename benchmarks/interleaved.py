@@ -1,4 +1,4 @@
-"""Time several ways to do the same work in turn, so that a slow phase of the machine affects all of them."""
+"""Time several ways to do the same work, in turn, so that a slow phase of the machine affects all ways."""
 
 import random
 import statistics

@@ -1,10 +1,10 @@
-"""Compile the Triton kernels for GPUs without one, and print the registers, stack and shared memory of each.
+"""Compile the Triton kernels on a machine without a GPU, and print the registers, stack and shared memory of each.
 
     python benchmarks/kernel_registers.py [--capability 80 90] [--output_file kernel_registers.json]
 
-Needs Triton, in an environment such as that of .ci/kernels.sh, and no GPU. The configurations are those in which the
-kernels are tested, with the launch that the kernels choose. Stack is what registers have been spilled to, in bytes for
-each thread. The figures are those of cuobjdump, which Triton includes.
+The script needs Triton, for example in the environment of .ci/kernels.sh. The kernels are compiled for the
+configurations in which they are tested, with the launch parameters that the kernels choose. Stack is the memory to
+which registers are spilled, in bytes per thread. The figures are the output of cuobjdump, which Triton includes.
 """
 
 import argparse

@@ -3,19 +3,20 @@
     python benchmarks/layer_kernels.py [--output_file FILE] [--only step losses profile errors times] [--pairs 256 512]
     TRITON_INTERPRET=1 python benchmarks/layer_kernels.py --device cpu [--only errors bytes]
 
-step      a training step of BERT-base's shape: with the kernels, without them, by the public technique, and of full
-          fine-tuning; and the time in which the CPU starts the work of a step
-losses    20 steps without dropout, with the kernels and without them
-profile   the kernels of a step by kind, and those that take most of the time
-errors    outputs and gradients against PyTorch in float64, with the dropout mask that the same Philox counters give in
-          NumPy, as a share of the largest value; and whether a second run gives the same bits
-times     (not by default) forward and backward of the kernels in bfloat16 at 10,922 rows, and of the operations that
-          they replace
-bytes     (on the CPU only) how many bytes the operations of a step read and write, with the kernels and without them,
-          counted from the shapes of their tensors, and the time that 3 TB/s would take
+step      time of a training step with the shape of BERT-base: with the kernels, without the kernels, with the public
+          technique, and with full fine-tuning; also the time that the CPU needs to start the work of a step
+losses    the losses of 20 steps without dropout, with and without the kernels
+profile   the kernels of a step by kind, and the kernels that need most of the time
+errors    differences of outputs and gradients from PyTorch in float64, divided by the largest value. The reference
+          uses the dropout mask that NumPy computes from the same Philox counters. The part also checks that a second
+          run returns the same bits.
+times     (not by default) time of the forward and backward pass in bfloat16 at 10,922 rows, for the kernels and for
+          the operations that they replace
+bytes     (only on the CPU) number of bytes that the operations of a step read and write, with and without the kernels,
+          counted from the shapes of their tensors; also the time for this number of bytes at 3 TB/s
 
-A part that fails is reported, and the next one runs. On the CPU, nothing is timed, and the sizes of other parts than
-bytes are tiny.
+If a part fails, the error is reported and the next part runs. On the CPU, no times are measured, and all parts except
+bytes have tiny sizes.
 """
 
 import argparse

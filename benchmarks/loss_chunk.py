@@ -1,17 +1,17 @@
-"""Measure memory and time of the contrastive loss in row chunks, and with the matrix of all similarities.
+"""Measure memory and time of the contrastive loss, in chunks of rows and with the matrix of all similarities.
 
     python benchmarks/loss_chunk.py [--rows 65536] [--whole 8192] [--width 768] [--chunk 1024] [--rounds 3]
         [--device cpu] [--output_file loss_chunk.json]
 
-Each side computes the loss of random anchors and positives and its gradient, with the code that training uses:
+Each case computes the loss of random anchors and positives, and its gradient, with the code that training uses:
 
-whole     --whole rows, with the whole matrix
+whole     --whole rows, with the matrix of all similarities
 chunked   --whole rows, in chunks of --chunk anchors
-large     --rows rows, in chunks of --chunk anchors; once only
+large     --rows rows, in chunks of --chunk anchors, measured only once
 
-Each measurement is a process of its own. Its peak memory is what the loss and its gradient add to the embeddings: on a
-CPU that of the process, on a GPU that which torch allocates. The CPU time of all threads is given beside the elapsed
-time, since other programs do not change it much.
+Each measurement runs in a separate process. Peak memory is the memory that the loss and its gradient need in addition
+to the embeddings: on a CPU the memory of the process, on a GPU the memory that torch allocates. The script prints the
+elapsed time and the CPU time of all threads, on which other programs have little effect.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Run the notebooks of docs/notebooks from the first cell to the last, and print the time that each takes.
+"""Run the notebooks of docs/notebooks from the first cell to the last, and print the time of each notebook.
 
     python benchmarks/notebooks.py [NAME ...] [--encoder FOLDER_OR_ID] [--output FOLDER] [--save]
 
---encoder replaces `ENCODER` of each notebook. The executed copies are written to --output (default: result/notebooks).
---save also stores the outputs in docs/notebooks, without what is printed to stderr, for the pages of the site.
+--encoder replaces the value of `ENCODER` in each notebook. The executed copies are written to --output (default:
+result/notebooks). --save also stores the outputs, except stderr, in docs/notebooks, for the pages of the site.
 """
 
 import argparse

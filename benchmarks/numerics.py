@@ -1,10 +1,10 @@
-"""Measure how far rounding moves the embeddings of a real encoder (the measured column of docs/training.md).
+"""Measure how much rounding changes the embeddings of a real encoder (the measured column of docs/training.md).
 
     python benchmarks/numerics.py [--model_name_or_path ENCODER] --text data/sample/sentences.txt
 
-A distance is the largest one over all sentences between a vector and its float64 reference, divided by the length of
-the reference. The reference is computed without packing, one sentence at a time. Prompts are drawn from N(0, 1), which
-makes them as large as trained ones.
+The reference of a vector is computed in float64, without packing, one sentence at a time. For each sentence, the
+distance between vector and reference is divided by the length of the reference. The script prints the largest value
+over all sentences. Prompts are drawn from N(0, 1), so they are as large as trained prompts.
 """
 
 import argparse

@@ -1,13 +1,15 @@
-"""Measure search over many vectors: time to build, memory, latency of one query and of a batch, recall with cells.
+"""Measure search over many vectors: time to build, memory, latency of one query and of a batch, recall of cells.
 
     python benchmarks/search.py [--rows 1000000] [--vectors REAL.npy] [--spread 0.5] [--dimension 384]
         [--num_cells 1000] [--num_cells_in_search 1 4 16 64 256] [--folder PLACE] [--output_file search.json]
 
-Rows are drawn around centres: the real embeddings of --vectors (by `dcpcse encode`), or by default 10,000 synthetic
-ones. The noise is `spread` times as long as the mean distance of the centres from their mean. Queries are drawn in the
-same way. Each backend runs in its own process on a mapped index folder. Times are processor time, which depends less
-than wall time on other programs; set OMP_NUM_THREADS=1. private_mb is the growth of the anonymous memory, which the
-process needs; resident_peak_mb includes pages of the mapped file that the system keeps in memory.
+Rows are random vectors around centres. The centres are the embeddings in --vectors (a file of `dcpcse encode`), or by
+default 10,000 synthetic vectors. The length of the noise is `spread` times the mean distance of the centres from their
+mean. Queries are drawn in the same way.
+
+Each backend runs in a separate process on a memory-mapped index folder. Times are processor times, which depend less
+on other programs than elapsed times. Set OMP_NUM_THREADS=1. private_mb is the growth of the anonymous memory, which
+the process itself needs. resident_peak_mb also contains pages of the mapped file that the system keeps in memory.
 """
 
 import argparse

@@ -1,22 +1,24 @@
-"""Measure `dcpcse serve`: requests a second and latency with 1 and 100 adapters, beside sentence-transformers.
+"""Measure `dcpcse serve` with 1 and 100 adapters, and sentence-transformers: requests per second and latency.
 
     python benchmarks/serve.py --encoder FOLDER --text LINES.txt [--clients 1 8 64] [--counts 1 100] [--seconds 5]
         [--rounds 3] [--memory_adapters 0] [--own_models 2] [--output_file serve.json]
 
-FOLDER is an encoder of sentence-transformers, LINES.txt has a sentence a line. The adapters have 16 deep prompts with
-random values, which cost what trained ones cost. Each server is a process that is pinned to one core and has one
-thread; the generator of requests is pinned to another core. It keeps CLIENTS connections open, each of which sends one
-text of 5 to 40 tokens, waits for the answer and sends the next. The servers are measured in turn, in ROUNDS rounds of
-SECONDS for each number of clients; the table has medians over rounds. Compared are
+FOLDER is an encoder of sentence-transformers. LINES.txt contains one sentence per line. The adapters have 16 deep
+prompts with random values, which need as much time as trained prompts. Each server is a process with one thread that
+is pinned to one core. The generator of requests is pinned to another core. It keeps several connections (--clients)
+open. Each connection sends one text of 5 to 40 tokens, waits for the answer, and sends the next text.
+
+For each number of clients, the servers are measured in turn, in several rounds (--rounds) of some seconds (--seconds).
+The table contains medians over rounds. The script compares:
 
     one adapter       dcpcse serve, all requests for the same adapter
-    N adapters        the same, each request for a random one of N adapters
+    N adapters        dcpcse serve, each request for a random adapter of N adapters
     plain encoder     dcpcse serve, all requests for the encoder without prompts
-    sentence-transf.  the plainest handler: FastAPI, `def`, model.encode([text]) of sentence-transformers
-    one process each  a server of dcpcse for each of OWN_MODELS adapters, on the same core
+    sentence-transf.  the simplest handler: FastAPI, `def`, model.encode([text]) of sentence-transformers
+    one process each  one server of dcpcse for each adapter (--own_models is their number), all on the same core
 
-and, without HTTP, the time of the two models for the same batches of 64 texts. memory_adapters: number of adapters
-with which the memory of a server is compared with that of the encoder alone.
+It also measures, without HTTP, the times of dcpcse and sentence-transformers for the same batches of 64 texts. With
+--memory_adapters N, the memory of a server with N adapters is compared with the memory of the encoder alone.
 """
 
 import argparse

@@ -1,12 +1,14 @@
-"""Coverage of the intervals of `dcpcse.evaluation.significance`, by simulation of models whose true scores are known.
+"""Measure the coverage of the intervals of `dcpcse.evaluation.significance` on simulated models.
 
     python benchmarks/significance.py [--draws 1000] [--samples 500]
 
-Each draw makes the outcomes of two models on n examples. An outcome is the sum of what the example is worth, errors
-that all models share, errors of one model, and errors of one run (`SHARES`); runs differ in the size of their errors
-(`--seed_spread`), which makes their true scores differ. Coverage is the share of draws whose 95 % interval contains
-the true score, or the true difference, of the average run (of the run itself where a side has one). The last table
-splits equal runs at random into two sides and counts how often these are called different.
+The true scores of the simulated models are known. Each draw simulates the outcomes of two models on n examples. An
+outcome is the sum of the value of the example, errors that all models share, errors of one model, and errors of one
+run (`SHARES`). Runs differ in the size of their errors (`--seed_spread`), so their true scores differ.
+
+Coverage is the share of draws in which the 95 % interval contains the true score, or the true difference, of the
+average run. If a model has only one run, the true score of this run is used. For the last table, equal runs are split
+at random into two sides. The table contains the share of splits in which the two sides are called different.
 """
 
 import argparse

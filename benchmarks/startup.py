@@ -2,10 +2,10 @@
 
     python benchmarks/startup.py [--rounds 12] [--output_file startup.json]
 
-The yardstick is `python -c "from transformers import TrainingArguments, HfArgumentParser"`. Every round starts each
-command once, in a new random order; an uncounted first round warms the file cache. The ratio is the ratio of the
-medians, and its interval is the 95 % bootstrap percentile interval over rounds. Wall time is the time a user waits;
-processor time (user and system) is steadier while other programs run.
+The import is `python -c "from transformers import TrainingArguments, HfArgumentParser"`. Every round starts each
+command once, in a new random order. A first round, which fills the file cache, is not counted. The script prints the
+ratio of the medians with a 95 % bootstrap percentile interval over rounds. Wall time is the time that a user waits.
+Processor time (user and system) varies less while other programs run.
 """
 
 import argparse

@@ -1,27 +1,30 @@
-"""Compare a training step of DCPCSE with the public technique, with full fine-tuning, and with its matrix products.
+"""Compare the time of a training step of DCPCSE with the public technique and with full fine-tuning.
 
     python benchmarks/step_speed.py --tokenizer ENCODER --text FILE [--lines 64] [--max_seq_length 32]
         [--rounds 10] [--bf16] [--device cuda] [--spread | --growth | --large 4096] [--output_file step_speed.json]
 
-All sides use the same lines and an encoder with random weights in train mode, with dropout 0.1 and by default with
-BERT-base's shape (--hidden, --layers, --heads). All do complete steps: forward, backward, AdamW.
+All variants use the same lines and an encoder with random weights in train mode, with dropout 0.1. By default, the
+encoder has the shape of BERT-base (--hidden, --layers, --heads). Except for the products, all variants do complete
+training steps: forward pass, backward pass and AdamW.
 
 packed            this project: no padding, prompts inserted by the attention function, frozen weights laid out for
-                  oneDNN; on a GPU, attention and frozen layers by kernels
-without kernels   the same with --attention torch
-not prepacked     the same with --prepack False
-padded            the same with --prepack False and --packing False
-past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code; with eager attention
-                  (the only one that transformers had then) and with SDPA
-SimCSE            full fine-tuning: transformers' own encoder, padded, with SDPA; and this project's, packed
+                  oneDNN; on a GPU, kernels compute the attention and the frozen layers
+without kernels   packed, with --attention torch
+not prepacked     packed, with --prepack False
+padded            packed, with --prepack False and --packing False
+past_key_values   the public technique: the encoder of transformers, padded, with prompts in its cache; with eager
+                  attention (the only attention that transformers had then) and with SDPA
+SimCSE            full fine-tuning: the encoder of transformers, padded, with SDPA; and the encoder of this project,
+                  packed
 products          only the matrix products of the packed step, with the same shapes, in a loop
-products, oneDNN  the same, with the weights of the linear layers laid out as in packed
+products, oneDNN  the same products, with the weights of the linear layers laid out as in packed
 
---spread compares packed with past_key_values (SDPA) on texts whose lengths vary more and more. --growth measures the
-packed step for several batch sizes, prompt lengths and numbers of layers. --large compares a batch of this many lines,
-processed by gradient caching in chunks of --lines, with a batch of --lines. Peak memory is measured in a separate
-process that does two steps of one side; on a GPU it is that of PyTorch's allocator. --bf16 computes all sides in
-autocast. A text with fewer lines than needed is repeated.
+--spread compares packed with past_key_values (SDPA) on texts whose lengths vary increasingly. --growth measures the
+packed step for several batch sizes, prompt lengths and numbers of layers. --large N compares a batch of N lines,
+processed by gradient caching in chunks of --lines, with a batch of --lines.
+
+Peak memory is measured in a separate process that does two steps of one variant. On a GPU, it is the peak of PyTorch's
+allocator. --bf16 computes all variants in autocast. A text with fewer lines than needed is repeated.
 """
 
 import argparse

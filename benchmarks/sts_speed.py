@@ -1,10 +1,11 @@
-"""Compare our evaluation of the seven STS tasks with the plain loop of the papers' scripts, on the same encoder.
+"""Compare the time of `dcpcse.evaluate` on the seven STS tasks with the plain loop of the papers' scripts.
 
     python benchmarks/sts_speed.py --model_name_or_path ENCODER --data_dir SentEval/data [--output_file speed.json]
 
-The plain loop encodes both sentences of every pair of every split that the published evaluation reads (train and
-dev too), in file order, in batches of 128 padded to their longest, through transformers alone. Both sides use mean
-pooling; the scores of both are printed, to show that both do the same work.
+The plain loop uses only transformers. It encodes both sentences of every pair in every split that the published
+evaluation reads (including train and dev), in file order. Its batches of 128 sentences are padded to the longest
+sentence. Both programs use the same encoder with mean pooling. Their scores are printed, to show that they do the same
+work.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     python benchmarks/transfer_speed.py --model_name_or_path ENCODER --data_dir SentEval/data [--task MR] \\
         [--mode test] [--output_file transfer_speed.json]
 
-The sequential side is the plain implementation with which the tests compare ours (tests/test_senteval): each fit has
-its own torch module, optimiser and early stopping. Both sides get the same embeddings, folds and float32 features, and
-the accuracies of both are printed, to show that both do the same work. The times do not include encoding. With MR in
-test mode (410 fits), the sequential side takes a quarter of an hour.
+The sequential way is the plain implementation with which the tests in tests/test_senteval compare this project. It
+uses a separate torch module, optimiser and early stopping for each fit. Both ways use the same embeddings, folds and
+float32 features. Their accuracies are printed, to show that they do the same work. The times do not include encoding.
+For MR in test mode (410 fits), the sequential way needs a quarter of an hour.
 """
 
 import argparse

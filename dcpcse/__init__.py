@@ -92,7 +92,7 @@ _LAZY_IMPORTS = {
     "similarity": "inference.similarity",
     "train": "api.train",
 }
-"""Public names by the module that defines them. A module is imported on first access, since torch takes seconds."""
+"""A dict from public names to the modules that define them. A module is imported when such a name is first used."""
 
 
 if not TYPE_CHECKING:  # a type checker would allow every name
@@ -104,5 +104,5 @@ if not TYPE_CHECKING:  # a type checker would allow every name
 
 
 def __dir__() -> list[str]:
-    """Return all public names, including names that are not imported yet, for completion in notebooks."""
+    """Return all public names, including names that are not imported yet, so that notebooks can complete them."""
     return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
-"""The papers in miniature: their claims, tested on a small encoder with trainings that take minutes.
+"""The papers in miniature: the claims of the papers, tested with trainings of minutes on a small encoder.
 
     python -m benchmarks.miniature --unsup_file wiki.txt --sup_file nli.csv [--only all]
 
-docs/miniature.md describes it, and is the page that it writes. `variants.yaml` lists what is
-trained and measured, `claims.yaml` what the papers say of two variants.
+The command writes the page docs/miniature.md, which also describes the method. `variants.yaml` lists the variants that
+are trained and measured. `claims.yaml` lists the claims of the papers, each about two variants.
 """

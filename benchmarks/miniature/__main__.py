@@ -1,4 +1,4 @@
-"""Do the units of the miniature that are not finished, several at the same time, and write the page."""
+"""Run the unfinished units of the miniature, several at the same time, and write the page."""
 
 import argparse
 import csv

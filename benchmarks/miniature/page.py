@@ -1,6 +1,6 @@
 """The page of the miniature: every claim with its verdict, all scores, the search of learning rates, and the cost.
 
-The page is written from the files of finished units alone, so it can be written at any time, and again.
+The page is written only from the files of finished units, so it can be written again at any time.
 """
 
 import re

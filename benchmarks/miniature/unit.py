@@ -1,8 +1,9 @@
-"""The work of one unit, in a process of its own: it trains a model, measures it, and deletes it.
+"""Run one unit in a separate process: train a model, measure it, and delete it.
 
     python -m benchmarks.miniature.unit FOLDER FACTS
 
-FACTS is JSON: name in braces → path (places), the process with which this one ends (parent), and keep_models.
+FACTS is a JSON object with three keys: `places`, a dict from names in braces to paths; `parent`, the id of the process
+with which this process ends; and `keep_models`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The units of work: what is trained and measured, with which learning rate, and what is left to do."""
+"""The units of work, each of which trains and measures a variant with a seed and a learning rate."""
 
 import hashlib
 import json

@@ -1,13 +1,17 @@
-"""Answer each claim from what was measured: holds, does not, or cannot be told; over seeds and pairs, after Holm.
+"""Decide from the measured scores whether each claim holds, does not hold, or remains undecided.
 
 The difference of two variants has the standard error and the degrees of freedom of `dcpcse.evaluation.significance`:
-test pairs are resampled, and the variance between the seeds of each side is added. An untrained encoder has no seeds.
-The p-value of a claim is that of the nearest end of its range. The p-values of all claims are one family (Holm, *A
-simple sequentially rejective procedure*, 1979): the k-th smallest of m is compared with 0.05 / (m − k + 1), and all
-after the first that is too large are undecided. Claims that were not run count with a p-value of 1, so that an answer
-stays when more claims are run. A claim is answered by the interval of its own step, whose coverage is
-1 − 0.05 / (m − k + 1); those that are undecided share the step at which the procedure stopped. By this choice of
-levels, a claim is answered if and only if its interval contains no end of the claimed range.
+test pairs are resampled, and the variance between the seeds of each variant is added. An untrained encoder has no
+seeds. A claim states a range for the difference. The p-value of a claim belongs to the nearest end of this range.
+
+The p-values of all m claims are tested together (Holm, *A simple sequentially rejective procedure*, 1979). At step k,
+the k-th smallest p-value is compared with 0.05 / (m − k + 1). The first claim whose p-value is too large and all later
+claims are undecided. Claims that were not run count with a p-value of 1, so that a decision stays the same when more
+claims are run.
+
+The interval of a claim has the coverage 1 − 0.05 / (m − k + 1) of its step k. For undecided claims, k is the step at
+which the procedure stopped. With these levels, a claim is decided if and only if its interval contains no end of the
+claimed range.
 """
 
 from collections.abc import Callable, Mapping, Sequence

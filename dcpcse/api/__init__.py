@@ -1,1 +1,1 @@
-"""The functions of the Python interface: `dcpcse.load`, `train`, `evaluate` and `compare`."""
+"""The functions of the Python interface, such as `dcpcse.load`, `dcpcse.train` and `dcpcse.evaluate`."""

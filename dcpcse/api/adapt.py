@@ -1,4 +1,4 @@
-"""`dcpcse.adapt`: adapt an encoder to your data, and test whether it is better."""
+"""`dcpcse.adapt`: adapt an encoder to your data, and test whether the adapted encoder is better."""
 
 from inspect import signature
 from pathlib import Path
@@ -28,24 +28,26 @@ def adapt(
     show_progress: bool = True,
     **options: Any,
 ) -> Adaptation:
-    """Adapt a sentence encoder to your data as `dcpcse adapt` does, and return the figures and the verdict.
+    """Adapt a sentence encoder to your data as `dcpcse adapt` does, and return the scores and the verdict.
 
-    An interruption (Ctrl-C) raises KeyboardInterrupt. After the call, random states and environment variables are as
-    before.
+    Several training settings are tried. An interruption (Ctrl-C) raises KeyboardInterrupt. The call does not change
+    random states and environment variables.
 
     Args:
-        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder, whose weights are not changed.
-        data: Sentences, pairs that belong together, also with several positives or hard negatives, sentences with
-            classes, or pairs with scores, in any form that `dcpcse.train` takes.
-        output_dir: A new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
-            folder of an interrupted call, which is resumed.
-        dev: Data on which the setting is chosen. None: a part of `data`. Sentences without labels need `dev`.
-        test: Data on which the encoders are compared. None: half of `dev` if it is given, otherwise a part of `data`.
+        encoder: Folder or hub id of a sentence-transformers or Hugging Face encoder. Its files are not changed.
+        data: Training data in any form that `dcpcse.train` accepts: sentences, pairs that belong together (also with
+            several positives or hard negatives), sentences with classes, or pairs with scores.
+        output_dir: A new or empty folder, or the folder of an interrupted call, which is then resumed. The folder
+            contains the record adapt.json and, if the adapted encoder is better, this encoder.
+        dev: Data on which the best setting is chosen. None: a part of `data`. Required if `data` are sentences without
+            labels.
+        test: Data on which the encoders before and after the adaptation are compared. None: half of `dev` if `dev` is
+            given, otherwise a part of `data`.
         minutes: Maximum duration of the call, in minutes.
-        seed: Seed of the parts, the trainings and the resamples.
-        keep: Keep the adapted encoder even if it is not better.
+        seed: Seed for splitting the data, for the trainings and for resampling the test data.
+        keep: Whether to save the adapted encoder even if it is not better.
         ray: Address of a Ray cluster (`auto`, `local` or `host:port`), on which several settings are tried at a time.
-        show_progress: Show a progress bar.
+        show_progress: Whether to show a progress bar.
         options: Options of `dcpcse.train` that are the same in all settings, such as `per_device_train_batch_size=32`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`dcpcse.compare`: the scores of several models with intervals, and paired tests of their differences."""
+"""`dcpcse.compare`: the scores of several models with confidence intervals, and paired tests of their differences."""
 
 import itertools
 import os
@@ -49,13 +49,13 @@ def compare(
     See docs/compare.md for the method.
 
     Args:
-        models: A list of models, or a dict of name → model. A model is anything that `dcpcse.evaluate` takes, a result
-            of `dcpcse.evaluate`, or a results file: a file of `dcpcse evaluate --output_file` or
-            `--similarities_file`, or results of mteb (a file of a task, or their folder). The runs (seeds) of a model
-            are given as a list.
-        tasks: As in `dcpcse.evaluate`; by default, the tasks of the given results if there are any. Only tasks that
-            all runs have are compared.
-        names: Names of the models. None, for all or for one of them: the name of the folder.
+        models: A list of models, or a dict from names to models. A model is anything that `dcpcse.evaluate` accepts,
+            a result of `dcpcse.evaluate`, or a results file. A results file is written by `dcpcse evaluate
+            --output_file` or `--similarities_file`, or by mteb (the file of a task, or a folder of such files). For a
+            model with several seeds, give the list of its runs.
+        tasks: As in `dcpcse.evaluate`. None: the tasks of the results in `models`, if there are any. Only tasks for
+            which all runs have scores are compared.
+        names: List of the names of the models. None, instead of the list or instead of a name: the name of the folder.
         pairs: As in `dcpcse.evaluate`.
         labels: As in `dcpcse.evaluate`.
         retrieval: As in `dcpcse.evaluate`.
@@ -65,18 +65,20 @@ def compare(
         batch_size: As in `dcpcse.evaluate`.
         cache_dir: As in `dcpcse.evaluate`.
         show_progress: As in `dcpcse.evaluate`.
-        level: Coverage of the intervals, from 0.5 to 0.999.
-        samples: Number of resamples, at least 100. If results have only main scores, as mteb's do, the tasks of an
-            average are resampled.
-        seed: Seed of the resamples.
+        level: Coverage of the confidence intervals, from 0.5 to 0.999.
+        samples: Number of resamples of the bootstrap, at least 100. If results contain only main scores, as results
+            of mteb do, the tasks of an average are resampled instead of the test examples.
+        seed: Seed of the resampling.
 
     Returns:
-        A `Comparison`, which prints as tables: the scores of the models with intervals, and for each difference its
-        interval, its p-value, the p-value adjusted for the number of tasks (Holm), and whether one model is better. Up
-        to three models, all pairs are compared; more models are compared with the first one.
+        A `Comparison`, which prints as tables. The first table contains the scores of the models with their intervals.
+        The other tables contain, for each difference of two models, the interval, the p-value, the p-value adjusted
+        for the number of tasks (Holm), and whether one model is better. Two or three models are compared pairwise. Of
+        more models, each model is compared with the first model.
 
     Raises:
-        UserError: If there is one model only, the data or modes of results differ, or a task has too few examples.
+        UserError: If there is only one model, if the data or the modes of results differ, or if a task has too few
+            examples.
     """
     options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
     data = {"tasks": tasks, "pairs": pairs, "labels": labels, "retrieval": retrieval}
@@ -95,11 +97,11 @@ def compare_models(
     samples: int,
     seed: int,
 ) -> "Comparison":
-    """See `compare`.
+    """Compare models as in `compare`, with a given function that evaluates a model.
 
     Args:
-        data: The values of tasks, pairs, labels and retrieval by these names.
-        evaluate: A function of a model and the keywords in `data` and mode.
+        data: The arguments tasks, pairs, labels and retrieval of `compare`, by name.
+        evaluate: A function that is called with a model, and with `mode` and the values of `data` as keywords.
     """
     from dcpcse.analysis.model_comparison import compare_runs
 
@@ -135,7 +137,7 @@ def compare_models(
 
 
 def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[Any]]:
-    """Return name → runs of each model. Raises UserError for other types, and for names that do not fit."""
+    """Return a dict from the name of each model to its runs. Raises UserError for wrong types, names or numbers."""
     if isinstance(models, Mapping):
         if names is not None:
             raise UserError("names has no effect on a dict of models; leave it out")
@@ -162,13 +164,13 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
 
 
 def _unused(name: str, used: Collection[str | None]) -> str:
-    """Return the name, with a number if it is used: model, model (2)."""
+    """Return the name if it is unused, otherwise the name with a number, such as "model (2)"."""
     numbered = (f"{name} ({number})" for number in itertools.count(2))
     return name if name not in used else next(candidate for candidate in numbered if candidate not in used)
 
 
 def _name(runs: Sequence[Any]) -> str:
-    """Return a name for a model: the part of its runs' paths that all of them share."""
+    """Return a name for a model: the beginning that the paths of all its runs share."""
     if all(isinstance(run, str | os.PathLike) for run in runs):
         paths = [os.path.normpath(location("model", run)) for run in runs]
         # Characters, not parts of paths: result/sup-0 and result/sup-1 are "sup".
@@ -179,7 +181,7 @@ def _name(runs: Sequence[Any]) -> str:
 
 
 def _given_outcomes(entry: Any) -> "RunOutcomes | None":
-    """Return the outcomes of a result or results file; None for a model that must be evaluated first."""
+    """Return the outcomes in a result or a results file, or None for a model that must be evaluated first."""
     from dcpcse.evaluation.evaluation_result import EvaluationResult
     from dcpcse.evaluation.outcomes import is_results, read_outcomes
 
@@ -200,13 +202,13 @@ def _outcomes(evaluation: "EvaluationResult", source: str) -> "RunOutcomes":
 
 
 def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunOutcomes":
-    """Return a run with the chosen tasks of senteval, and all tasks of mteb and of the user's data.
+    """Return a run with only the chosen tasks of senteval, and with all tasks of mteb and of the user's data.
 
     Args:
         name: Name of the model, for messages.
 
     Raises:
-        UserError: If there are none.
+        UserError: If the run has none of these tasks.
     """
 
     def kept(task: str) -> bool:

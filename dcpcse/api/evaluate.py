@@ -29,7 +29,7 @@ class Encodes(Protocol):
 
 
 AnyEncoder = Encodes | Callable[[list[str]], Any] | str | os.PathLike[str]
-"""What `evaluate` takes as a model."""
+"""The types that `evaluate` accepts as a model."""
 
 
 @known_arguments
@@ -71,57 +71,63 @@ def evaluate(
 ) -> "EvaluationResult":
     """Evaluate an encoder, with the settings and scores of `dcpcse evaluate`.
 
-    Every distinct sentence is encoded once. If a launcher such as torchrun started several processes, all of them must
-    call this function: they share the sentences, and each returns the result.
+    Every distinct sentence is encoded once. If a launcher such as torchrun started several processes, all processes
+    must call this function. The processes divide the sentences among them, and each process returns the result.
 
     Args:
-        model: A model of `dcpcse.load`; a name or path, which `dcpcse.load` loads; a SentenceTransformer; any object
-            with `encode(sentences, batch_size=...)`; or a function from a list of strings to an array, tensor or list
-            of rows (n, H). The tasks geometry and frequent need access to the encoder: for an encoder of other code,
+        model: A model of `dcpcse.load`, a name or path that `dcpcse.load` loads, a SentenceTransformer, any object
+            with `encode(sentences, batch_size=...)`, or a function from a list of strings to an array, tensor or list
+            of rows (n, H). The tasks geometry and frequent need access to the encoder. For an encoder of other code,
             geometry measures only the embeddings, and frequent raises an error.
-        tasks: A task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such
-            as "STSBenchmark", or a list of these; or the task set multilingual alone. The default is sts; if your data
-            or mteb tasks are given, only these are evaluated. Scored pairs can be given here too, as for `pairs`.
-        mode: "test", the published protocol; "fasttest", with faster classifiers; "dev", on the dev sets.
-        data_dir: Folder that contains downstream/ (and clustering/).
-        pairs: Two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or a
-            file: Spearman correlation, or average precision if all scores are 0 and 1.
-        labels: A text and its class per row, in the same forms: cross-validated accuracy of logistic regression.
-        retrieval: Folders with documents, queries and judgements in the layout of BEIR, and NanoBEIR or its sets by
-            name: nDCG@10.
-        mteb: MTEB tasks by name, or FILE.py[:CLASS].
-        mteb_benchmark: All tasks of one of mteb's benchmarks, such as "MTEB(eng, v2)".
-        mteb_data_dir: Folder with a copy of each data set of the MTEB tasks, named by the last part of its hub id.
-            None: the cache of datasets, or for `mteb` the hub.
-        mteb_languages: Evaluate MTEB tasks only in these languages, by codes of ISO 639-3.
-        mteb_prompts: YAML or JSON file of the texts before each text of a task. None: the prompts in the
-            sentence-transformers settings of the folder.
-        mteb_results: Folder for the results of MTEB tasks in mteb's format.
-        official: Require the official sizes of the files in `data_dir`; False for your data in the same format.
-        cache_dir: Folder for downloads and embeddings; a later evaluation of the same model reads its embeddings from
-            there. Embeddings of encoders of other code cannot be cached, since nothing identifies the encoder.
-        truncate_dim: Number of first values of the embeddings that are scored. With a list, sentences are encoded
-            once, the tables have a row for each size, and `at_size` contains all results.
-        postprocess: "whitening" or "flow", which transforms the embeddings before they are scored.
-        fit_on: List or file of sentences to fit `postprocess` to. None: the sentences of each task.
-        whitening_dimensions: Number of dimensions that whitening keeps. None: all in which the embeddings vary.
-        flow_epochs: Training epochs of the flow, in batches of 16 sentences.
+        tasks: A task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent or all), a task such
+            as "STSBenchmark", or a list of task sets and tasks. The task set multilingual can only be given alone.
+            None: sts, or no task if your data or mteb tasks are given. Scored pairs, as for `pairs`, are accepted too.
+        mode: "test" for the published protocol, "fasttest" for faster classifiers, or "dev" for the dev sets.
+        data_dir: Folder that contains the subfolder downstream, and clustering for clustering tasks.
+        pairs: Your sentence pairs with scores: a list of tuples, a dict of columns, a DataFrame, a Dataset or a file.
+            The result is the Spearman correlation, or the average precision if all scores are 0 or 1.
+        labels: Your texts with classes, in the same forms as `pairs`. The result is the cross-validated accuracy of
+            logistic regression.
+        retrieval: One or several folders with documents, queries and judgements in the layout of BEIR, NanoBEIR, or
+            names of sets of NanoBEIR. The result is nDCG@10.
+        mteb: Names of MTEB tasks, or FILE.py[:CLASS] for a task that a Python file defines.
+        mteb_benchmark: Name of a benchmark of mteb, such as "MTEB(eng, v2)". All tasks of the benchmark are evaluated.
+        mteb_data_dir: Folder that contains a copy of each data set of the MTEB tasks. The name of a copy is the last
+            part of the hub id of the data set.
+            None: the cache of datasets for `mteb_benchmark`, and the hub for `mteb`.
+        mteb_languages: ISO 639-3 codes of languages. MTEB tasks are evaluated only in these languages, and in pairs of
+            languages that contain one of them. None: all languages.
+        mteb_prompts: YAML or JSON file with the prompts that are put before the texts of each task. None: the prompts
+            in the sentence-transformers settings of the folder.
+        mteb_results: Folder for the results of MTEB tasks in the format of mteb.
+        official: Whether the files in `data_dir` must have the official sizes. Use False for your data in the same
+            format.
+        cache_dir: Folder for downloads and embeddings. A later evaluation of the same model reuses the embeddings.
+            Embeddings of encoders of other code cannot be cached, since nothing identifies the encoder.
+        truncate_dim: Number of first values of the embeddings that are scored. With a list of numbers, sentences are
+            encoded once, the tables have a row for each number, and `at_size` of the result contains all results.
+        postprocess: Transformation of the embeddings before they are scored: "whitening" or "flow".
+        fit_on: List or file of sentences to which `postprocess` is fitted. None: the sentences of each task.
+        whitening_dimensions: Number of dimensions that whitening keeps. None: all dimensions in which the embeddings
+            vary.
+        flow_epochs: Number of training epochs of the flow, in batches of 16 sentences.
         flow_learning_rate: Learning rate of the flow (Adam).
-        flow_seed: Seed of the flow's initial weights and of the order of its sentences.
-        classifier: Classifier of the transfer tasks: "torch" (SentEval's own) or "sklearn" (scikit-learn's logistic
-            regression).
-        nhid: Hidden units of the transfer classifier; 0 is logistic regression, as published.
+        flow_seed: Seed for the initial weights of the flow and for the order of its training sentences.
+        classifier: Classifier of the transfer tasks: "torch" (the classifier of SentEval) or "sklearn" (logistic
+            regression of scikit-learn).
+        nhid: Number of hidden units of the transfer classifier. 0 is logistic regression, as published.
         shots: Number of labelled examples per class in few-shot tasks.
         draws: Number of times that the examples of few-shot tasks are drawn.
-        kmeans_runs: Number of K-means runs that clustering averages.
-        retrieval_identical: "merge" or "keep" sentences of a retrieval task that occur more than once. With "keep", a
-            copy of the query ranks first.
-        geometry_sentences: Text file, one sentence per line, for the anisotropy. None: the sentences of STS-B.
-        geometry_sample: Number of sentences drawn from `geometry_sentences`.
-        options: The other options of `SentenceEncoder.encode`; show_progress is True by default.
+        kmeans_runs: Number of K-means runs over which clustering scores are averaged.
+        retrieval_identical: Whether to "merge" or "keep" sentences that occur more than once in a retrieval task. With
+            "keep", a copy of the query ranks first.
+        geometry_sentences: Text file, one sentence per line, from which the task geometry computes the anisotropy.
+            None: the sentences of STS-B.
+        geometry_sample: Number of sentences that are drawn from `geometry_sentences`.
+        options: The other options of `SentenceEncoder.encode`. show_progress is True by default.
 
     Returns:
-        The scores by task, which print as the tables of the papers.
+        The scores by task. Printing the result shows the tables of the papers.
 
     Raises:
         UserError: If an argument, the data or the embeddings are unusable.
@@ -187,7 +193,7 @@ def evaluate(
 
 
 def _listed(retrieval: Any) -> list[str]:
-    """Return one or several folders or names as a list."""
+    """Return the folders and names in `retrieval` as a list of strings."""
     names = list_of_strings("retrieval", [retrieval] if isinstance(retrieval, str | Path) else retrieval)
     if not names:
         raise UserError("retrieval is empty; give a folder, the name of a set, or a list of them")
@@ -195,13 +201,13 @@ def _listed(retrieval: Any) -> list[str]:
 
 
 def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
-    """Return (names of tasks, None), or ((), pairs) if the second argument contains pairs.
+    """Return (names of tasks, None), or ((), pairs) if `tasks` contains scored pairs.
 
-    The task set multilingual, whose tasks belong to mteb, is returned by its name.
+    Task sets are replaced by the names of their tasks, except the set multilingual, whose tasks belong to mteb.
 
     Args:
-        tasks: The second argument of `evaluate`.
-        mode: The mode of the evaluation, on which the tasks of a set depend.
+        tasks: The argument `tasks` of `evaluate`.
+        mode: The mode of the evaluation. The tasks of a set depend on it.
     """
     if tasks is None:
         return (), None
@@ -230,7 +236,7 @@ def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | ForeignEncoder | None") -> None:
-    """Raise UserError if an encoder of other code should be cached, or evaluated on a task that needs access to it."""
+    """Raise UserError if options or tasks need more than the embeddings of an encoder of other code."""
     from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 
     if not isinstance(encoder, ForeignEncoder):
@@ -246,9 +252,9 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
 
 @contextmanager
 def _processes(plan: "Plan") -> Iterator[None]:
-    """Join the processes that a launcher started; at the end, leave the process group unless it existed before.
+    """Join the processes that a launcher started. At the end, destroy the process group unless it existed before.
 
-    Raises UserError if another process has failed and therefore left the group.
+    Raises UserError if another process has failed and has therefore left the group.
     """
     from dcpcse.evaluation.run import join_processes
     from dcpcse.utils.distributed import destroy_process_group, is_lost_process, world_size

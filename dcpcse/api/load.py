@@ -1,4 +1,4 @@
-"""`dcpcse.load`: one function for every kind of encoder."""
+"""`dcpcse.load`, which loads every kind of encoder."""
 
 import os
 from collections.abc import Sequence
@@ -46,49 +46,50 @@ def load(
 ) -> SentenceEncoder:
     """Load an encoder from disk or from the Hugging Face Hub, in eval mode.
 
-    The kind of `name` is recognised, in this order:
+    The kind of the encoder is recognised from `name`, in this order:
 
-    - a file of word vectors (GloVe, word2vec as text), which are averaged;
-    - an output folder of training or one of its checkpoints: everything comes from the folder;
-    - a checkpoint of other code that `dcpcse.import_checkpoint` knows: it is converted in memory;
-    - a sentence-transformers folder: pooling, dense layers, normalisation, maximum length, lower case and default
-      prompt come from its `modules.json`;
-    - any other encoder: a Hugging Face folder or id, with `pooler` (by default "cls", after the encoder's pooler).
+    - A file of word vectors (GloVe, or word2vec as text): the word vectors of a sentence are averaged.
+    - An output folder of training or one of its checkpoints: all settings come from the folder.
+    - A checkpoint of other code that `dcpcse.import_checkpoint` supports: the checkpoint is converted in memory.
+    - A sentence-transformers folder: pooling, dense layers, normalisation, maximum length, lower case and default
+      prompt come from its `modules.json` and the files that belong to it.
+    - Any other encoder, a Hugging Face folder or id: `pooler` selects the sentence representation. The default is
+      "cls", the vector of [CLS] after the pooler of the encoder.
 
     A log line (logger `dcpcse`, level INFO) describes the representation. Weights in pickles (`.bin`) are read without
     running code.
 
     Args:
         name: Folder, file or hub id of the encoder.
-        base: Location of the frozen encoder, if the encoder of an output folder has moved (its weights are checked),
-            or if a checkpoint of other code does not contain one.
-        pooler: The representation, a value of `--pooler` of evaluation.py, instead of the folder's. For a
-            sentence-transformers folder it replaces all modules after the encoder.
-        template: The template of sentences. None: the template of the folder, if it has one.
-        prompt: Text before each sentence, "" for none. None: as recorded in the folder.
-        final_period: Whether a full stop is added. None: as recorded in the folder.
+        base: Folder or hub id of the frozen encoder. Needed if the frozen encoder of an output folder has moved (the
+            weights must be the same as in training), or if a checkpoint of other code does not contain an encoder.
+        pooler: A value of the option `--pooler` of evaluation.py, which replaces the representation recorded in the
+            folder. For a sentence-transformers folder, it replaces all modules after the encoder.
+        template: The template into which sentences are inserted. None: the template of the folder, if there is one.
+        prompt: Text before each sentence, or "" for no text. None: as recorded in the folder.
+        final_period: Whether a full stop is added to sentences. None: as recorded in the folder.
         denoise: Whether the vector of the empty template is subtracted. None: as recorded in the folder.
         normalize: Whether vectors are scaled to unit length. None: as recorded in the folder.
         max_length: Number of tokens to which texts are truncated. None: the maximum of the folder or the encoder.
-        bf16: Compute matrix products in bfloat16, which is meant for GPUs.
-        device: Device of the model. None: CUDA if available.
-        revision: Branch, tag or commit on the Hub; for an output folder on disk, the revision of its base.
+        bf16: Whether to compute matrix products in bfloat16, which is meant for GPUs.
+        device: Device of the model. None: CUDA if it is available.
+        revision: Branch, tag or commit on the Hub. For an output folder on disk, the revision of its frozen encoder.
         cache_dir: As in transformers.
         token: As in transformers.
-        mlp_only_train: Use the vector before the MLP head.
+        mlp_only_train: Whether to return the vector before the MLP head.
         top_k: Number of tokens that the pooler "top_k" averages.
         remove: Kinds of tokens that the static poolers leave out.
         lm_head: Masked-LM head of the poolers "top_k" and "static_lm_head": "checkpoint", or a folder or hub id.
-        layout: The format of a checkpoint of other code, if it is not recognised (see docs/formats.md).
+        layout: Name of the format of a checkpoint of other code (see docs/formats.md). None: recognise the format.
         tokenizer: Folder or hub id of the tokenizer of a checkpoint of other code.
         denoise_from_zero: Whether the template of a checkpoint of other code is denoised at positions from 0.
         position_offset: Position of the first text token of a checkpoint of other code. None: the prompt length, as in
             the public code.
 
     Raises:
-        UserError: If `name` is none of these, if files are damaged or contain code, if the base is a different
-            encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument has no
-            effect on this encoder. The message has one line.
+        UserError: If `name` is no encoder of these kinds, if files are damaged or contain code, if `base` is a
+            different encoder, if a setting of a sentence-transformers folder cannot be reproduced, or if an argument
+            has no effect on this encoder. The message has one line.
     """
     name = _name(name)
     flags = {"denoise": denoise, "final_period": final_period, "mlp_only_train": mlp_only_train}

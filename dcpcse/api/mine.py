@@ -1,4 +1,4 @@
-"""`dcpcse.mine`: add hard negatives from a corpus to pairs."""
+"""`dcpcse.mine`, which finds hard negatives for pairs in a corpus."""
 
 import os
 from functools import partial
@@ -42,41 +42,43 @@ def mine(
     """Mine hard negatives for pairs from a corpus, and write them to a training file, as `dcpcse mine` does.
 
     A candidate is a text of the corpus that differs from the anchor and from all positives of equal anchors. Texts
-    that differ only in white space are equal. Candidates that are too similar to the anchor by a limit are skipped;
-    the others are ranked by their similarity (cosine) to the anchor, and the negatives are chosen from a range of
-    ranks. Equal anchors get the same negatives.
+    that differ only in white space are equal. Candidates that are too similar to the anchor, according to the limits
+    below, are skipped. The other candidates are ranked by their similarity (cosine) to the anchor, and the negatives
+    are chosen from a range of ranks. Equal anchors get the same negatives.
 
     Args:
-        model: A model of `dcpcse.load`, a name that it loads, or anything else that `dcpcse.evaluate` takes.
-        pairs: A training file or an object with its rows, with the columns anchor and positive.
-        output: A .csv or .tsv file; it is written at the end, atomically.
-        corpus: A file, a list or another object of texts (the texts of all columns count), or the folder of an index
-            of the same model. None: the positives.
+        model: A model of `dcpcse.load`, or any other model that `dcpcse.evaluate` accepts.
+        pairs: A training file, or an object with the same rows. The columns are anchor and positive.
+        output: A .csv or .tsv file, which is written atomically at the end.
+        corpus: A file, a list or another object that contains texts, or the folder of an index of the same model. The
+            texts of all columns are used. None: the positives in `pairs`.
         num_negatives: Number of negatives per pair.
-        output_format: "n-tuple" writes a row for each pair with enough negatives, in the columns anchor, positive and
-            negative, or negative_1, negative_2, ...; "triplet" writes a row for each negative.
-        range_min: First rank of the range; ranks are counted from 0.
+        output_format: "n-tuple" writes a row for each pair that has enough negatives. The columns are anchor, positive
+            and negative, or negative_1, negative_2, ... for several negatives. "triplet" writes a row for each
+            negative.
+        range_min: First rank of the range. Ranks are counted from 0.
         range_max: Last rank of the range plus 1.
-        absolute_margin: The cosine of a negative is at most p - absolute_margin, where p is the cosine of the anchor's
-            least similar positive.
+        absolute_margin: The cosine of a negative is at most p - absolute_margin, where p is the smallest cosine of the
+            anchor and one of its positives.
         relative_margin: The cosine of a negative is at most p - relative_margin * abs(p), with the same p.
-        max_similarity: Largest cosine of a negative to the anchor.
-        guide: A second encoder, given as `model` is; candidates are left out if it finds them more similar to the
-            anchor than the least similar positive, less `guide_margin`. The name of an encoder without recorded
-            pooling stands for the mean over its tokens; as `model`, such an encoder is given as `dcpcse.load(name,
-            pooler="avg")`.
-        guide_margin: Minimum difference between the guide's cosines of the positive and of a negative.
-        sampling: "top", the first candidates in range, or "random", any of them.
+        max_similarity: The cosine of a negative is at most max_similarity.
+        guide: A second encoder, in the same forms as `model`. A candidate is skipped if its cosine by the guide is
+            above p - guide_margin, with p computed by the guide too. If `guide` is the name of an encoder without
+            recorded pooling, mean pooling is used. (For `model`, give such an encoder as `dcpcse.load(name,
+            pooler="avg")`.)
+        guide_margin: The margin in the condition of `guide`.
+        sampling: "top" chooses the first candidates of the range, "random" chooses candidates of the range at random.
         seed: Seed of random sampling. None: 42.
-        backend: As in `SentenceIndex`; all but "ivf" are exact.
-        cache_dir: Folder for downloads and for the rows that were read.
-        overwrite: Replace `output` if it exists.
-        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines;
-            show_progress is True by default. With an index as corpus, the recorded options of the index are used. Of
-            the options, only batch_size applies to the guide.
+        backend: As in `SentenceIndex`. All backends except "ivf" are exact.
+        cache_dir: Folder for downloads and for a cache of the rows of `pairs` and `corpus`.
+        overwrite: Whether to replace `output` if it exists.
+        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines.
+            show_progress is True by default. If `corpus` is an index, the options recorded in the index are used. Only
+            the option batch_size also applies to the guide.
 
     Returns:
-        The number of rows, the numbers of what was left out, and statistics of the similarities.
+        The number of written rows, the numbers of pairs and candidates that were left out, and statistics of the
+        similarities.
 
     Raises:
         UserError: If an argument or the data are not valid, or if no pair has enough negatives.
@@ -124,7 +126,7 @@ def _encoder(model: AnyEncoder, cache_dir: str | None) -> Any:
 
 
 def _guide(guide: AnyEncoder, cache_dir: str | None) -> Any:
-    """Return a guide; the name of a plain encoder stands for the mean over its tokens, as for `--guide`."""
+    """Return the guide. For the name of an encoder without recorded pooling, mean pooling is used."""
     from dcpcse.inference.arguments import EncoderArguments
     from dcpcse.inference.loading import load_guide
 

@@ -21,8 +21,8 @@ class PretrainingResult:
     Args:
         folder: The Hugging Face folder of the encoder.
         figures: Loss (nats per token), masked accuracy (in percent) and bits per character on the held-out text at the
-            end.
-        curve: These figures over the steps, one dict per measurement, with its `step` and the `tokens_seen` so far.
+            end of the pretraining.
+        curve: One dict per measurement, with the same figures, the `step`, and the number of `tokens_seen` so far.
         record: The content of pretraining.json.
     """
 
@@ -32,7 +32,7 @@ class PretrainingResult:
     record: dict[str, Any]
 
     def plot(self) -> "Figure":
-        """Draw the curve, with the figures of a unigram model for comparison.
+        """Draw the curve, with the figures of a unigram language model for comparison.
 
         Raises UserError if matplotlib is not installed.
         """
@@ -42,20 +42,20 @@ class PretrainingResult:
 def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> PretrainingResult:
     """Pretrain a BERT or RoBERTa masked language model on a text file, as `dcpcse pretrain` does.
 
-    With the same tokenizer, the weights are the same bit for bit as with the command. After the call, random states
-    and signal handlers are as before. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
+    With the same tokenizer, the weights are the same bit for bit as with the command. The call does not change random
+    states and signal handlers. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
     `KeyboardInterrupt`.
 
     Args:
         text: A UTF-8 file with a sentence or paragraph per line.
-        output_dir: A new or empty folder for the encoder, or with `resume=True` the folder of an interrupted
+        output_dir: A new or empty folder for the encoder or, with `resume=True`, the folder of an interrupted
             pretraining.
-        options: The options of `dcpcse pretrain` by their names, with the same defaults, such as `size="mini"`,
+        options: The options of `dcpcse pretrain` with the same names and defaults, such as `size="mini"`,
             `vocab_size=8000` or `max_steps=10_000`.
 
     Raises:
         UserError: If an argument or the text is not valid.
-        TypeError: If there is no such option.
+        TypeError: If `options` contains an unknown name.
     """
     known = [field.name for field in fields(PretrainingArguments)]
     if unknown := next((name for name in options if name not in known), None):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _OPTIONS = {"model": "model_name_or_path", "train_data": "train_file"}
-"""Parameter of `train` → option of train.py, where the names differ."""
+"""A dict from parameters of `train` to the options of train.py that have different names."""
 
 
 class TrainingResult:
@@ -52,13 +52,15 @@ class TrainingResult:
 
     Args:
         trainer: The `dcpcse.Trainer` of the run.
-        folder: The output folder of the run, as train.py leaves it; `dcpcse.load(folder)` loads the model.
+        folder: The output folder of the run, with the same files as after train.py. `dcpcse.load(folder)` loads the
+            model.
 
     Attributes:
-        history: The logged values, one dict per log entry with its `step`, as in metrics.jsonl. A value that is not
+        history: The logged values, as in metrics.jsonl: one dict per log entry, with its `step`. A value that is not
             finite is None.
-        gains: For `eval_pairs` and for `eval_labels`, the scores × 100 of the untouched encoder and of the trained
-            model, and the 95 % interval of their difference (`dcpcse.training.run_history.Gain`).
+        gains: One `dcpcse.training.run_history.Gain` for `eval_pairs` and one for `eval_labels`, if they were given:
+            the scores × 100 of the encoder before and after training, and the 95 % confidence interval of their
+            difference.
     """
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
@@ -70,16 +72,16 @@ class TrainingResult:
 
     @property
     def model(self) -> SentenceEncoder:
-        """The trained encoder, in eval mode: the best checkpoint with `load_best_model_at_end=True`, else the last."""
+        """The trained encoder in eval mode: the last step, or the best one with `load_best_model_at_end=True`."""
         return self.trainer.step_module.model.eval()
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The figures of the run by name.
 
-        They include `train_loss` and `train_runtime` (in seconds), and for each dev score the last value as
-        `eval_NAME` and the best value, including the one before training, as `best_eval_NAME`. Spearman correlations
-        are fractions, accuracies are × 100.
+        The figures include `train_loss`, `train_runtime` (in seconds), and for each dev score NAME the last value
+        `eval_NAME` and the best value `best_eval_NAME`. The best value may be the score before training. Spearman
+        correlations are fractions, accuracies are × 100.
         """
         logged = {name: value for line in self.history for name, value in line.items()}
         metrics = {name: value for name, value in logged.items() if name.startswith("train_")}
@@ -99,7 +101,7 @@ class TrainingResult:
         """Copy the output folder, with its records and checkpoints, to a new folder, which becomes `self.folder`.
 
         Args:
-            folder: The new folder, which must be empty if it exists.
+            folder: The new folder. If it exists, it must be empty.
         """
         target = Path(path("folder", folder))
         require_new_folder(target, "folder")
@@ -135,29 +137,29 @@ def train(
     plugin: str | Path | Sequence[str | Path] = (),
     **options: Any,
 ) -> TrainingResult:
-    """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
+    """Train sentence embeddings as train.py does, and return the model, the figures of the run and its folder.
 
-    After the call, random states, environment variables and signal handlers are as before. An interruption (Ctrl-C, or
-    of a notebook's kernel) saves a checkpoint after the running step and raises `KeyboardInterrupt`; the message names
-    the checkpoint.
+    The call does not change random states, environment variables and signal handlers. An interruption (Ctrl-C, or of
+    the kernel of a notebook) saves a checkpoint after the running step and raises `KeyboardInterrupt`, whose message
+    names the checkpoint.
 
     Args:
-        model: A Hugging Face folder or hub id of the encoder; None if the method is a built `Method`, which is trained
-            in place, so that another training continues with its weights.
-        train_data: Sentences, pairs, triples or sentences with classes, as a list, a dict of columns, a pandas or
-            polars DataFrame, a `datasets.Dataset`, or the path of a training file.
-        method: The name of a method, or a function (backbone, args, columns) → `Method`, or a built `Method`. None:
-            the method of the preset, or dcpcse.
-        preset: A published setting, such as `dcpcse/unsup-bert-base`.
-        output_dir: Folder of the run, which must be new or empty, unless `resume=True` or `overwrite_output_dir=True`
-            is given. None: a temporary folder that is removed when this Python process ends.
-        eval_pairs: Pairs with scores or with 0 and 1, in any form of `train_data`, which are measured during training
-            in addition to `eval_tasks`.
-        eval_labels: Texts with classes, in the same forms, which are measured in the same way.
+        model: Hugging Face folder or hub id of the encoder. None if `method` is a built `Method`, which already
+            contains its encoder. A built method is trained in place, so a second training continues with its weights.
+        train_data: Sentences, pairs, triples or sentences with classes: a list, a dict of columns, a pandas or polars
+            DataFrame, a `datasets.Dataset`, or the path of a training file.
+        method: The name of a method, a function that is called with (backbone, args, columns) and returns a `Method`,
+            or a built `Method`. None: the method of the preset, or dcpcse.
+        preset: Name of a published setting, such as `dcpcse/unsup-bert-base`.
+        output_dir: Folder of the run. It must be new or empty, unless `resume=True` or `overwrite_output_dir=True` is
+            given. None: a temporary folder that is removed when this Python process ends.
+        eval_pairs: Pairs with scores, or with 0 and 1, in any form of `train_data`. The encoder is evaluated on them
+            during training, in addition to `eval_tasks`.
+        eval_labels: Texts with classes, in any form of `train_data`, on which the encoder is evaluated too.
         callbacks: As in `transformers.Trainer`.
         trainer_class: A subclass of `dcpcse.Trainer`.
         plugin: Modules or files (.py) that register methods.
-        options: Every other option of train.py by its name, with the same default, such as `learning_rate=3e-2` or
+        options: The other options of train.py with the same names and defaults, such as `learning_rate=3e-2` or
             `pre_seq_len=16`. `disable_tqdm=True` hides the progress bar.
 
     Raises:
@@ -206,7 +208,7 @@ def _plugins(value: Any) -> list[str]:
 
 
 def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:
-    """Raise UserError unless method, callbacks and class are of the types that a run takes."""
+    """Raise UserError unless the method, the callbacks and the trainer class have valid types."""
     if not (method is None or isinstance(method, str | Method) or callable(method)):
         raise UserError(f"method is {describe(method)}; give a name, or a function that returns a Method")
     require_callbacks(callbacks)
@@ -215,7 +217,7 @@ def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:
 
 
 _temporary: dict[Path, int] = {}
-"""Temporary output folder → the process that removes it when it ends."""
+"""A dict from temporary output folders to the id of the process that removes the folder when this process ends."""
 
 
 @atexit.register
@@ -227,7 +229,7 @@ def _remove_temporary_folders() -> None:
 
 @contextlib.contextmanager
 def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
-    """Set a temporary `output_dir` if none is given; after an error before anything was written, it is removed."""
+    """Set `output_dir` to a temporary folder if it is missing. This folder is removed if it is empty at the end."""
     if "output_dir" in values:
         yield Path(path("output_dir", values["output_dir"]))
         return
@@ -249,7 +251,7 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
 
 
 class _SayTemporary(TrainerCallback):
-    """Says when training starts, after all checks, that the output folder is temporary."""
+    """Warn that the output folder is temporary, after all checks, when training starts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -261,7 +263,7 @@ class _SayTemporary(TrainerCallback):
 
 @contextlib.contextmanager
 def _explained_interruption(folder: Path) -> Iterator[None]:
-    """Add to an interruption which checkpoint was saved and how to use it, and keep a temporary folder."""
+    """Add to the message of an interruption which checkpoint was saved, and keep a temporary folder."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -281,7 +283,7 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged_process() -> Iterator[None]:
-    """Restore at the end the random states, environment variables and library settings that training changes."""
+    """Restore random states, environment variables and library settings when the context ends."""
     environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []

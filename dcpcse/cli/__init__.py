@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line interface: the program `dcpcse`, train.py and evaluation.py."""

@@ -1,4 +1,4 @@
-"""Run a command in a process that ends when its parent ends; used by `dcpcse.experiments.reproduction.run_unit`."""
+"""Run a command in a process that ends when its parent ends, for `dcpcse.experiments.reproduction.run_unit`."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import time
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process as soon as its parent, a process id, has ended."""
+    """End this process as soon as the parent process with the id `parent` has ended."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -8,13 +8,14 @@ from dcpcse.encoders.pooling import BIAS_NAMES
 
 @dataclass(frozen=True)
 class LegacyNames:
-    """The old option names of one tool.
+    """The old option names of train.py or evaluation.py.
 
     Args:
-        renamed: Old name → new name; the value is kept.
-        meaning: Old switch → arguments that replace it.
-        gone: Option that is left out with its values → reason.
-        overruled: Old switch → options that have no effect with it and are left out, as in `gone`.
+        renamed: A dict from old names to new names. The values of these options stay the same.
+        meaning: A dict from old switches to the arguments that replace them.
+        gone: A dict from options that are left out, with their values, to the reason.
+        overruled: A dict from old switches to options that have no effect if the switch is given. These options are
+            left out, with reasons as in `gone`.
     """
 
     renamed: Mapping[str, str]
@@ -55,7 +56,7 @@ TRAINING_NAMES = LegacyNames(
         "mask_embedding_sentence_es": "--template contains the text after the sentence",
     },
 )
-"""Options of train.py in the public SimCSE, DCPCSE, PromCSE and PromptBERT code (transformers 4.2)."""
+"""Old options of train.py in the public SimCSE, DCPCSE, PromCSE and PromptBERT code (transformers 4.2)."""
 
 _IN_FOLDER = "a model folder records its own"
 _MEASURES_MASK = "with --mask_embedding_sentence, [MASK] is the representation"
@@ -75,11 +76,11 @@ EVALUATION_NAMES = LegacyNames(
     # The published command lines give --pooler avg, which the public code ignores together with the switch.
     overruled={"mask_embedding_sentence": dict.fromkeys(("pooler", "pooler_type"), _MEASURES_MASK)},
 )
-"""Options of evaluation.py in the public PromptBERT code."""
+"""Old options of evaluation.py in the public PromptBERT code."""
 
 
 def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyNames) -> list[str]:
-    """Return the arguments with old options replaced; `notify` gets one line for each old option."""
+    """Return the arguments with old options replaced. `notify` is called with one line for each old option."""
     out: list[str] = []
     seen: set[str] = set()
     skipping = False
@@ -111,9 +112,9 @@ def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyN
 
 
 def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[str]:
-    """Return the options that are implied when a command line of the public PromptBERT code lacks some switches.
+    """Return the options that the public PromptBERT code implies if a command line lacks some switches.
 
-    Without these options, the defaults of the method would be used.
+    Without these options, the defaults of the method promptbert would be used.
     """
     if "mask_embedding_sentence" not in seen:
         return []
@@ -127,7 +128,7 @@ def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[st
 
 
 def _split(word: str) -> tuple[str | None, str, str]:
-    """Split '--a-b=c' into ('a_b', '=', 'c'); the name is None if the argument is not an option."""
+    """Split '--a-b=c' into ('a_b', '=', 'c'). The first part is None if the argument is not an option."""
     if not word.startswith("--") or len(word) == 2:
         return None, "", ""
     name, equals, value = word[2:].partition("=")

@@ -1,4 +1,4 @@
-"""The program `dcpcse` (`python -m dcpcse`), which runs a command by its name."""
+"""The program `dcpcse` (or `python -m dcpcse`), which runs the command named by the first arguments."""
 
 import contextlib
 import importlib
@@ -14,10 +14,14 @@ from dcpcse.utils.signals import resumable
 
 
 class Command(NamedTuple):
-    """A command: its heading in the help, its module in `commands`, what it does, and its name in earlier versions.
+    """A command of `dcpcse`.
 
     Args:
-        resumes: Whether the same command resumes after an interruption.
+        group: Heading under which the help lists the command.
+        module: Module of the command in `dcpcse.cli.commands`.
+        help: Description of the command in the help.
+        former: Name of the command in earlier versions, if it had a different name.
+        resumes: Whether an interrupted run can be resumed by running the same command again.
     """
 
     group: str
@@ -64,14 +68,14 @@ COMMANDS = {
     "hub pull": Command(SHARE, "hub", "download a model folder from the hub", "pull"),
     "hub card": Command(SHARE, "hub", "write the model card of a folder", "card"),
 }
-"""Name → command. Its function in the module is NAME_command, or FORMER_command if it had another name before."""
+"""A dict from names to commands. The function in the module is NAME_command, or FORMER_command if `former` is set."""
 
 HELP = ("-h", "--help")
 FORMER = {command.former: name for name, command in COMMANDS.items() if command.former}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code, which is 2 for an unknown command."""
+    """Run a command and return its exit code. The exit code is 2 for an unknown command."""
     return run(_dispatch, argv)
 
 
@@ -98,14 +102,14 @@ def _dispatch(argv: Sequence[str]) -> int | None:
 
 
 def find_command(name: str) -> Callable[[Sequence[str]], int | None]:
-    """Return the function of a command, which takes the arguments after its name."""
+    """Return the function of a command. The function is called with the arguments after the name of the command."""
     command = COMMANDS[name]
     module = importlib.import_module(f"dcpcse.cli.commands.{command.module}")
     return getattr(module, f"{(command.former or name).replace('-', '_')}_command")
 
 
 def _list(names: Sequence[str]) -> str:
-    """Return the help text of commands, by their groups."""
+    """Return a help text that lists commands by their groups."""
     lines = ["usage: dcpcse COMMAND [--OPTION VALUE ...]; dcpcse COMMAND --help shows the options"]
     lines += ["       dcpcse --version"]
     for group, members in groupby(names, key=lambda name: COMMANDS[name].group):

@@ -1,6 +1,7 @@
 """Parse the options of train.py and evaluation.py.
 
-The command line takes precedence over the options file, the file over the preset, and the preset over the defaults.
+Options of the command line take precedence over an options file, an options file over a preset, and a preset over the
+defaults.
 """
 
 import argparse
@@ -44,7 +45,7 @@ MAIN_TRAINING_OPTIONS = {
         *("push_to_hub",),
     ),
 }
-"""Options that `train.py --help` shows, by heading."""
+"""A dict from headings to the options that `train.py --help` shows under them."""
 
 MAIN_EVALUATION_OPTIONS = {
     "encoder": ("model_name_or_path", "pooler_type", "template", "denoise", "base", "batch_size", "bf16", "device"),
@@ -55,11 +56,11 @@ MAIN_EVALUATION_OPTIONS = {
     "scores": ("truncate_dim", "postprocess", "fit_on", "classifier"),
     "output": ("output_file", "similarities_file", "overwrite", "cache_dir"),
 }
-"""Options that `evaluation.py --help` shows, by heading."""
+"""A dict from headings to the options that `evaluation.py --help` shows under them."""
 
 
 def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, TrainingArguments], set[str]]":
-    """Register the methods of plugins; return the options of train.py and the names of the given options."""
+    """Register the methods of plugins, and return the options of train.py and the names of the given options."""
     from dcpcse.methods.plugins import load_plugins
     from dcpcse.training.options import resolve_options
 
@@ -71,7 +72,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
 
 
 def _early_options(argv: Sequence[str]) -> argparse.Namespace:
-    """Return `plugin` and `method`, which are read first because they decide which options exist and are shown."""
+    """Return the options `plugin` and `method`. They are parsed first, since they decide which other options exist."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin", nargs="*")
     parser.add_argument("--method", nargs="?")
@@ -90,7 +91,7 @@ def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, Publishe
 
 
 def _named_model(argv: Sequence[str]) -> list[str]:
-    """Return the arguments; if the first one is a model, it becomes the value of --model_name_or_path."""
+    """Return the arguments, with --model_name_or_path inserted if the first argument is a model."""
     is_model = argv and not argv[0].startswith("-") and Path(argv[0]).suffix not in _READERS
     return ["--model_name_or_path", *argv] if is_model and not any(map(names_model, argv)) else list(argv)
 
@@ -99,7 +100,7 @@ def training_parser(method: str | None = None) -> Parser:
     """Return the parser of train.py.
 
     Args:
-        method: The method whose own options `--help` shows.
+        method: The method of which `--help` also shows the specific options.
     """
     from dcpcse.methods import METHODS
     from dcpcse.training.options import training_option_parser
@@ -147,7 +148,8 @@ def _given(parser: Parser, argv: Sequence[str], names: LegacyNames) -> dict[str,
     """Return the options given on a command line, without defaults.
 
     Args:
-        argv: Options, which take precedence over a .json or .yaml file of options that may come first.
+        argv: The arguments. The first one may be a .json or .yaml file of options. The other arguments take precedence
+            over this file.
         names: Old option names.
     """
     argv = list(argv)
@@ -170,7 +172,7 @@ def _options_file(word: str) -> Path:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return option name → value from an options file."""
+    """Return a dict from option names to values, from an options file."""
     if path.suffix not in _READERS:
         raise UserError(f"{path} is not a file of options (.json, .yaml), and --model_name_or_path names the model")
     try:

@@ -1,4 +1,4 @@
-"""Run a command-line tool: set up its output; errors that a user can cause end in one line and code 2."""
+"""Run a command-line tool: set up its output, and print errors that a user can cause as one line."""
 
 import logging
 import os
@@ -17,10 +17,11 @@ from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
-    """Run a tool and return its exit code; an error that a user can cause prints one line and returns 2.
+    """Run a tool and return its exit code.
 
-    `--debug` shows the traceback. Bugs always keep their traceback, and end with Python's exit code 1. Of several
-    processes, the first one that fails prints the error (`_wait_for_the_end`).
+    For an error that a user can cause, one line is printed and the exit code is 2. With `--debug`, the traceback is
+    shown instead. For a bug, the traceback is always shown, and the exit code is 1, as in Python. If several processes
+    run the tool, only the first process that fails prints its error (see `_wait_for_the_end`).
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
@@ -76,7 +77,7 @@ def _is_one_of_several() -> bool:
 
 
 def _set_up_logging(first: bool) -> None:
-    """Log to stderr in the first process only."""
+    """Log to stderr. In all processes except the first one, this package logs only errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -86,7 +87,7 @@ def _set_up_logging(first: bool) -> None:
 
 
 def _require_current_folder() -> None:
-    """Raise UserError unless the current folder exists; Python's message does not name the folder."""
+    """Raise UserError unless the current folder exists."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
@@ -94,7 +95,7 @@ def _require_current_folder() -> None:
 
 
 def _describe_error(error: Exception) -> tuple[str, int] | None:
-    """Return the message of an error and the exit code, or None for a bug, which keeps its traceback."""
+    """Return the message of an error and the exit code, or None for a bug."""
     if isinstance(error, DataError):
         from dcpcse.evaluation.advice import as_user_error
 
@@ -115,10 +116,10 @@ class _Printable(logging.Formatter):
 
 
 def _wait_for_the_end() -> None:
-    """Wait for the launcher to end this process silently, because a different process failed and printed the error.
+    """Wait until the launcher ends this process silently, because a different process failed and printed the error.
 
-    Otherwise, each process would print the same error, or report that another process has ended. If the launcher does
-    not end this process, because no other process failed or because it runs on a different machine, this process
+    Without this, each process would print the same error, or report that another process has ended. If the launcher
+    does not end this process (no other process failed, or the launcher runs on a different machine), this process
     prints its error.
     """
     end_silently()
@@ -126,12 +127,12 @@ def _wait_for_the_end() -> None:
 
 
 def _is_launchers_signal(error: KeyboardInterrupt) -> bool:
-    """Whether the error is a SIGTERM from torchrun, which itself reports why it ends the processes of a run."""
+    """Return whether a SIGTERM of torchrun raised the error. Torchrun itself reports why it ends processes."""
     return isinstance(error, Interrupted) and error.number == signal.SIGTERM and "RANK" in os.environ
 
 
 _GRACE = 5
-"""Seconds to wait for the launcher; torchrun checks its processes ten times per second."""
+"""Seconds to wait for the launcher. Torchrun checks its processes ten times per second."""
 
 
 def _is_lost_process(error: RuntimeError) -> bool:
@@ -141,6 +142,9 @@ def _is_lost_process(error: RuntimeError) -> bool:
 
 
 def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
-    """Remove `--debug` from the arguments if it has no value; with a value, it is an option of transformers."""
+    """Remove `--debug` from the arguments unless it has a value (then it is an option of transformers).
+
+    Return the other arguments, and whether `--debug` was removed.
+    """
     bare = [i for i, word in enumerate(argv) if word == "--debug" and (argv[i + 1 : i + 2] or ["--"])[0][:2] == "--"]
     return [word for i, word in enumerate(argv) if i not in bare], bool(bare)

@@ -1,10 +1,11 @@
 """Load many adapters on one frozen encoder, select them by name, and encode mixed batches with them.
 
-An adapter is an output folder of train.py without an encoder: it contains prompts or a LoRA adapter for its base.
-The base is loaded and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one
-forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`). Rows
-of a LoRA adapter, which changes the layers, need a separate pass. Pooling, head and template denoising are applied
-separately for each adapter.
+An adapter is an output folder of train.py that contains no encoder, only prompts or a LoRA adapter for a frozen base
+encoder. The base encoder is loaded once, and each adapter adds only the tensors of its folder.
+
+The sentences of a mixed batch share one forward pass through the base encoder, in which each sentence has the prompts
+of its adapter (`dcpcse.inference.mixed_batch`). Sentences of a LoRA adapter need a separate forward pass, because LoRA
+changes the layers. Pooling, head and template denoising are applied separately for each adapter.
 """
 
 import contextlib
@@ -42,16 +43,16 @@ LOAD_ALONE_HINT = "adapters share one frozen encoder; use this folder by itself,
 
 
 class Adapters:
-    """Named adapters on one frozen encoder; `adapters["name"]` is a SentenceEncoder that shares this encoder.
+    """Named adapters on one frozen encoder. `adapters["name"]` is a SentenceEncoder that uses this encoder.
 
-    They are for inference only: heads used only in training are dropped, and projected prompts are replaced by a table
-    of vectors. The constructor creates an empty collection.
+    The adapters are for inference only. Heads that only training needs are dropped, and prompts that a projection
+    computes are replaced by the computed vectors. The constructor creates an empty collection.
 
     Args:
         backbone: The frozen encoder, already on its device.
-        dtype: The type of its weights, such as "float32".
-        folder: Folder that contains the tokenizer of the backbone.
-        options: Revision, cache and token for folders on the hub.
+        dtype: Data type of the weights of the encoder, such as "float32".
+        folder: Folder that contains the tokenizer of the encoder.
+        options: Revision, cache and token for folders on the Hub.
     """
 
     def __init__(self, backbone: Backbone, dtype: str, folder: str | Path, options: LoadOptions | None = None) -> None:
@@ -73,18 +74,18 @@ class Adapters:
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "Adapters":
-        """Load the base encoder of the first folder and the adapters of all folders (local, or on the hub).
+        """Load the base encoder of the first folder and the adapters of all folders (local, or on the Hub).
 
         Args:
-            folders: Name of each adapter → its folder.
-            base: Path of the frozen encoder if it differs from the path recorded in the first folder; weights and
-                configuration must match.
+            folders: A dict from the name of each adapter to the folder of the adapter.
+            base: Path of the frozen encoder, if this path differs from the path recorded in the first folder. Weights
+                and configuration must match the record.
             device: Device of the encoder. None: CUDA if it is available.
-            options: Revision, cache and token for folders on the hub.
+            options: Revision, cache and token for folders on the Hub.
 
         Raises:
-            UserError: If a folder has a different base, vocabulary or type of weights, if it contains an encoder, or
-                if `SentenceEncoder.load` rejects it.
+            UserError: If a folder has a different base encoder, vocabulary or data type than the first folder, if a
+                folder contains a trained encoder, or if `SentenceEncoder.load` would reject a folder.
         """
         if not isinstance(folders, Mapping) or not folders:
             raise UserError("Adapters.load takes at least one name with its folder: {'name': 'folder'}")
@@ -100,14 +101,15 @@ class Adapters:
 
     @classmethod
     def on_encoder_of(cls, model: SentenceEncoder, options: LoadOptions | None = None) -> "Adapters":
-        """Create an empty collection on the frozen encoder of a loaded model, with which it shares the weights.
+        """Create an empty collection that shares the frozen encoder of a loaded model.
 
         Args:
             model: The loaded model.
-            options: Revision, cache and token for folders on the hub.
+            options: Revision, cache and token for folders on the Hub.
 
         Raises:
-            UserError: If the encoder of the model was trained or has a LoRA adapter, so that no other adapter fits it.
+            UserError: If the encoder of the model was trained or has a LoRA adapter. Other adapters do not fit such
+                an encoder.
         """
         if model.encoder.tuned or model.encoder.lora is not None:
             kind = "was trained" if model.encoder.tuned else "has a LoRA adapter"
@@ -123,14 +125,14 @@ class Adapters:
         return tuple(self._models)
 
     def add(self, name: str, folder: str | Path) -> None:
-        """Load one more adapter of the same base.
+        """Load an adapter for the base encoder and add it to this collection.
 
         Args:
             name: Name of the adapter.
-            folder: Its folder, local or on the hub.
+            folder: Folder of the adapter, local or on the Hub.
 
         Raises:
-            UserError: If the name is in use, or as in `load`.
+            UserError: If the name is in use, or if `load` would reject the folder.
         """
         if not isinstance(name, str) or not name:
             raise UserError(f"{name!r} cannot name an adapter; give a string that is not empty")
@@ -139,16 +141,16 @@ class Adapters:
         self._models[name] = self.build(name, self.read(name, folder))
 
     def read(self, name: str, folder: str | Path) -> "AdapterFiles":
-        """Read the files of a folder for `build`.
+        """Read the files of an adapter, from which `build` makes a model.
 
-        The encoder is not used, so another thread may encode at the same time.
+        This method does not use the encoder, so another thread may encode at the same time.
 
         Args:
             name: Name of the adapter, for messages.
-            folder: Its folder, local or on the hub.
+            folder: Folder of the adapter, local or on the Hub.
 
         Raises:
-            UserError: As in `add`; the message names the adapter.
+            UserError: If `load` would reject the folder. The message names the adapter.
         """
         with _errors_of(name):
             path, _ = hub.require_model_folder(folder, self._options)
@@ -157,14 +159,14 @@ class Adapters:
             return AdapterFiles(path, contents, *self._tokenizer(path))
 
     def build(self, name: str, files: "AdapterFiles") -> SentenceEncoder:
-        """Build a model from files that were read. It shares the encoder and is not added to this collection.
+        """Build the model of an adapter on the shared encoder, without adding the model to this collection.
 
         Args:
             name: Name of the adapter, for messages.
             files: The result of `read`.
 
         Raises:
-            UserError: If the files are damaged; the message names the adapter.
+            UserError: If the files are damaged. The message names the adapter.
         """
         with _errors_of(name):
             backbone = replace(self._backbone, tokenizer=files.tokenizer)
@@ -176,7 +178,7 @@ class Adapters:
         self._models.pop(self._known(name))
 
     def __getitem__(self, name: str) -> SentenceEncoder:
-        """Return the model of an adapter. Training it or moving it to a device would affect the shared base."""
+        """Return the model of an adapter. Do not train or move this model: all adapters share its encoder."""
         return self._models[self._known(name)]
 
     @known_arguments
@@ -188,15 +190,15 @@ class Adapters:
         normalize: bool | None = None,
         **options: Unpack[FurtherKeywords],
     ) -> np.ndarray:
-        """Return float32 embeddings (N, H) in the order of the sentences, each from the adapter of its sentence.
+        """Return the float32 embeddings (N, H) of sentences, each computed with the adapter of the sentence.
 
         Args:
             sentences: N sentences.
-            adapter: One name for all sentences, or a list with one name per sentence; sentences of different adapters
-                then share batches.
+            adapter: One name for all sentences, or a list with one name per sentence. With a list, sentences of
+                different adapters share batches.
             batch_size: As in `SentenceEncoder.encode`.
             normalize: As in `SentenceEncoder.encode`.
-            options: The options of `SentenceEncoder.encode`.
+            options: The other options of `SentenceEncoder.encode`.
 
         Raises:
             UserError: If a name is unknown, or if the number of names differs from the number of sentences.
@@ -235,7 +237,7 @@ class Adapters:
             )
 
     def _tokenizer(self, folder: str | Path) -> tuple[PreTrainedTokenizerBase, Mapping[str, Any]]:
-        """Return the tokenizer of a folder and its `tokenizer_record`; equal tokenizer files are loaded once."""
+        """Return the tokenizer of a folder and the `tokenizer_record`. Equal tokenizer files are loaded once."""
         digest = _tokenizer_files(folder)
         if digest not in self._tokenizers:
             source, model = self._backbone.source, self._backbone.model
@@ -246,13 +248,13 @@ class Adapters:
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """The files of an adapter's folder in memory.
+    """The files of an adapter, read into memory.
 
     Args:
-        folder: The folder.
-        contents: Its contents.
-        tokenizer: Its tokenizer.
-        tokenizer_record: The `tokenizer_record` of the tokenizer.
+        folder: The folder of the adapter.
+        contents: The contents of the folder.
+        tokenizer: The tokenizer of the folder.
+        tokenizer_record: The result of `tokenizer_record(tokenizer)`.
     """
 
     folder: str | Path
@@ -263,12 +265,12 @@ class AdapterFiles:
 
 @dataclass(frozen=True)
 class MixedTexts:
-    """Sentences that have been tokenized, each with the tokenizer of its adapter.
+    """Tokenized sentences of several adapters.
 
     Args:
         models: The model of each adapter.
         rows: The tokenized sentences of each adapter.
-        places: The number of each sentence's adapter, and the row of the sentence in `rows` of this adapter.
+        places: For each sentence, the index of its adapter, and the index of the sentence in `rows` of this adapter.
     """
 
     models: Sequence[SentenceEncoder]
@@ -279,7 +281,7 @@ class MixedTexts:
     def tokenize(
         cls, adapters: Adapters, sentences: Sequence[str], names: Sequence[str], options: EncodeOptions
     ) -> "MixedTexts":
-        """Tokenize sentences.
+        """Tokenize each sentence with the tokenizer of its adapter.
 
         Args:
             adapters: The adapters.
@@ -308,7 +310,7 @@ class MixedTexts:
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
     def batch(self, chosen: Sequence[int]) -> "MixedBatch":
-        """Return the inputs of the chosen sentences, on the CPU."""
+        """Return the model inputs of the sentences with the indices `chosen`, on the CPU."""
         of_adapter = defaultdict(list)
         for index, text in enumerate(chosen):
             of_adapter[self.places[text][0]].append(index)
@@ -332,9 +334,10 @@ class MixedTexts:
 
 
 def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, int]]]:
-    """Return key → indices of its items, and for each item the number of its key and its position among its items.
+    """Group items by their keys, and number the keys in the order in which they first occur.
 
-    The keys are numbered in the order in which they first occur.
+    Return a dict from each key to the indices of the items with this key. Also return a pair for each item: the number
+    of its key, and the position of the item among the items with this key.
     """
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     groups: dict[Key, list[int]] = {key: [] for key in numbers}
@@ -347,11 +350,12 @@ def grouped(keys: Sequence[Key]) -> tuple[dict[Key, list[int]], list[tuple[int, 
 
 @dataclass(frozen=True)
 class _Pass:
-    """The rows of adapters whose encoders have the same layers, which process all of them at once.
+    """The rows of adapters whose encoders have the same layers, so one forward pass processes all rows.
 
     Args:
         models, parts: The model and the rows of each adapter.
-        packing: The packing of the mask of all rows, computed on the CPU, so that no pass waits for a GPU.
+        packing: The packing of the attention mask of all rows. It is computed on the CPU, so that no forward pass
+            waits for a GPU.
     """
 
     models: Sequence[SentenceEncoder]
@@ -366,7 +370,7 @@ class _Pass:
         return _Pass(self.models, list(map(change, self.parts)), change(self.packing))
 
     def embeddings(self, options: EncodeOptions) -> list[torch.Tensor]:
-        """Return the embeddings (n, H) of the rows of each part, as `MixedBatch.embeddings` does."""
+        """Return the embeddings (n, H) of the rows of each part."""
         all_layers = any(model.pooler.needs_all_layers for model in self.models)
         states = hidden_states(self.parts, packing=self.packing, all_layers=all_layers)
         embeddings = []
@@ -382,19 +386,19 @@ class MixedBatch(TensorGroup):
     """A batch of `Adapters.encode`.
 
     Args:
-        passes: The rows of the batch, by the layers of their encoders.
-        order: (N,), the index of each sentence among the rows of all passes.
+        passes: The rows of the batch. Rows whose encoders have the same layers are in the same pass.
+        order: Tensor (N,) that contains, for each sentence, its index among the rows of all passes.
     """
 
     passes: Sequence[_Pass]
     order: torch.Tensor
 
     def map(self, change: Callable[[Any], Any]) -> "MixedBatch":
-        """Return a copy with every tensor changed."""
+        """Return a copy in which every tensor is replaced by the result of `change` for this tensor."""
         return MixedBatch([pass_.map(change) for pass_ in self.passes], change(self.order))
 
     def embeddings(self, options: EncodeOptions) -> torch.Tensor:
-        """Return the embeddings (N, H) of all sentences, in float32, as `Adapters.encode` does."""
+        """Return the float32 embeddings (N, H) of all sentences of the batch, in their order."""
         return torch.cat([rows for pass_ in self.passes for rows in pass_.embeddings(options)])[self.order]
 
 
@@ -422,7 +426,7 @@ def _tokenizer_files(folder: str | Path) -> str:
 
 
 def _for_inference(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model without the parts that only training needs; these can be many times larger than the prompts."""
+    """Return the model without the parts that only training needs. They can be many times larger than the prompts."""
     if not model.head_at_inference:
         model.head = None
     if model.encoder.prompt is not None:

@@ -11,7 +11,7 @@ from dcpcse.utils.option_fields import COUNT, Options, flag, option
 
 @dataclass
 class EncoderArguments(Options):
-    """Options for loading an encoder and for the representation of sentences that it returns."""
+    """Options for loading an encoder and for choosing its sentence representation."""
 
     _argument_group_name = "encoder"
 
@@ -70,7 +70,7 @@ class EncoderArguments(Options):
     use_auth_token: bool = option(False, "Use the stored hub token.")
 
     def check(self) -> None:
-        """Raise UserError for text that is not a template."""
+        """Raise UserError if `template` is not a valid template."""
         if self.template is not None:
             Template.parse(self.template)
 
@@ -81,10 +81,10 @@ class EncoderArguments(Options):
 
 @dataclass
 class EncodingArguments(EncodeOptions):
-    """Options of `dcpcse encode`: the output file, its vectors, and the processes that compute them.
+    """Options of `dcpcse encode` for the output file and for the processes that compute the vectors.
 
     Args:
-        max_seq_length: Alternative name of `max_length`, as on the command line.
+        max_seq_length: Alternative name of `max_length`.
     """
 
     output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")
@@ -116,7 +116,7 @@ class EncodingArguments(EncodeOptions):
 
 @dataclass
 class PublishedEvaluationArguments(Options):
-    """Options of the papers' evaluation scripts that the model folder records, or that affect only training."""
+    """Options that the papers' evaluation scripts have in addition to `EncoderArguments`."""
 
     _argument_group_name = "options of the papers' script"
 

@@ -1,4 +1,4 @@
-"""Load the encoder that a command's options select.
+"""Load the encoder that the options of a command select.
 
 The encoder is an output folder of train.py, a checkpoint of other code, a plain encoder or a file of word vectors.
 """
@@ -28,7 +28,7 @@ from dcpcse.utils.errors import OptionError, UserError, no_effect, spell
 from dcpcse.utils.run_files import last_checkpoint, read_beside_training
 
 OWN_POOLER = "avg"
-"""Pooling of a guide, or of an encoder to adapt, if its folder does not name a pooling."""
+"""Default pooling of a guide or of an encoder to adapt, used if its folder does not name a pooling."""
 
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 """The default of every option of the papers' evaluation scripts."""
@@ -36,7 +36,7 @@ NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 
 @dataclass(frozen=True)
 class CheckpointArguments:
-    """Arguments of `dcpcse.load` for checkpoints of other code that commands do not have as options.
+    """Arguments of `dcpcse.load` that apply only to checkpoints of other code. No command has such options.
 
     Args:
         layout: As in `dcpcse.load`.
@@ -65,15 +65,15 @@ def load_model(
     """Load an encoder with the requested representation, in eval mode, onto the requested device.
 
     Args:
-        name: Output folder of train.py, checkpoint of other code, folder or hub id of an encoder, also one of
-            sentence-transformers, or file of word vectors.
-        args: Options for loading it.
+        name: Output folder of train.py, checkpoint of other code, folder or hub id of a Hugging Face or
+            sentence-transformers encoder, or file of word vectors.
+        args: Options for loading the encoder.
         published: Options of the papers' evaluation scripts.
-        options: Revision, cache and token for the Hub. None: the options in `args`.
+        options: Revision, cache and token for the Hub. None: the values in `args`.
         of_checkpoint: Arguments for checkpoints of other code.
 
     Raises:
-        UserError: If an option does not apply to this encoder.
+        UserError: If an option in `args`, `published` or `of_checkpoint` does not apply to this encoder.
     """
     options = options or LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     name = location("model", name)
@@ -82,11 +82,11 @@ def load_model(
 
 
 def load_plain(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
-    """Load the encoder of a checkpoint as in `load_model`, but without the head or prompts of other code.
+    """Load the encoder of a folder as a plain encoder, even if the folder contains a head or prompts of other code.
 
     Args:
         name: Folder or hub id of the encoder.
-        args: Options for loading it.
+        args: Options for loading the encoder.
         options: Revision, cache and token for the Hub.
     """
     return _computed_as(_untrained(name, args, options), args)
@@ -101,17 +101,17 @@ def _computed_as(model: SentenceEncoder, args: EncoderArguments) -> SentenceEnco
 
 
 def load_guide(name: str, args: EncoderArguments, option: str = "guide") -> SentenceEncoder:
-    """Load a guide as in `load_model`, with its own representation.
+    """Load an encoder as in `load_model`, but with mean pooling as the default for plain encoders.
 
-    The representation of a plain encoder is the mean over its tokens, unless `args` contains a pooler.
+    Mean pooling is used if the folder of the encoder does not name a pooling and `args.pooler_type` is None.
 
     Args:
         name: As in `load_model`.
-        args: Options for loading it.
-        option: Name of the option that names the encoder, for messages.
+        args: Options for loading the encoder.
+        option: Name of the option that contains `name`, for messages.
 
     Raises:
-        UserError: If there is no such encoder, or if another option does not apply to it.
+        UserError: If there is no encoder `name`, or if an option in `args` does not apply to this encoder.
     """
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
     try:
@@ -204,7 +204,7 @@ def is_trained(name: str, args: EncoderArguments) -> bool:
 
 
 def local_folder(name: str, args: EncoderArguments) -> Path | None:
-    """Return the folder on disk of a model that has been loaded; None for word vectors and for other names.
+    """Return the local folder of a loaded model, or None if the model has no folder (for example word vectors).
 
     Args:
         name: As in `load_model`.
@@ -243,7 +243,7 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
 
 
 def _represented(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
-    """Load an encoder without training, with the representation that the options name."""
+    """Load a plain encoder, with the representation that the options select."""
     pooler = args.pooler_type or ("mask" if args.template else "cls")
     choice = Choice(
         template=Template.parse(args.template) if args.template else None,
@@ -262,7 +262,7 @@ def _represented(name: str, args: EncoderArguments, options: LoadOptions) -> Sen
 def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
     """Return a model that averages the word vectors in a file.
 
-    Raises UserError if the file contains weights of a model, or if a given option applies only to encoders.
+    Raises UserError if the file contains the weights of a model, or if a given option applies only to encoders.
     """
     if Path(name).suffix == ".safetensors":
         raise UserError(f"{name} contains weights of a model; give the folder that contains it")
@@ -293,7 +293,7 @@ def _refuse_untrained_options(name: str, args: EncoderArguments, kind: str) -> N
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
-    """Raise UserError if an option prepares sentences differently than in training: that is another model."""
+    """Raise UserError if an option would prepare sentences differently than in training."""
     template = model.template
     settings = {
         "template": template and Template.parse(str(template.template)),
@@ -341,7 +341,7 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
 
 
 def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None) -> None:
-    """Apply --denoise to a model with a template; None keeps the recorded setting of the folder."""
+    """Apply the option --denoise to a model with a template. None keeps the recorded setting of the folder."""
     if denoise is None or denoise == model.denoising.inference:
         return
     if denoise and not POOLERS[model.pooling].needs_template:
@@ -358,7 +358,7 @@ def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None)
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
-    """Raise UserError if the options describe prompts that differ from those in the folder."""
+    """Raise UserError if the options describe other prompts than the folder contains."""
     prompt = model.encoder.prompt
     settings = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
     settings["prefix_projection"] = prompt is not None and prompt.projection is not None

@@ -1,4 +1,4 @@
-"""Process rows of several encoders that share a backbone in one forward pass; each row keeps its encoder's prompts."""
+"""Process the rows of encoders that share a backbone in one forward pass, with different prompts for each encoder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from dcpcse.encoders.templates import Slots
 
 @dataclass(frozen=True)
 class EncoderBatch(TensorGroup):
-    """The rows of one encoder in a batch.
+    """The rows of a batch that belong to one encoder.
 
     Args:
         encoder: The encoder.
         input_ids: Token ids (n, l), padded to the longest row.
-        attention_mask: (n, l), 1 for tokens and 0 for padding.
-        slots: Slots of the templates, if there are any.
+        attention_mask: Mask (n, l): 1 for tokens, 0 for padding.
+        slots: Slots of the templates. None: the rows have no template.
     """
 
     encoder: Encoder
@@ -31,7 +31,7 @@ class EncoderBatch(TensorGroup):
     slots: Slots | None = None
 
     def map(self, change: Callable[[Any], Any]) -> "EncoderBatch":
-        """Return a copy with every tensor changed."""
+        """Return a copy in which every tensor is replaced by the result of `change` for this tensor."""
         slots = None if self.slots is None else change(self.slots)
         return EncoderBatch(self.encoder, change(self.input_ids), change(self.attention_mask), slots)
 
@@ -44,13 +44,13 @@ def joint_mask(parts: Sequence[EncoderBatch]) -> Tensor:
 def hidden_states(
     parts: Sequence[EncoderBatch], *, packing: Packing | None = None, all_layers: bool = False
 ) -> list[tuple[Tensor, ...]]:
-    """Return for each part the hidden states (n, l, H) that its encoder's `Encoder.forward` returns in eval mode.
+    """Return the hidden states (n, l, H) of each part, equal to those of `Encoder.forward` in eval mode.
 
     All encoders share one backbone, which processes the rows of all parts at once.
 
     Args:
-        parts: The parts.
-        packing: The packing of `joint_mask(parts)`. None: it is computed.
+        parts: The rows of each encoder.
+        packing: The packing of `joint_mask(parts)`. None: compute the packing.
         all_layers: As in `Encoder.forward`.
 
     Raises:
@@ -68,7 +68,7 @@ def hidden_states(
 
 
 def _joined(inputs: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:
-    """Join the inputs of all parts. The result contains embeddings if any part does, and token ids otherwise."""
+    """Join the inputs of all parts. The result has embeddings if a part has embeddings, and token ids otherwise."""
     if any("inputs_embeds" in part for part in inputs):
         inputs = [_as_vectors(part, backbone) for part in inputs]
     return {name: _stacked([part[name] for part in inputs]) for name in set().union(*inputs)}
@@ -82,7 +82,7 @@ def _as_vectors(inputs: Mapping[str, Tensor], backbone: nn.Module) -> dict[str, 
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Concatenate tensors (n, l, ...) to (N, L, ...). The padding is 0: it is masked, and a valid position index."""
+    """Concatenate tensors (n, l, ...) to (N, L, ...). The padding is 0, because position ids must be valid indices."""
     width = max(tensor.shape[1] for tensor in rows)
     return torch.cat([F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, width - tensor.shape[1])) for tensor in rows])
 

@@ -1,7 +1,10 @@
-"""A drop-in replacement for the class `SimCSE` of the SimCSE tool that also loads the encoders of this package.
+"""A drop-in replacement for the class `SimCSE` of the SimCSE tool, which also loads the encoders of this package.
 
-Signatures, defaults and results are the same as in the tool. Its known faults are fixed: `top_k` and `threshold` also
-apply to lists of queries, an index keeps its backend, and faiss cells are built and searched by inner product.
+Signatures, defaults and results are the same as in the tool, except for faults of the tool that are fixed here:
+
+- `top_k` and `threshold` also apply to lists of queries.
+- An index keeps its backend.
+- The cells of faiss are built and searched by inner product.
 """
 
 from collections.abc import Sequence
@@ -28,17 +31,17 @@ Sentences = str | Sequence[str]
 
 
 class SimCSE:
-    """Encode sentences, compare them, and search for similar ones.
+    """Encode sentences, compare sentences, and search for similar sentences.
 
     Args:
         model_name_or_path: Output folder of train.py, Hugging Face folder or hub id.
         device: Device of the model. None: CUDA if it is available.
         num_cells: Number of faiss cells, used by `build_index(faiss_fast=True)`.
         num_cells_in_search: Number of cells that are searched for each query.
-        pooler: Name of the pooler. None: the pooling of an output folder; for other encoders, as in the tool,
-            `cls_before_pooler` if the name contains "unsup", otherwise `cls`.
-        options: Options of `SentenceEncoder.encode` for all methods, such as truncate_dim; arguments of a method take
-            precedence. The tool does not have them.
+        pooler: Name of the pooler. None: for an output folder, its recorded pooling. For other encoders, None means
+            `cls_before_pooler` if the name contains "unsup" and `cls` otherwise, as in the SimCSE tool.
+        options: Options of `SentenceEncoder.encode`, such as truncate_dim, that apply to all methods. Arguments of a
+            method take precedence over these options. The SimCSE tool has no such options.
 
     Raises:
         UserError: If the pooler is `cls` and the encoder has no pooler weights.
@@ -100,16 +103,18 @@ class SimCSE:
         batch_size: int = 64,
         max_length: int = 128,
     ) -> Tensor | np.ndarray:
-        """Return float32 vectors (N, H) on the CPU; for a single string (H,), or (1, H) with `keepdim`.
+        """Return the float32 vectors (N, H) of sentences, on the CPU.
+
+        For a single string, the shape is (H,), or (1, H) with `keepdim`.
 
         Args:
             sentence: A sentence, or a list of N sentences.
             device: Device to which the model is moved. None: the device of the constructor.
-            return_numpy: Return an array instead of a tensor.
-            normalize_to_unit: Scale the vectors to unit length.
-            keepdim: Return a matrix for a single string too.
+            return_numpy: Whether to return an array instead of a tensor.
+            normalize_to_unit: Whether to scale the vectors to unit length.
+            keepdim: Whether to return a matrix for a single string too.
             batch_size: Maximum number of sentences per batch.
-            max_length: Maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens,
+            max_length: Maximum number of tokens. Longer sentences are truncated. If the encoder allows fewer tokens,
                 the maximum of the encoder applies.
         """
         max_length = min(whole_number("max_length", max_length), self.model.encoder.max_tokens)
@@ -129,7 +134,9 @@ class SimCSE:
     def similarity(
         self, queries: Sentences, keys: Sentences | np.ndarray, device: str | torch.device | None = None
     ) -> float | np.ndarray:
-        """Return the cosines (N, M) of N queries and M keys; (M,) for one query, a float for two strings.
+        """Return the cosines (N, M) of N queries and M keys.
+
+        For a single query, the shape is (M,). For two strings, the result is a float.
 
         Args:
             queries: A sentence, or a list of N sentences.
@@ -156,8 +163,9 @@ class SimCSE:
 
         Args:
             sentences_or_file_path: A list of sentences, or a text file with one sentence per line.
-            use_faiss: Search with faiss. None: faiss is used if it is installed and faster. The results are the same.
-            faiss_fast: Search approximately, with the cells of faiss.
+            use_faiss: Whether to search with faiss. None: use faiss if it is installed and faster. The results are the
+                same with and without faiss.
+            faiss_fast: Whether to search approximately, with the cells of faiss.
             device: As in `encode`.
             batch_size: Maximum number of sentences per batch.
 
@@ -184,7 +192,7 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Add sentences to the index; this works with every backend.
+        """Add sentences to the index. This works with every backend.
 
         Args:
             sentences_or_file_path: As in `build_index`.
@@ -208,8 +216,9 @@ class SimCSE:
     def search(
         self, queries: Sentences, device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-        """Return the most similar sentences with their cosines, best first; for a list of queries, one such list per
-        query.
+        """Return the most similar sentences as a list of pairs (sentence, cosine), the most similar one first.
+
+        For a list of queries, return one list of pairs per query.
 
         Args:
             queries: A sentence, or a list of sentences.
@@ -227,5 +236,5 @@ class SimCSE:
         return self.index
 
     def _encoder(self, device: str | torch.device | None) -> SimpleNamespace:
-        """Return a model for the index whose `encode` calls the method `encode` of this class on the given device."""
+        """Return a model for the index, with a method `encode` that calls `SimCSE.encode` on the given device."""
         return SimpleNamespace(encode=partial(self.encode, device=device, return_numpy=True))

@@ -16,10 +16,10 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
 
     Args:
         vectors: The rows (n, H).
-        first: The number of the first row in error messages.
+        first: The number of the first row, from which error messages count.
 
     Raises:
-        UserError: If a row is zero or not finite, or if the vectors are not real numbers.
+        UserError: If a row is all zeros or not finite, or if the vectors are not real numbers.
     """
     rows = matrix("vectors", vectors)
     if rows.ndim != 2:
@@ -39,15 +39,15 @@ def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         b: Vectors (M, H).
 
     Raises:
-        UserError: If a row is zero or not finite.
+        UserError: If a row is all zeros or not finite.
     """
     return np.clip(normalize_rows(a) @ normalize_rows(b).T, -1, 1)
 
 
 def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the float64 cosines (N,) of the rows of `a` with the same rows of `b`, as evaluation.py does.
+    """Return the float64 cosines (N,) of each row of `a` with the row of `b` that has the same index.
 
-    The cosine of equal rows is exactly 1.
+    The cosines are computed as in evaluation.py. The cosine of equal rows is exactly 1.
 
     Args:
         a: Vectors (N, H).
@@ -82,11 +82,11 @@ def similarity(
         model: Any object with `encode(sentences, batch_size=…)`.
         a: A sentence, or a list of N sentences.
         b: A sentence, or a list of M sentences.
-        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. For example,
-            truncate_dim compares only this number of first values.
+        options: The options of `SentenceEncoder.encode` except normalize, which has no effect on cosines. With
+            truncate_dim=n, for example, only the first n values of each vector are compared.
 
     Raises:
-        UserError: If a vector is zero or not finite.
+        UserError: If a vector is all zeros or not finite.
     """
     encode = CosineOptions(**options).encode_with(model)
     first, other = ([x] if isinstance(x, str) else x for x in (a, b))

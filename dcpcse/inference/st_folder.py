@@ -1,4 +1,4 @@
-"""Give an encoder the modules of a sentence-transformers folder, so that it computes the same vectors."""
+"""Add the modules of a sentence-transformers folder to an encoder, so that the encoder returns the same vectors."""
 
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from dcpcse.utils.tensor_files import load_pickle, load_tensors, require_same_te
 
 
 def modules_folder(name: str, options: LoadOptions) -> Path | None:
-    """Return the folder of a sentence-transformers model, with all its settings; None for other encoders.
+    """Return the local folder with all settings of a sentence-transformers model, or None for other encoders.
 
     Args:
         name: Folder or hub id of the model.
@@ -45,7 +45,7 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
 
 
 def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
-    """Return whether an encoder was trained for sentences, which files of sentence-transformers in its folder show.
+    """Return whether an encoder is a sentence encoder: whether its folder has files of sentence-transformers.
 
     Args:
         name: Folder or hub id of the encoder.
@@ -60,7 +60,14 @@ def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
 class SentenceFolder:
     """The settings of a sentence-transformers folder.
 
-    encoder: the folder of its encoder. texts: how texts are prepared. Raises UserError if its modules are unknown.
+    Attributes:
+        folder: The folder.
+        modules: The modules that the folder lists.
+        encoder: The folder of the encoder.
+        texts: Settings for the preparation of texts.
+
+    Raises:
+        UserError: If a module is unknown.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +78,7 @@ class SentenceFolder:
 
     @classmethod
     def find(cls, name: str, options: LoadOptions) -> "SentenceFolder | None":
-        """Return the sentence-transformers settings of an encoder, local or on the hub; None if it has none.
+        """Return the sentence-transformers settings of an encoder, or None if the encoder has no such settings.
 
         Args:
             name: Folder or hub id of the encoder.
@@ -82,16 +89,16 @@ class SentenceFolder:
 
     @cached_property
     def pooling(self) -> PoolingSettings:
-        """The modules after the encoder. Raises UserError if a module or a setting cannot be reproduced."""
+        """Settings of the modules after the encoder. Raises UserError if a setting cannot be reproduced."""
         return read_pooling_settings(self.folder, self.modules, self.texts.prefix)
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Let a tokenizer convert texts to lower case if sentence-transformers does so."""
+        """Make a tokenizer convert texts to lower case if the folder has this setting."""
         if self.texts.lower_case:
             _add_lower_case(tokenizer)
 
     def limit_length(self, model: SentenceEncoder) -> None:
-        """Set the maximum number of tokens of a text as in sentence-transformers."""
+        """Set the maximum number of tokens of a model to the maximum that sentence-transformers uses."""
         positions = getattr(model.encoder.backbone.config, "max_position_embeddings", -1)
         limits = [model.tokenizer.model_max_length, *([positions] if positions != -1 else [])]
         length = min(limits) if self.texts.max_length is None else self.texts.max_length
@@ -101,7 +108,7 @@ class SentenceFolder:
 
 
 def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Add conversion to lower case before the other rules of the tokenizer, unless it has such a rule."""
+    """Add conversion to lower case before the other rules of a tokenizer, unless the tokenizer has such a rule."""
     rules: Any = tokenizer.backend_tokenizer.normalizer
     each: list[Any] = [*rules] if type(rules) is normalizers.Sequence else [rules]  # type: ignore[misc]
     if any(isinstance(rule, normalizers.Lowercase) or getattr(rule, "lowercase", False) for rule in each):
@@ -114,11 +121,13 @@ def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
-    """Apply the modules after the pooling, and log the representation.
+    """Add the dense layers and the normalisation of a sentence-transformers folder to a model.
+
+    The resulting representation is logged.
 
     Args:
-        model: The model, which is changed.
-        after: The modules after the encoder.
+        model: The model that is changed.
+        after: Settings of the modules after the encoder.
     """
     if after.dense:
         layers = [_dense_layer(settings) for settings in after.dense]

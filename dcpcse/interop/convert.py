@@ -2,7 +2,7 @@
 
     dcpcse.import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
 
-`dcpcse.inference.public_checkpoints` recognises, reads and builds them.
+The package `dcpcse.inference.public_checkpoints` recognises and reads the checkpoints, and builds their models.
 """
 
 from pathlib import Path
@@ -39,18 +39,19 @@ def import_checkpoint(
     """Read a checkpoint written by other code and save it as a model folder for `dcpcse.load`.
 
     Args:
-        path: The checkpoint.
-        output: The model folder.
-        base: The frozen encoder, for layouts that have one.
-        tokenizer: Folder or Hub id of the tokenizer. None: the tokenizer of the checkpoint, or otherwise of the base.
-        layout: A format of docs/formats.md. None: it is recognised from the names of the tensors.
+        path: Path of the checkpoint.
+        output: Folder in which the model is saved.
+        base: Folder or Hub id of the frozen encoder, if the layout has a frozen encoder.
+        tokenizer: Folder or Hub id of the tokenizer. None: the tokenizer of the checkpoint or, if the checkpoint has
+            no tokenizer, of the frozen encoder.
+        layout: Name of a format of docs/formats.md. None: recognise the format from the names of the tensors.
         choices: Settings that the checkpoint does not contain.
         overwrite: Whether to replace a model in `output`.
         options: Revision, cache and token for the Hub.
 
     Raises:
-        UserError: If the folder is not a checkpoint, if tensors are missing, unknown, damaged or from a different
-            encoder, or if a pickle contains anything except tensors.
+        UserError: If the folder is not a checkpoint, if a pickle contains anything except tensors, or if tensors are
+            missing, unknown, damaged or from a different encoder.
     """
     # Imported here because it imports torch.
     from dcpcse.inference.public_checkpoints.build import EncoderPlace, load_checkpoint
@@ -64,12 +65,12 @@ def import_checkpoint(
 
 
 def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
-    """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`.
+    """Raise UserError if the model folder cannot be written, or if it is not empty and must not be replaced.
 
     Args:
-        path: The checkpoint.
-        output: The model folder.
-        overwrite: Whether a model in it may be replaced.
+        path: Path of the checkpoint.
+        output: Folder in which the model will be saved.
+        overwrite: Whether a model in `output` may be replaced.
     """
     if output.exists() and not output.is_dir():
         raise UserError(f"{spell('output', output)} is a file; give a folder")
@@ -91,7 +92,7 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 
 
 def write_model_folder(model: "SentenceEncoder", output: Path) -> None:
-    """Save the model folder; an earlier model is replaced as described in `replaced_model`.
+    """Save a model to a folder. A model in this folder is replaced as described in `replaced_model`.
 
     Args:
         model: The model.

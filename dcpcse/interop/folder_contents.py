@@ -1,6 +1,6 @@
 """Describe the contents of a model folder or a checkpoint from its small files and the headers of its weights.
 
-No model is loaded, and torch is not imported. Whether a frozen encoder has the right weights is therefore not checked.
+No model is loaded, and torch is not imported. The weights of a frozen encoder are therefore not checked.
 """
 
 import os
@@ -43,14 +43,14 @@ _OF_ADAPTERS += ("r", "lora_alpha", "lora_dropout", "target_modules", "modules_t
 def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
     """Return a JSON-serialisable description of a folder.
 
-    Sizes are in bytes, dev scores are as logged, and scores of evaluations are × 100.
+    File sizes are in bytes. Dev scores are as logged during training. Scores of evaluations are × 100.
 
     Args:
         folder: The folder.
         on_problem: A function that is called with one line for each damaged record of a run.
 
     Raises:
-        UserError: For an unknown kind of folder or a damaged model.
+        UserError: If the folder is of an unknown kind, or if the model is damaged.
     """
     # Otherwise, optional files of a checkpoint that is removed meanwhile would silently be missing in the description.
     return read_beside_training(
@@ -110,11 +110,11 @@ def _denoising(record: Mapping[str, Any]) -> FolderFacts:
 
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise UserError if the shapes of the tensors in a folder differ from the record.
+    """Raise UserError if the shapes of the tensors in a model folder differ from the manifest.
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     names = (manifest.adapter_file(record), manifest.TRAINED)
     files = [name for name in names if name and (folder / name).is_file()]
@@ -126,11 +126,13 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
-    """Return whether a model's frozen encoder is at its recorded location, and a phrase that describes the result.
+    """Return whether the encoder of a model is at its recorded location (`found`), with a description (`where`).
+
+    `found` is None if the encoder would be downloaded.
 
     Args:
         folder: The model folder.
-        record: Its manifest.
+        record: The manifest of the folder.
     """
     if record["backbone"] is None:
         return _find_encoder(record["base"])
@@ -139,7 +141,7 @@ def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
 
 
 def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
-    """Return whether the encoder is at its recorded location; None if it would be downloaded."""
+    """Return `found` and `where` of a recorded encoder, as in `find_base`."""
     name = wanted["name_or_path"]
     if not os.path.isdir(name):  # Path.is_dir raises for a name that is too long
         return _find_on_hub(name, wanted["revision"])
@@ -185,7 +187,7 @@ def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
 
 
 def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
-    """Return the number of parameters, the data types and, for files of public code, the kind of a weight file."""
+    """Return the number of parameters, the data types and, for checkpoints of public code, the facts about them."""
     if (file := find_weight_file(folder, adapter)) is None:
         others = sorted(path.name for path in folder.glob("*.bin"))
         missing = f"{WEIGHT_FILES[adapter][0]} does not exist"
@@ -196,7 +198,7 @@ def _weights(folder: Path, *, adapter: bool) -> FolderFacts:
 
 
 def _public_code(folder: Path) -> FolderFacts:
-    """Return the format of a checkpoint of public code, its parts and the command that imports it; {} for others."""
+    """Return the format and parts of a checkpoint of public code, and the import command. {} for other folders."""
     checkpoint = recognise_checkpoint(folder)
     if (
         checkpoint is None or not checkpoint.parts
@@ -207,7 +209,7 @@ def _public_code(folder: Path) -> FolderFacts:
 
 
 def _sentence_transformer(folder: Path) -> FolderFacts:
-    """Return the pooling of a sentence-transformers folder; {} for other folders."""
+    """Return the pooling of a sentence-transformers folder, or {} for other folders."""
     path = folder / "1_Pooling" / manifest.CONFIG
     if not (folder / manifest.MODULES).is_file() or not path.is_file():
         return {}
@@ -222,7 +224,7 @@ def _run_without_model(folder: Path) -> FolderFacts:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return name → size in bytes for each file and each subfolder; files that are removed meanwhile are left out."""
+    """Return a dict from names of files and subfolders to sizes in bytes, without files that are removed meanwhile."""
     sizes = {}
     for path in sorted(folder.iterdir()):
         name = f"{path.name}/" if path.is_dir() else path.name
@@ -233,7 +235,7 @@ def _files(folder: Path) -> dict[str, int]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file; 0 for anything else, such as a broken link."""
+    """Return the size of a file in bytes, or 0 for anything else, such as a broken link."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:
@@ -241,7 +243,7 @@ def _size(path: Path) -> int:
 
 
 def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
-    """Return the scores recorded by the training run and by evaluations in the folder and its parent folder."""
+    """Return the scores of the training run in a folder, and of evaluations in the folder and its parent folder."""
     scores: FolderFacts = {}
     if any((folder / name).is_file() for name in (RUN_FILE, STATE, METRICS)):
         run = read_run(folder)

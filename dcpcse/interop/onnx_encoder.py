@@ -1,4 +1,4 @@
-"""Encode sentences with an exported ONNX graph; this requires onnxruntime, tokenizers and numpy, but not torch."""
+"""Encode sentences with an exported ONNX graph. Needed are onnxruntime, tokenizers and numpy, but not torch."""
 
 import logging
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class _TextSettings:
 @strict
 @dataclass(kw_only=True)
 class OnnxSettings(schema.Open):
-    """The settings of an exported encoder, in addition to its graph and tokenizer."""
+    """The settings of an exported encoder, which are saved in addition to its graph and tokenizer."""
 
     format: int = schema.version(ONNX_FORMAT)
     dimension: int = schema.size()
@@ -54,8 +54,8 @@ class OnnxEncoder:
     """A sentence encoder that is loaded from a folder written by `dcpcse export --to onnx`.
 
     Args:
-        folder: The folder.
-        providers: onnxruntime providers by preference.
+        folder: The folder of the encoder.
+        providers: Names of onnxruntime's execution providers, the preferred one first.
 
     Raises:
         UserError: If files are missing or damaged, or if onnxruntime or tokenizers is not installed.
@@ -97,9 +97,9 @@ class OnnxEncoder:
 
         Args:
             sentences: N sentences.
-            batch_size: Maximum number of sentences in a batch; batches of long sentences are smaller. None: 128.
+            batch_size: Maximum number of sentences in a batch. Batches of long sentences are smaller. None: 128.
             normalize: Whether to scale embeddings to unit length.
-            options: The options of `SentenceEncoder.encode` except `without`.
+            options: The options max_length, truncate_dim and show_progress of `SentenceEncoder.encode`.
         """
         chosen = EncodeOptions(batch_size=batch_size, normalize=normalize, **options)
         chosen.require_only(

@@ -1,8 +1,8 @@
 """The module that loads model folders in sentence-transformers: `SentenceTransformer(folder, trust_remote_code=True)`.
 
-`dcpcse export --to sentence-transformers` writes such a folder. It contains a model folder and a modules.json that
-names the module by its public path `dcpcse.st`. Without this package, or without trust in it, sentence-transformers
-raises an error instead of loading only the encoder.
+`dcpcse export --to sentence-transformers` writes this folder: a model folder with a modules.json that names the module
+by its public path `dcpcse.st`. If this package is not installed, or without `trust_remote_code=True`,
+sentence-transformers raises an error instead of loading only the encoder.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class DeepPromptTransformer(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """Number of tokens to which sentences are truncated, special tokens and template included."""
+        """Maximum number of tokens of a sentence, including special tokens and the template."""
         return self._max_seq_length
 
     @max_seq_length.setter
@@ -52,7 +52,7 @@ class DeepPromptTransformer(InputModule):
         return self.encoder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Put sentences into the model's template and tokenize them.
+        """Insert sentences into the template of the model, and tokenize them.
 
         Args:
             inputs: The sentences.
@@ -79,7 +79,7 @@ class DeepPromptTransformer(InputModule):
         return {**features, "token_embeddings": hidden[-1], "sentence_embedding": embeddings}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Save the model as a model folder, which does not contain a frozen encoder."""
+        """Save the model as a model folder, which does not contain the frozen encoder."""
         if not safe_serialization:
             raise UserError("safe_serialization=False: only safetensors are supported; leave it out")
         self.encoder.save(output_path)
@@ -103,20 +103,21 @@ class DeepPromptTransformer(InputModule):
         """Load a folder written by `save`, local or on the Hub.
 
         Args:
-            model_name_or_path: The folder, or its hub id.
+            model_name_or_path: The folder, or its Hub id.
             subfolder: Relative path of the model in the folder.
             token: As in transformers.
             cache_folder: Folder for downloads.
             revision: Branch, tag or commit on the Hub.
             local_files_only: As in transformers.
-            model_kwargs: {"base": LOCATION} gives the current location of the frozen encoder.
+            model_kwargs: May contain only "base", the current location of the frozen encoder.
             processor_kwargs: Must be empty.
             config_kwargs: Must be empty.
             backend: Must be "torch".
             kwargs: Not used.
 
         Raises:
-            UserError: For any other argument of transformers, a wrong base or a damaged folder.
+            UserError: If `model_kwargs`, `processor_kwargs`, `config_kwargs` or `backend` has another value, if the
+                base is a different encoder, or if the folder is damaged.
         """
         rejected = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
         rejected |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}

@@ -1,4 +1,4 @@
-"""The application: its routes, and the handling of every request (keys, limits, errors, logs and metrics)."""
+"""The ASGI application of a server: its routes, and the keys, limits, errors, logs and metrics of all requests."""
 
 import asyncio
 import base64
@@ -49,15 +49,20 @@ T = TypeVar("T")
 
 
 Reply = tuple[dict[str, Any], dict[str, Any]]
-"""The answer to a request as JSON values, in which arrays of numbers are allowed; and what the log contains about the
-request: the name of the model, and the numbers of encoded texts and of their tokens."""
+"""The answer to a request, and the facts that are logged about the request.
+
+The answer consists of JSON values and arrays of numbers. The facts are the name of the model, the number of encoded
+texts and the number of their tokens."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The vectors (N, H) of a request's texts, and the number of their tokens.
+    """The encoded texts of a request.
 
     Args:
+        model: The model that encoded the texts.
+        vectors: The vectors (N, H) of the texts.
+        tokens: Number of tokens of all texts.
         truncated: Number of texts that were truncated.
     """
 
@@ -68,9 +73,9 @@ class Encoded:
 
 
 class Service:
-    """The models, the indexes and the batcher of a process, with the answers to requests.
+    """Answer requests with the models, the indexes and the batcher of a process.
 
-    `options` are the options of encoding unless a request sets them.
+    The attribute `options` contains the options of encoding that apply unless a request sets them.
     """
 
     def __init__(
@@ -88,17 +93,17 @@ class Service:
 
     @property
     def is_full(self) -> bool:
-        """Whether the maximum number of requests is unanswered."""
+        """Whether the number of unanswered requests has reached the maximum."""
         return self._unanswered >= self.args.max_queue
 
     def require_room(self) -> None:
-        """Raise ApiError if the maximum number of requests is unanswered."""
+        """Raise ApiError if the number of unanswered requests has reached the maximum."""
         if self.is_full:
             raise busy("too many requests are waiting")
 
     @contextlib.asynccontextmanager
     async def accepted(self) -> AsyncIterator[None]:
-        """Count a request as unanswered within the context. Raises ApiError if there is no room for it."""
+        """Count a request as unanswered within the context. Raises ApiError as `require_room` does."""
         self.require_room()
         self._unanswered += 1
         self.metrics.queue.inc()
@@ -109,19 +114,19 @@ class Service:
             self.metrics.queue.dec()
 
     async def in_helper(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in a thread other than the encoder's."""
+        """Call a function in a helper thread, so that the encoder can work at the same time."""
         return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
 
     async def encode(
         self, client: str, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
     ) -> Encoded:
-        """Return the vectors of texts by the model with this name. Raises ApiError for invalid texts."""
+        """Encode texts with the model that has the given name. Raises ApiError for invalid texts."""
         return (await self.encode_fields(client, name, {param: inputs}, options, truncate=truncate))[0]
 
     async def encode_fields(
         self, client: str, name: str, fields: Mapping[str, Inputs], options: EncodeOptions, *, truncate: bool
     ) -> list[Encoded]:
-        """Return the vectors of the texts of several fields of a request, which may share a batch."""
+        """Encode the texts of several fields of a request. The texts may share a batch."""
         model = await self.registry.model(name, self.batcher.in_thread)
 
         def prepare_all() -> list[PreparedTexts]:
@@ -141,14 +146,14 @@ class Service:
         return results
 
     def encode_for_demo(self, name: str, sentences: Sequence[str]) -> np.ndarray:
-        """Return the vectors (N, H) of sentences; long ones are truncated. It must not be called in the event loop."""
+        """Return the vectors (N, H) of sentences. Long sentences are truncated. Do not call this in the event loop."""
         encoding = self.encode("demo", name, sentences, "sentence", self.options, truncate=True)
         return asyncio.run_coroutine_threadsafe(encoding, self.batcher.loop).result().vectors
 
     async def embeddings(self, client: str, body: EmbeddingsBody) -> Reply:
-        """Return the answer of POST /v1/embeddings.
+        """Return the answer to POST /v1/embeddings.
 
-        If the request allows truncation, it contains the number of truncated texts.
+        If the request allows truncation, the answer contains the number of truncated texts.
         """
         inputs = texts_of(body.input, "input", self.args.max_inputs)
         model = await self.registry.model(body.model, self.batcher.in_thread)
@@ -166,7 +171,7 @@ class Service:
         return content, {"model": body.model, "texts": len(data), "tokens": encoded.tokens}
 
     async def similarity(self, client: str, body: SimilarityBody) -> Reply:
-        """Return the answer of POST /similarity: the cosines (N, M) of the texts in `a` with the texts in `b`."""
+        """Return the answer to POST /similarity: the cosines (N, M) of the texts in `a` with the texts in `b`."""
         most = self.args.max_inputs
         a, b = texts_of(body.a, "a", most), texts_of(body.b, "b", most)
         if len(a) + len(b) > most:
@@ -179,7 +184,7 @@ class Service:
         return content, {"model": body.model, "texts": len(a) + len(b), "tokens": tokens}
 
     async def search(self, client: str, body: SearchBody) -> Reply:
-        """Return the answer of POST /search: the hits of each query."""
+        """Return the answer to POST /search: the most similar sentences for each query."""
         index = find_index(self.indexes, body.index)
         queries = texts_of(body.query, "query", self.args.max_inputs)
         options = EncodeOptions(**{**index.index.options.given(), "normalize": False})
@@ -197,12 +202,12 @@ class Service:
 
 
 def _usage(tokens: int) -> dict[str, int]:
-    """Return the usage as OpenAI's API reports it."""
+    """Return the number of tokens in the form of OpenAI's API."""
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of vectors; raise ApiError for vectors that have no cosine."""
+    """Call a function whose arguments are vectors. Raises ApiError if a vector has no cosine."""
     try:
         return function(*arguments)
     except UserError as error:
@@ -210,18 +215,19 @@ def _with_vectors(function: Callable[..., T], *arguments: Any) -> T:
 
 
 OPEN_ROUTES = ("/health", "/ready")
-"""Routes without a key, for load balancers."""
+"""Routes that load balancers may request without a key."""
 
 DEMO = "/demo"
 
 MOST_READ = 256 * 2**20
-"""Maximum number of bytes of all bodies that are being received; further requests get status 429."""
+"""Maximum size, in bytes, of all bodies that are being received. Above it, requests get status 429."""
 
 
 class Gate:
-    """An ASGI application that wraps another one: it checks the key, the body size and the time, and logs requests.
+    """An ASGI application that checks the key, body size and time of requests, and logs the requests.
 
-    Every request is answered: errors that the inner application raises become answers in the form of OpenAI's API.
+    Valid requests are passed to an inner ASGI application. Errors that the inner application raises become answers in
+    the form of OpenAI's API.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -229,7 +235,7 @@ class Gate:
         self._reading = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request, as the ASGI protocol requires."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -277,7 +283,7 @@ class Gate:
             )  # fmt: skip
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """Return `receive` with limits for a body; it raises ApiError as soon as a body is too large."""
+        """Return a function like `receive` that raises ApiError as soon as a body is too large."""
         most = self._service.args.max_body_bytes
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced[:20]) > most:
@@ -335,10 +341,11 @@ def _failed() -> ApiError:
 
 
 def build_application(service: Service, while_serving: contextlib.AbstractContextManager[None]) -> ASGIApp:
-    """Return the ASGI application of a service, with the routes that its options allow.
+    """Return the ASGI application of a service, with the routes that the options of the service allow.
 
     Args:
-        while_serving: A context manager in which the application runs.
+        service: The service.
+        while_serving: A context manager that is entered while the application runs.
     """
     args, in_thread = service.args, service.batcher.in_thread
     absent = {"/adapters": "--admin_token_file and --adapter_root", DEMO: "--demo_sentences"}
@@ -398,7 +405,7 @@ def build_application(service: Service, while_serving: contextlib.AbstractContex
 
 
 class _Endpoints:
-    """The functions that answer requests; see docs/serve.md for the fields."""
+    """The functions that answer requests. docs/serve.md describes the fields of requests and answers."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._admin_token = service, read_admin_token(service.args.admin_token_file)
@@ -407,11 +414,12 @@ class _Endpoints:
     def answering(
         self, kind: type[BodyT], answer: Callable[[str, BodyT], Awaitable[Reply]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that reads a body and answers, unless the client disconnects first.
+        """Return an endpoint that parses the body of a request and answers, unless the client disconnects first.
 
         Args:
-            answer: A function of the client and the body. Requests with the same key and address belong to the same
-                client and share its turn.
+            kind: The class of the body.
+            answer: A function that is called with the client and the body. Requests with the same key and address
+                belong to the same client. Clients take turns in batches.
         """
 
         async def endpoint(request: Request) -> Response:
@@ -471,7 +479,7 @@ class _Endpoints:
             raise ApiError(401, "the admin token is missing or wrong", code="invalid_admin_token")
 
     def _inside_root(self, folder: str) -> Path:
-        """Return a folder inside --adapter_root. Raises ApiError for any other path, whether or not it exists."""
+        """Return the path of a folder inside --adapter_root. Raises ApiError for all other paths."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # for names that no folder can have
             path = (self._root / folder).resolve()
             if path != self._root and path.is_relative_to(self._root) and path.is_dir():
@@ -489,7 +497,7 @@ def _described(entry: ServedModel) -> dict[str, Any]:
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """Return the result of the work; if the client closes the connection, cancel the work and raise ApiError."""
+    """Return the result of `work`. If the client closes the connection, cancel `work` and raise ApiError."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)

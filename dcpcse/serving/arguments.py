@@ -7,14 +7,14 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option
 
 KEY_VARIABLE = "DCPCSE_API_KEY"
-"""Environment variable with the API key of a server."""
+"""Name of the environment variable that contains the API key of a server."""
 
 
 @dataclass
 class ServingArguments(EncodeOptions):
-    """The served models, the address, the keys and the limits of a server.
+    """Options for the served models, the address, the keys and the limits of a server.
 
-    The options of encoding are used for all requests that do not set them.
+    The inherited options of encoding apply to all requests that do not set them.
     """
 
     _argument_group_name = "server"
@@ -65,7 +65,7 @@ class ServingArguments(EncodeOptions):
     )
 
     def check(self) -> None:
-        """Raise UserError for options that exclude or need each other."""
+        """Raise UserError if an option excludes another given option or needs an option that is missing."""
         if bool(self.admin_token_file) != bool(self.adapter_root):
             missing, option = ("adapter_root", "admin_token_file")[:: 1 if self.admin_token_file else -1]
             raise UserError(f"--{option} needs --{missing}; add it, or leave --{option} out")

@@ -1,7 +1,7 @@
-"""Dynamic batching: one thread encodes texts of many requests, clients and models together.
+"""Dynamic batching: one thread encodes texts of many requests, clients and models in shared batches.
 
-All bookkeeping happens in the event loop. The thread only computes the vectors of one batch after another, and builds
-the adapters that are loaded between two batches.
+The thread computes the vectors of one batch after another. Between two batches, it builds adapters that are to be
+loaded. Everything else happens in the event loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Job:
-    """A text to encode, for all requests that wait for it."""
+    """A text to encode, with all requests that wait for the vector of this text."""
 
     def __init__(self, text: PreparedText) -> None:
         self.text = text
@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(eq=False)
 class Ticket:
-    """A request that waits for its vectors, one per text."""
+    """A request that waits for the vectors of its texts."""
 
     client: str
     vectors: list[np.ndarray | None]
@@ -46,9 +46,9 @@ class Ticket:
 
 
 class FairQueue:
-    """Jobs in the order in which they are encoded: one job of each client in turn.
+    """Queues of jobs, one for each client, from which jobs are taken in turn.
 
-    A job for which two clients wait is in both queues, so that neither client waits for the other.
+    A job for which two clients wait is in the queues of both clients, so neither client waits for the other client.
     """
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class FairQueue:
         self._clients.setdefault(client, deque()).append(job)
 
     def take(self, texts: int, tokens: int) -> list[Job]:
-        """Remove and return the jobs of the next batch: at most `texts`, with at most `tokens` tokens in all.
+        """Remove and return the jobs of the next batch: at most `texts` jobs, with at most `tokens` tokens in total.
 
-        A job with more tokens is returned alone. Jobs for which no request waits any more are removed.
+        A job that alone has more tokens is returned alone. Jobs for which no request waits any more are removed.
         """
         batch: list[Job] = []
         while self._clients and len(batch) < texts:
@@ -82,13 +82,16 @@ class FairQueue:
 
 
 class Batcher:
-    """Encode the texts of requests in batches. All methods are called in one event loop.
+    """Encode the texts of requests in batches. All methods must be called in the same event loop.
 
     Args:
         encode: A function that returns the vectors of texts.
-        texts, tokens: Maximum number of texts and tokens of a batch.
-        wait: Seconds that a request waits for others. The wait ends early if the batch is full, or if as many requests
-            are waiting as were in the last batch, since all active clients have then probably sent a request.
+        metrics: The metrics to which batches are added.
+        texts: Maximum number of texts in a batch.
+        tokens: Maximum number of tokens in a batch.
+        wait: Maximum number of seconds that a request waits for other requests. The wait ends early if the batch is
+            full, or if as many requests are waiting as were in the last batch, since all active clients have then
+            probably sent a request.
     """
 
     def __init__(
@@ -113,17 +116,17 @@ class Batcher:
 
     @property
     def is_running(self) -> bool:
-        """Whether batches are encoded."""
+        """Whether `start` was called and encoding has not ended since."""
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Start to encode in the running event loop, which becomes the attribute `loop`."""
+        """Start encoding batches. The attribute `loop` is set to the running event loop."""
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run())
         self._task.add_done_callback(_report)
 
     async def stop(self) -> None:
-        """Stop encoding; the current batch is finished."""
+        """Stop encoding after the current batch."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -134,13 +137,14 @@ class Batcher:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def encode(self, client: str, texts: Sequence[PreparedText]) -> list[np.ndarray]:
-        """Return the vector (H,) of each text. If this call is cancelled, its texts leave the queue.
+        """Return the vector (H,) of each text. If this call is cancelled, its texts are removed from the queue.
 
         Args:
-            client: The client of the request; clients take turns.
+            client: The client that sent the request. Texts of different clients are encoded in turn.
+            texts: The texts of the request.
 
         Raises:
-            ApiError: If the texts cannot be encoded.
+            ApiError: If a text cannot be encoded.
         """
         ticket = Ticket(client, [None] * len(texts), asyncio.get_running_loop().create_future())
         for number, text in enumerate(texts):
@@ -184,7 +188,7 @@ class Batcher:
             await self._encode_batch(batch)
 
     async def _gather(self) -> None:
-        """Wait for the first request, and then for others as long as this is useful."""
+        """Wait for a first request, and then for more requests as described for the argument `wait`."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -238,17 +242,18 @@ class Batcher:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """Log an error that has ended the encoding; GET /ready then answers 503, so that the process is replaced."""
+    """Log an error that has ended the encoding. GET /ready then answers 503, so that the process can be replaced."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log_failure("batches_ended", error)
 
 
 def encode_mixed(texts: Sequence[PreparedText], batch_size: int) -> list[np.ndarray]:
-    """Return the float32 vector (H,) of each text, before it is scaled to unit length.
+    """Return the float32 vector (H,) of each text, not scaled to unit length.
 
-    Models with different dimensions are encoded in separate passes.
+    Texts of models with different dimensions are encoded in separate passes.
 
     Args:
+        texts: Texts of one or several models.
         batch_size: Maximum number of texts in a pass.
     """
     of_dimension, places = grouped([text.model.dimension for text in texts])

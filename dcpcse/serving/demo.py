@@ -1,4 +1,4 @@
-"""The page that shows, side by side, the sentences nearest to a typed sentence by several models."""
+"""A web page that shows side by side which sentences several models find nearest to a typed sentence."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DemoModel:
-    """A model and its embeddings of the sentences to search, (C, H) float32.
-
-    The embeddings have unit length, except that rows of zeros stay zero.
+    """A model and its embeddings of the sentences that are searched.
 
     Args:
-        about: Path or name of the model, and its pooling if the user chose one.
+        label: Name of the model on the page.
+        about: Path or name of the model, and its pooling if the user chose a pooling.
         encode: A function that returns the embeddings (N, H) of sentences.
+        directions: The float32 embeddings (C, H) of the searched sentences, scaled to unit length. Rows of zeros stay
+            zero.
     """
 
     label: str
@@ -41,7 +42,7 @@ class DemoModel:
     directions: np.ndarray
 
     def nearest_sentences(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
-        """Return the `count` sentences nearest to the query, nearest first; the query itself is left out.
+        """Return the `count` sentences nearest to the query, the nearest one first. The query itself is left out.
 
         Raises UserError if the embedding of the query is zero or not finite.
         """
@@ -57,7 +58,7 @@ def load_demo_model(
 ) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
-    A trained model keeps its own pooling, regardless of the options. If `args.cache_dir` is set,
+    A trained model keeps the pooling of its folder, even if `args` contains a pooling. If `args.cache_dir` is set,
     embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
     """
     from senteval.lines import Line
@@ -80,7 +81,7 @@ def load_demo_model(
 
 
 def unit_directions(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows (N, H) to unit length, as float32; rows of zeros stay zero."""
+    """Scale rows (N, H) to unit length, as float32. Rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors, dtype=np.float32), where=lengths > 0)
 
@@ -115,11 +116,11 @@ PAGE_OPTIONS = {
     "max_file_size": 0,  # no uploads
     **dict.fromkeys(("enable_monitoring", "ssr_mode", "pwa", "mcp_server"), False),
 }
-"""The arguments of gradio for the page, which loads nothing from other hosts."""
+"""The arguments of gradio for the page. With them, the page loads nothing from other hosts."""
 
 
 def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
-    """Return the page: a text box, and below it the nearest sentences found by each model."""
+    """Return the page, which has a text box and, below, the nearest sentences that each model finds."""
     about = (
         f"The nearest of {len(sentences):,} distinct sentences of {printable(file)}, by cosine. Ranks can be compared "
         "between models, cosines cannot. A sentence is never listed as its own neighbour."
@@ -133,7 +134,7 @@ def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str,
 
 
 def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str | None) -> str:
-    """Return HTML that lists, for each model, the sentences nearest to the typed one."""
+    """Return HTML that lists, for each model, the sentences nearest to the sentence `typed`."""
     from senteval.lines import single_blanks
 
     query, columns = single_blanks(typed or ""), []  # a request that is not from the page may have no text
@@ -173,16 +174,16 @@ def add_demo(
     options: EncodeOptions,
     file: Path,
 ) -> None:
-    """Add the page to an application at a path. The sentences of the file are encoded now, before the server runs.
+    """Add the page to an application at a path. The sentences of the file are encoded during this call.
 
     Args:
         app: The application.
-        path: The path.
-        models: Name → model.
-        encode: A function of a model's name and sentences that returns their vectors while the server runs. It is
-            called in threads of gradio.
-        options: How the sentences of the file are encoded.
-        file: The sentences, one per line.
+        path: The path of the page.
+        models: A dict from names to models.
+        encode: A function that is called with the name of a model and sentences, and returns their vectors. It is
+            called in threads of gradio while the server runs.
+        options: Options for encoding the sentences of the file.
+        file: Text file with one sentence per line.
     """
     sentences = read_sentences(file, "demo_sentences")
     shown = []

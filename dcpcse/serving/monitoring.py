@@ -1,4 +1,4 @@
-"""The reports of a server: a line of JSON for each event, without paths, and metrics for Prometheus."""
+"""The logs of a server, with a line of JSON for each event, and its metrics for Prometheus."""
 
 import contextlib
 import json
@@ -21,19 +21,18 @@ from dcpcse.serving.requests import without_paths
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
-"""Maximum number of lines that wait for a slow terminal or disk; further lines are dropped, so that no request
-waits."""
+"""Maximum number of lines that wait for a slow terminal or disk. More lines are dropped, so that no request waits."""
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with its fields, which are JSON values."""
+    """Log an event with fields whose values are JSON values."""
     logger.log(level, event, extra={"fields": fields})
 
 
 def log_failure(event: str, error: BaseException, **fields: Any) -> None:
-    """Log an unexpected error with the functions in which it occurred; its message may contain a text and is left out.
+    """Log an unexpected error with the functions in which it occurred (file name, line and name of the function).
 
-    The functions are given as file name, line and name.
+    The message of the error is left out, because it may contain a text of a request.
     """
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames[-12:]]
@@ -41,10 +40,10 @@ def log_failure(event: str, error: BaseException, **fields: Any) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """A formatter that writes a record as a line of JSON."""
+    """A log formatter that writes each record as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. The traceback of a record is left out: it contains paths and may contain texts."""
+        """Return the line for a record. Tracebacks are left out, because they contain paths and may contain texts."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         content = {"time": when, "level": record.levelname.lower(), "event": without_paths(record.getMessage())}
         content |= getattr(record, "fields", {})
@@ -55,7 +54,7 @@ class JsonLines(logging.Formatter):
 
 @contextlib.contextmanager
 def structured_logs(stream: TextIO | None = None) -> Iterator[None]:
-    """Write the logs of all libraries to a stream (by default stderr) as lines of JSON within the context."""
+    """Write the logs of all libraries as lines of JSON to a stream (by default stderr) within the context."""
     waiting = logging.handlers.QueueHandler(queue.Queue(MOST_WAITING))
     waiting.setFormatter(JsonLines())  # it formats a record before the record is queued
     listener = logging.handlers.QueueListener(waiting.queue, logging.StreamHandler(stream or sys.stderr))
@@ -80,11 +79,11 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of prometheus_client: the folder in which the processes of a server add up their metrics."""
+"""Environment variable of prometheus_client that names the folder in which processes add up their metrics."""
 
 
 class Metrics:
-    """The metrics of an application. With several processes, `page` returns their sums."""
+    """The metrics of an application. If a server has several processes, `page` returns the sums over them."""
 
     content_type = CONTENT_TYPE_LATEST
 

@@ -1,4 +1,4 @@
-"""The models that a server knows by name, the folder of adapters that it watches, and the indexes that it searches."""
+"""The models and indexes of a server by their names, and the watcher of a folder with adapters."""
 
 import asyncio
 import logging
@@ -25,20 +25,24 @@ from dcpcse.utils.devices import release_memory
 from dcpcse.utils.errors import UserError, did_you_mean, shown
 
 _NAME = re.compile(r"\w[\w.+@-]*")
-"""Names of adapters without the marks on letters of some scripts, which `\\w` does not match."""
+"""Pattern of valid names of adapters, without the combining marks on letters, which `\\w` does not match."""
 
 InThread = Callable[..., Coroutine[Any, Any, Any]]
-"""A function that calls another one in the thread that owns the encoder."""
+"""A function that calls another function in the thread that owns the encoder."""
 
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model by its name.
+    """A model that requests select by its name.
 
     Args:
-        folder: None for the plain encoder.
-        model: None if it is not in memory.
-        sizes: Its `matryoshka_dims`.
+        name: Name of the model.
+        folder: Folder of the adapter. None for the plain encoder.
+        model: The model. None if the adapter is not in memory.
+        sizes: The `matryoshka_dims` of the model.
+        created: Time at which the entry was created, for answers.
+        used: Time at which the model was last used.
+        loading: A lock that is held while the adapter is loaded again.
     """
 
     name: str
@@ -53,11 +57,14 @@ class ServedModel:
 class ModelRegistry:
     """The plain encoder and its adapters by name.
 
-    An adapter that has left memory is loaded again when a request names it. Methods that are coroutines are called in
-    one event loop.
+    If too many adapters are in memory, the least recently used one is removed from memory, and loaded again when a
+    request names it. All coroutines must be called in the same event loop.
 
     Args:
-        most: Maximum number of adapters in memory; None for no maximum.
+        encoder: The plain encoder.
+        name: Name of the plain encoder.
+        metrics: The metrics to which loaded adapters are added.
+        most: Maximum number of adapters in memory. None: no maximum.
     """
 
     def __init__(self, encoder: SentenceEncoder, name: str, metrics: Metrics, most: int | None = None) -> None:
@@ -78,7 +85,7 @@ class ModelRegistry:
         return sum(entry.model is not None for entry in self._entries.values()) - 1
 
     def find(self, name: str) -> ServedModel:
-        """Return a model by its name. Raises ApiError, with the most similar name, if there is none."""
+        """Return the entry of a model. If the name is unknown, raise ApiError with the most similar name."""
         if name not in self._entries:
             hint = did_you_mean(name[:200], self._entries)
             raise ApiError(
@@ -88,7 +95,7 @@ class ModelRegistry:
         return self._entries[name]
 
     def add(self, name: str, folder: Path) -> SentenceEncoder:
-        """Load an adapter while the server is not running, and return it. Raises UserError if it cannot be served."""
+        """Load and return an adapter before the server runs. Raises UserError if the adapter cannot be served."""
         self.require_name(name)
         if name in self._entries:
             raise UserError(f"two models have the name {name!r}; give NAME=FOLDER, or --name for the encoder")
@@ -101,9 +108,9 @@ class ModelRegistry:
         self._collection()
 
     async def model(self, name: str, in_thread: InThread) -> SentenceEncoder:
-        """Return a model by its name; it is loaded if it is not in memory.
+        """Return the model with the given name. A model that is not in memory is loaded first.
 
-        Raises ApiError if there is no such model, or if its folder can no longer be loaded.
+        Raises ApiError if the name is unknown, or if the folder of the model can no longer be loaded.
         """
         entry = self.find(name)
         entry.used = time.monotonic()
@@ -124,15 +131,15 @@ class ModelRegistry:
         return self.find(name).model or await self.model(name, in_thread)
 
     async def load(self, name: str, folder: Path, in_thread: InThread) -> None:
-        """Load an adapter, or replace the adapter of this name.
+        """Load an adapter and add it to the registry, in place of an adapter with the same name.
 
-        Raises UserError if it is not valid; the old one remains.
+        Raises UserError if the new adapter is not valid. The old adapter then remains in the registry.
         """
         self._put(name, folder, await self._read(name, folder, in_thread))
         log_event("adapter_loaded", adapter=name)
 
     async def _read(self, name: str, folder: Path, in_thread: InThread) -> SentenceEncoder:
-        """Return the adapter in a folder. Raises UserError, which is logged, if the folder is not valid."""
+        """Return the adapter in a folder. If the folder is not valid, log the reason and raise UserError."""
         try:
             self.require_name(name)
             if name == self.encoder_name:
@@ -147,7 +154,7 @@ class ModelRegistry:
             raise UserError(reason) from error
 
     def remove(self, name: str) -> None:
-        """Remove an adapter; requests in work still use it. Raises ApiError if there is no such adapter."""
+        """Remove an adapter. Requests that already use it are still answered. Raises ApiError for an unknown name."""
         entry = self.find(name)
         if entry.folder is None:
             raise ApiError(400, f"'{name}' is the plain encoder, which cannot be removed")
@@ -157,7 +164,7 @@ class ModelRegistry:
 
     @staticmethod
     def require_name(name: str) -> None:
-        """Raise UserError unless an adapter may have this name: letters, digits and . _ - + @, at most 200."""
+        """Raise UserError unless the name has at most 200 characters, all of them letters, digits or . _ - + @."""
         letters = "".join(letter for letter in name if unicodedata.category(letter)[0] != "M")
         if len(name) > 200 or not _NAME.fullmatch(letters):
             raise UserError(f"{shown(name)} cannot name an adapter; use letters, digits and . _ - + @, at most 200")
@@ -191,18 +198,18 @@ class ModelRegistry:
 
 
 SECONDS = 1.0
-"""Time in seconds between two checks of the folder."""
+"""Time in seconds between two checks of the watched folder."""
 
 LOOKS_AT_START = 10
-"""Maximum number of checks at the start, if the folder keeps changing."""
+"""Maximum number of checks at the start if the watched folder keeps changing."""
 
 State = tuple[Any, ...]
 
 
 def scan(root: Path) -> dict[str, State]:
-    """Return the names of the model folders in a folder, each with a value that changes with its files.
+    """Return a dict from the names of the model folders in a folder to a state that changes when their files change.
 
-    Links are followed only if they lead to a folder inside. Raises OSError if the folder cannot be read.
+    Links are followed only if they lead to folders inside `root`. Raises OSError if `root` cannot be read.
     """
     folders = {}
     for folder in sorted(root.iterdir()):
@@ -219,11 +226,11 @@ def scan(root: Path) -> dict[str, State]:
 
 
 class FolderWatcher:
-    """Keep the adapters of a registry equal to the model folders in a folder.
+    """Load, replace and remove the adapters of a registry when model folders in a watched folder change.
 
-    A folder is loaded when its files were the same in two checks, so that a folder that is being copied is not read.
-    Folders that are present at the start are loaded at once. A folder that is not valid is tried again when its files
-    change.
+    A model folder is loaded when its files were the same in two checks, so a folder that is still being copied is not
+    read. Folders that are present at the start are loaded at once. A folder that is not valid is tried again when its
+    files change.
     """
 
     def __init__(self, root: Path, registry: ModelRegistry) -> None:
@@ -232,9 +239,9 @@ class FolderWatcher:
         self._settled: dict[str, State] = {}  # loaded or refused
 
     async def start(self, in_thread: InThread) -> None:
-        """Load the adapters in the folder, so that the first requests find them.
+        """Load the adapters in the watched folder, so that the first requests find them.
 
-        Loading takes a while on a busy machine, so folders that changed in the meantime are loaded too.
+        The folder is checked again after loading, and adapters that changed in the meantime are loaded too.
         """
         for _ in range(LOOKS_AT_START):
             before = dict(self._settled)
@@ -243,7 +250,7 @@ class FolderWatcher:
                 return
 
     async def run(self, in_thread: InThread) -> None:
-        """Watch until this is cancelled."""
+        """Watch the folder until this coroutine is cancelled."""
         while True:
             await self._look_or_log(in_thread)
             await asyncio.sleep(SECONDS)
@@ -255,13 +262,14 @@ class FolderWatcher:
             log_failure("watch_failed", error)
 
     async def look(self, in_thread: InThread, *, at_once: bool = False) -> None:
-        """Check the folder once; load new and changed adapters, and remove deleted ones.
+        """Check the watched folder once, load new and changed adapters, and remove deleted adapters.
 
         Args:
+            in_thread: A function that calls another function in the thread that owns the encoder.
             at_once: Whether to load folders even if they have changed since the last check.
 
         Raises:
-            OSError: If the folder cannot be read.
+            OSError: If the watched folder cannot be read.
         """
         states = await asyncio.get_running_loop().run_in_executor(None, scan, self._root)
         for name in self._settled.keys() - states.keys():
@@ -280,7 +288,7 @@ class FolderWatcher:
 
 @dataclass
 class ServedIndex:
-    """An index and the name of its model."""
+    """An index and the name of the model that computed its vectors."""
 
     name: str
     index: SentenceIndex
@@ -288,7 +296,7 @@ class ServedIndex:
     _checked: WeakSet[SentenceEncoder] = field(default_factory=WeakSet)  # weak: a model may leave memory
 
     def require_model(self, model: SentenceEncoder) -> None:
-        """Raise ApiError if the model did not compute the vectors, for example because it was replaced."""
+        """Raise ApiError if `model` did not compute the vectors of the index, for example after it was replaced."""
         if model in self._checked:
             return
         if differences(self.index.identity or {}, current_identity(model)):
@@ -298,13 +306,13 @@ class ServedIndex:
 
 
 def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[str, Any]]) -> dict[str, ServedIndex]:
-    """Return the indexes by name.
+    """Load indexes and return a dict from names to indexes.
 
-    Raises UserError if a folder has no index, or if no served model computed its vectors.
+    Raises UserError if a folder contains no index, or if no served model computed the vectors of the index.
 
     Args:
-        folders: Name → folder.
-        identities: Name → identity of each served model.
+        folders: A dict from the names of the indexes to their folders.
+        identities: A dict from the names of the served models to their identities.
     """
     indexes = {}
     for name, folder in folders.items():
@@ -319,7 +327,7 @@ def load_indexes(folders: Mapping[str, str], identities: Mapping[str, Mapping[st
 
 
 def find_index(indexes: Mapping[str, ServedIndex], name: str) -> ServedIndex:
-    """Return an index by its name. Raises ApiError, with the most similar name, if there is none."""
+    """Return the index with the given name. If the name is unknown, raise ApiError with the most similar name."""
     if name in indexes:
         return indexes[name]
     hint = did_you_mean(name[:200], indexes)

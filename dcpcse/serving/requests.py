@@ -1,4 +1,4 @@
-"""Requests: their bodies, the token ids of their texts, and errors in the form of OpenAI's API."""
+"""The bodies of requests, the tokenization of their texts, and errors in the form of OpenAI's API."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,24 @@ from dcpcse.encoders.templates import Rendered, frame
 from dcpcse.utils.errors import did_you_mean, printable, shortened, shown
 
 INVALID = "invalid_request_error"
-"""The type of errors that the client can correct."""
+"""Type of errors that the client can correct, as in OpenAI's API."""
 
 SERVER = "server_error"
-"""The type of errors of the server."""
+"""Type of errors that the server causes, as in OpenAI's API."""
 
 _PATH = re.compile(r"(?<![\w./])(?:~|\.{1,2})?/(?:[^\s/'\":;,()]+/)*([^\s/'\":;,()]*)")
 
 
 class ApiError(Exception):
-    """An answer with an error status.
+    """An error that is sent to the client as the answer to a request.
 
     Args:
+        status: The HTTP status.
+        message: The message for the client.
+        kind: Type of the error. None: `INVALID` for a status below 500, `SERVER` for others.
         param: The field of the request that is wrong.
-        code: A short name of the error, as OpenAI's API uses.
+        code: A short name of the error, as in OpenAI's API.
+        headers: Further headers of the answer.
     """
 
     def __init__(
@@ -53,24 +57,24 @@ class ApiError(Exception):
         return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """Return the answer."""
+        """Return the HTTP response."""
         return json_response(self.body(), self.status, self.headers)
 
 
 def busy(reason: str) -> ApiError:
-    """Return the error for a request that the client should send again later."""
+    """Return an error that asks the client to send the request again later."""
     again = {"Retry-After": "1"}
     return ApiError(429, f"{reason}; try again later", kind="rate_limit_error", code="busy", headers=again)
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer of JSON values; numpy arrays of numbers are allowed."""
+    """Return an HTTP response whose content is JSON. `content` may contain numpy arrays of numbers."""
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, dict(headers or {}), media_type="application/json")
 
 
 def without_paths(message: str) -> str:
-    """Return a message in which every path is replaced by its last part."""
+    """Return the message with every path replaced by the last part of the path."""
     return _PATH.sub(lambda match: match[1] or "…", message)
 
 
@@ -86,9 +90,10 @@ NAME = "a name, which is a text"
 
 
 class Body(BaseModel):
-    """The body of a request. The description of a field says what it must be, for messages.
+    """The body of a request.
 
-    A field that has a default may be null, which means the default, as in OpenAI's API.
+    The description of a field states which values are valid, and is part of error messages. The value null stands for
+    the default of a field, as in OpenAI's API.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
@@ -103,7 +108,7 @@ class Body(BaseModel):
 
 
 class EmbeddingsBody(Body):
-    """POST /v1/embeddings, as in OpenAI's API; `truncate` and `normalize` are additions."""
+    """Body of POST /v1/embeddings, as in OpenAI's API, with the additional fields `truncate` and `normalize`."""
 
     input: str | Strings | Ids | ListsOfIds = Field(
         description="a text, a list of texts, a list of token ids, or a list of such lists"
@@ -116,13 +121,13 @@ class EmbeddingsBody(Body):
     normalize: bool | None = Field(None, description="true or false")
 
     def options(self) -> dict[str, Any]:
-        """Return the given options of encoding."""
+        """Return the options of encoding that the request sets."""
         asked = {"truncate_dim": self.dimensions, "normalize": self.normalize}
         return {name: value for name, value in asked.items() if value is not None}
 
 
 class SimilarityBody(Body):
-    """POST /similarity: the cosines of each text of `a` with each text of `b`."""
+    """Body of POST /similarity, which returns the cosine of each text of `a` with each text of `b`."""
 
     model: str = Field(description=NAME)
     a: str | Strings = Field(description="a text or a list of texts")
@@ -131,7 +136,7 @@ class SimilarityBody(Body):
 
 
 class SearchBody(Body):
-    """POST /search: the sentences of an index that are nearest to each query."""
+    """Body of POST /search, which returns the sentences of an index that are nearest to each query."""
 
     index: str = Field(description=NAME)
     query: str | Strings = Field(description="a text or a list of texts")
@@ -141,7 +146,7 @@ class SearchBody(Body):
 
 
 class AdapterBody(Body):
-    """POST /adapters: a folder inside --adapter_root that becomes an adapter, or replaces one with the same name."""
+    """Body of POST /adapters, which loads an adapter from a folder inside --adapter_root."""
 
     name: str = Field(description=NAME)
     folder: str = Field(description="the path of a folder inside --adapter_root")
@@ -151,7 +156,7 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 
 def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
-    """Return the parsed body of a request. Raises ApiError for anything that is not valid JSON of this form."""
+    """Return the parsed body of a request. Raises ApiError if the body is not valid JSON or a field is not valid."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -177,18 +182,20 @@ def parse_body(kind: type[BodyT], body: bytes) -> BodyT:
 
 
 def _clearest(errors: Sequence[Any]) -> Any:
-    """Return the error to report, since an unknown field is often the misspelled name of a missing field."""
+    """Return the error to report. An unknown field comes first: it is often the misspelled name of a missing field."""
     return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
 
 
 def texts_of(value: str | Sequence[Any], param: str, most: int) -> list[Any]:
-    """Return a single text or list of token ids as a list of one, and other lists unchanged.
+    """Return the list of the texts of a field. A single text or list of token ids becomes a list with one item.
 
     Args:
-        most: The maximum number of texts.
+        value: The value of the field.
+        param: Name of the field, for messages.
+        most: Maximum number of texts.
 
     Raises:
-        ApiError: For an empty list or too many texts.
+        ApiError: If the list is empty or contains too many texts.
     """
     if isinstance(value, str):
         return [value]
@@ -201,12 +208,12 @@ def texts_of(value: str | Sequence[Any], param: str, most: int) -> list[Any]:
 
 
 Inputs = Sequence[str] | Sequence[list[int]]
-"""The texts of a request, either all as strings or all as token ids."""
+"""The texts of a request, either all strings or all lists of token ids."""
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedText:
-    """A text as token ids for its model, with the slots of its template if there is one."""
+    """A text as token ids for its model, with the slots of the template if the model has a template."""
 
     model: SentenceEncoder
     ids: Sequence[int]
@@ -214,26 +221,29 @@ class PreparedText:
 
     @property
     def key(self) -> tuple[int, tuple[int, ...]]:
-        """A value that is equal for texts with the same vector; valid as long as both objects exist."""
+        """A value that is equal for texts with the same model and token ids. It is valid while the model exists."""
         return id(self.model), tuple(self.ids)
 
 
 PreparedTexts = tuple[list[PreparedText], int]
-"""Prepared texts, and the number of truncated ones."""
+"""Prepared texts, and the number of texts that were truncated."""
 
 
 def prepare(
     model: SentenceEncoder, name: str, inputs: Inputs, param: str, options: EncodeOptions, *, truncate: bool
 ) -> PreparedTexts:
-    """Return the prepared texts of a request, in order, and the number of truncated texts.
+    """Tokenize the texts of a request. Return the prepared texts, in order, and the number of truncated texts.
 
     Args:
+        model: The model.
         name: Name of the model, for messages.
-        param: The field that contains the texts.
-        truncate: Whether to cut texts that are longer than the options allow.
+        inputs: The texts.
+        param: The field that contains the texts, for messages.
+        options: Options of encoding.
+        truncate: Whether to truncate texts that are longer than the options allow.
 
     Raises:
-        ApiError: If a text is too long or empty, or a token id is unknown.
+        ApiError: If a text is empty, if a text is too long and `truncate` is False, or if a token id is unknown.
     """
     for number, item in enumerate(inputs):
         if not len(item):
@@ -262,7 +272,7 @@ def _of_strings(
 def _of_ids(
     model: SentenceEncoder, name: str, inputs: Sequence[Any], param: str, options: EncodeOptions, truncate: bool
 ) -> PreparedTexts:
-    """Prepare texts given as token ids; special tokens and the template are added as for strings."""
+    """Prepare texts that are given as token ids. Special tokens and the template are added as for strings."""
     if model.text_prefix or model.final_period:
         raise ApiError(400, f"model '{name}' changes texts before it splits them into tokens; send texts", param=param)
     rows = model.encoder.backbone.get_input_embeddings().num_embeddings
@@ -288,7 +298,7 @@ def _of_ids(
 
 
 def _without_frame(ids: list[int], first: Sequence[int], last: Sequence[int]) -> list[int]:
-    """Return token ids without the special tokens around them, which the client's tokenizer may have added."""
+    """Return token ids without the special tokens that the tokenizer of the client may have added at both ends."""
     start, end = len(first), len(ids) - len(last)
     framed = start <= end and ids[:start] == [*first] and ids[end:] == [*last]
     return ids[start:end] if framed else ids

@@ -1,4 +1,4 @@
-"""The address of a server and its keys: reading them, comparing them, and when a key is required."""
+"""Read and compare the keys of a server, decide whether a key is required, and bind the address of the server."""
 
 import base64
 import binascii
@@ -14,9 +14,10 @@ from dcpcse.utils.parsing import read_text
 
 
 def read_api_keys(file: str | None) -> tuple[bytes, ...]:
-    """Return the API keys of a file, one per line, or the key in the environment; () if there are none.
+    """Return the API keys of a file (one per line) or, without a file, the key in the environment variable.
 
-    Raises UserError if the file cannot be read, is empty, or if a key is not printable ASCII without spaces.
+    The result is empty if there is no file and the variable is not set. Raises UserError if the file cannot be read or
+    is empty, or if a key is not printable ASCII without spaces.
     """
     if file is None:
         value = os.environ.get(KEY_VARIABLE)
@@ -25,7 +26,7 @@ def read_api_keys(file: str | None) -> tuple[bytes, ...]:
 
 
 def read_admin_token(file: str | None) -> bytes | None:
-    """Return the admin token of a file; None without a file. Raises UserError as in `read_api_keys`."""
+    """Return the admin token of a file, or None without a file. Raises UserError as in `read_api_keys`."""
     if file is None:
         return None
     tokens = _read_tokens(file, "--admin_token_file")
@@ -54,9 +55,9 @@ def _token(text: str, where: str) -> bytes:
 
 
 def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
-    """Return the number of the token that equals the given one, or None.
+    """Return the index of the token that equals `candidate`, or None.
 
-    All tokens are compared, each in constant time, so that the duration reveals nothing about them.
+    All tokens are compared, each in constant time, so that the duration reveals nothing about the tokens.
     """
     index = None
     for number, token in enumerate(tokens):
@@ -66,9 +67,9 @@ def matching(candidate: bytes | None, tokens: Sequence[bytes]) -> int | None:
 
 
 def token_of(authorization: bytes | None) -> bytes | None:
-    """Return the token in a header `Authorization`: after Bearer, or the password of the scheme Basic.
+    """Return the token in a header `Authorization`: the text after Bearer, or the password of the scheme Basic.
 
-    A browser can send only the latter, for the page /demo.
+    Browsers, which open the page /demo, can send only the scheme Basic.
     """
     scheme, _, rest = (authorization or b"").partition(b" ")
     if scheme.lower() == b"bearer":
@@ -82,7 +83,7 @@ def token_of(authorization: bytes | None) -> bytes | None:
 
 
 def require_key_beyond_this_machine(host: str, keys: Sequence[bytes]) -> None:
-    """Raise UserError if a host is more than a loopback address and there is no API key."""
+    """Raise UserError if there is no API key and other machines can reach the host."""
     if keys or is_loopback(host):
         return
     raise UserError(
@@ -101,7 +102,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address. Raises UserError if the address cannot be used."""
+    """Return a socket that is bound to a host and port. Raises UserError if this address cannot be used."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = addresses[0]

@@ -44,17 +44,19 @@ from dcpcse.utils.ray_cluster import connected
 from dcpcse.utils.signals import sigterm_raises
 
 _OF_THE_PROCESS = contextlib.ExitStack()
-"""The logs of a process that serves with others, until it ends."""
+"""The logging of a worker process, which is set up once and lasts until the process ends."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options of a server; calling it loads everything and returns the application.
+    """The options of a server. Calling this object loads all models and indexes, and returns the application.
 
     Args:
         encoder: Path or hub id of the encoder.
-        is_worker: Whether this is one of several processes. Each sets up its own logs and uses its share of the
-            threads.
+        encoder_args: Options for loading the encoder.
+        args: Options of the server.
+        is_worker: Whether the object is called in one of several processes. Each of these processes sets up its logs
+            and uses its share of the threads.
     """
 
     encoder: str
@@ -63,7 +65,7 @@ class ServerOptions:
     is_worker: bool = False
 
     def __call__(self) -> ASGIApp:
-        """Return the application. Raises UserError if something cannot be loaded."""
+        """Return the application. Raises UserError if a model or an index cannot be loaded."""
         if self.is_worker:
             _OF_THE_PROCESS.enter_context(structured_logs())
             torch.set_num_threads(max(1, torch.get_num_threads() // self.args.workers))
@@ -98,7 +100,7 @@ class ServerOptions:
 
 
 def require_usable(options: ServerOptions) -> None:
-    """Raise UserError for wrong options, before the encoder is loaded."""
+    """Raise UserError if an option has an unusable value. This check does not need the encoder."""
     args = options.args
     require_key_beyond_this_machine(args.host, read_api_keys(args.api_key_file))
     read_admin_token(args.admin_token_file)
@@ -119,7 +121,15 @@ def require_usable(options: ServerOptions) -> None:
 
 
 def folders_by_name(words: Sequence[str] | None, option: str) -> Mapping[str, str]:
-    """Return name → folder of the values of an option. Raises UserError if two have the same name."""
+    """Return a dict from names to folders, for values of an option such as NAME=FOLDER or FOLDER.
+
+    Args:
+        words: The values of the option.
+        option: Name of the option, for messages.
+
+    Raises:
+        UserError: If two values have the same name.
+    """
     try:
         return labelled(words or (), "name")
     except UserError as error:
@@ -136,28 +146,28 @@ def _require_transformer(name: str, model: SentenceEncoder) -> None:
 
 
 HEADER_SECONDS = 10
-"""Time in seconds in which the header of a request must arrive."""
+"""Maximum time in seconds until the header of a request has arrived."""
 
 KEEP_ALIVE_SECONDS = 5
-"""Maximum time in seconds between two requests of a connection."""
+"""Maximum time in seconds between two requests on the same connection."""
 
 READ_SECONDS = 30
-"""Time in seconds in which a client must read the rest of an answer."""
+"""Maximum time in seconds until a client has read the rest of an answer."""
 
 BACKLOG = 2_048
-"""Maximum number of connections that wait in the operating system; so many can be accepted before one is closed."""
+"""Maximum number of connections that wait in the operating system until the server accepts them."""
 
 MOST_CONNECTIONS = "DCPCSE_MAX_CONNECTIONS"
-"""Environment variable that passes --max_connections to processes, since uvicorn has no setting for it."""
+"""Environment variable that passes --max_connections to processes, since uvicorn has no setting for this."""
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if a header does not arrive in time, or if it is idle and there are too many."""
+    """A connection that is closed if a header arrives too late, or if it is idle while too many are open."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start a connection."""
+        """Start this connection, and close the oldest idle connection if too many are open."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._opened = self.loop.time()
         if len(self.connections) > int(os.environ.get(MOST_CONNECTIONS, 2**31)):
@@ -173,17 +183,17 @@ class BoundedConnection(H11Protocol):
         self._watch_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
+        """End the connection."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection without a further request; if the client does not read the answer, drop the answer."""
+        """Close a connection on which no further request arrives, even if the client does not read its last answer."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is not HTTP, with an error in the usual form."""
+        """Answer a request that is not valid HTTP with an error in the form of OpenAI's API."""
         body = orjson.dumps(ApiError(400, msg).body())
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         events = (
@@ -196,9 +206,9 @@ class BoundedConnection(H11Protocol):
         self.transport.close()
 
     def _close_oldest_idle(self, most: int) -> None:
-        """Close the oldest idle connection if more than `most` are open.
+        """Close the oldest idle connection if more than `most` connections are open.
 
-        If many connections arrive at once, closed ones are still in the set.
+        Connections that are already closing do not count, although `self.connections` still contains them.
         """
         still_open = [conn for conn in self.connections if not conn.transport.is_closing()]
         if len(still_open) > most:
@@ -227,7 +237,7 @@ class BoundedConnection(H11Protocol):
 
 
 class Processes(Multiprocess):
-    """The processes of a server; a process that has ended no longer counts in current metrics."""
+    """The processes of a server. Processes that have ended are removed from the metrics of current values."""
 
     def keep_subprocess_alive(self) -> None:
         """Start a new process for each process that has ended."""
@@ -238,10 +248,12 @@ class Processes(Multiprocess):
 
 
 def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.socket) -> None:
-    """Serve an application until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
+    """Serve an application until SIGTERM or SIGINT, and then answer the accepted requests within the time limit.
 
     Args:
-        build: A function that builds the application; with several processes, it must be possible to pickle it.
+        build: A function that builds the application. With several processes, it must be possible to pickle it.
+        args: Options of the server.
+        bound: The socket to listen at.
     """
     _allow_files(args.max_connections + BACKLOG + 256)
     host, port = bound.getsockname()[:2]
@@ -256,7 +268,7 @@ def serve(build: Callable[[], ASGIApp], args: ServingArguments, bound: socket.so
 
 
 def uvicorn_config(build: Callable[[], ASGIApp], args: ServingArguments) -> Config:
-    """Return the settings of uvicorn for an application."""
+    """Return the settings of uvicorn for the application that `build` returns."""
     os.environ[MOST_CONNECTIONS] = str(args.max_connections)
     return Config(
         build,
@@ -277,14 +289,14 @@ def uvicorn_config(build: Callable[[], ASGIApp], args: ServingArguments) -> Conf
 
 @contextlib.contextmanager
 def _shared_figures() -> Iterator[None]:
-    """Let the processes of a server add up their metrics in a temporary folder, unless the user has set a folder."""
+    """Make the processes of a server add up their metrics in a temporary folder, unless the user has set a folder."""
     with tempfile.TemporaryDirectory(prefix="dcpcse-metrics-") as folder:
         os.environ.setdefault(FOLDER_VARIABLE, folder)
         yield
 
 
 def _allow_files(count: int) -> None:
-    """Raise the soft limit of open files, since every connection is one, as far as the hard limit allows."""
+    """Raise the soft limit of open files to `count` or the hard limit. Every connection counts as an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -292,12 +304,13 @@ def _allow_files(count: int) -> None:
 
 
 def serve_on_ray(address: str, options: ServerOptions) -> None:
-    """Serve until SIGTERM or SIGINT; accepted requests are then finished within the time limit.
+    """Serve on a Ray cluster until SIGTERM or SIGINT, and then answer accepted requests within the time limit.
 
-    Every machine needs dcpcse, and the folders at the same paths.
+    Every machine of the cluster needs the package dcpcse, and the folders of the models at the same paths.
 
     Args:
-        address: Address of the cluster; `local` starts one on this machine.
+        address: Address of the cluster. `local` starts a cluster on this machine.
+        options: Options of the server.
 
     Raises:
         UserError: If Ray Serve is not installed, or if the cluster or a replica does not start.
