@@ -412,7 +412,7 @@ def report(output: Path, target: Path) -> None:
     (target / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     for group in dict.fromkeys((row["encoder"], row["task"]) for row in rows):
         print(f"\n{' encoder, task '.join(group)}\n")
-        print("| data | | rate | score | less untouched | accuracy | NMI |\n|---|---|---|---|---|---|---|")
+        print("| data | | rate | score | minus untouched | accuracy | NMI |\n|---|---|---|---|---|---|---|")
         for row in rows:
             if (row["encoder"], row["task"]) == group:
                 spread = f" ± {np.std(row['scores'], ddof=1):.2f}" if row["seeds"] > 1 else ""
@@ -421,7 +421,7 @@ def report(output: Path, target: Path) -> None:
                 cells = [row["data"], row["side"], rate, f"{row['score']:.2f}{spread}"]
                 print("| " + " | ".join([*cells, interval(row.get("less untouched")), *clusters]) + " |")
                 if "less random" in row:
-                    print(f"mined less random negatives, {row['data']}: {interval(row['less random'])}")
+                    print(f"mined minus random negatives, {row['data']}: {interval(row['less random'])}")
     print("\n| | trained | MB | seconds | peak MB |\n|---|---|---|---|---|")
     for row in rows:
         if row["rate"] and row["task"] == "few":

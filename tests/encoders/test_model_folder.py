@@ -340,7 +340,7 @@ DAMAGES = {
         (rf"'{BIAS}' has shape \(31,\)", tensors("trained", lambda t: t.update({BIAS: torch.ones(31)}))),
         (f"expected the one tensor '{TABLE}'", tensors("prompts", lambda t: t.update(more=torch.ones(2)))),
         (r"but found \['other'\]", tensors("prompts", lambda t: t.update(other=t.pop(TABLE)))),
-        (r"shape \(2, 192\); \(3, 192\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(2, 192)}))),
+        (r"\(2, 192\), expected \(3, 192\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(2, 192)}))),
         (r"has shape \(192, 3\)", tensors("prompts", lambda t: t.update({TABLE: torch.ones(192, 3)}))),
         ("differ from the output of the saved projection", tensors("prompts", lambda t: t[TABLE][0, 0].add_(1))),
         (rf"contains \['{BIAS}', 'head.dense.weight'\]", lambda folder: edit_record(folder, head=None)),
