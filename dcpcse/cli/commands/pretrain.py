@@ -117,7 +117,7 @@ def _fill(
     corruption: "Corruption",
     batch_size: int,
 ) -> float:
-    """Add the ids (n, views, L) of the corrupted examples batch by batch; return the share of replaced tokens."""
+    """Add the ids (n, views, L) of the corrupted examples batch by batch, and return the share of replaced tokens."""
     device = next(corruption.parameters()).device
     replaced = tokens = 0
     for start in tqdm(range(0, len(data), batch_size), desc="corrupt", mininterval=1, unit="batch"):
