@@ -1,4 +1,4 @@
-"""`dcpcse pretrain`: a masked language model from text; `dcpcse pretrain corrupt`: replace tokens before training."""
+"""`dcpcse pretrain` (train a masked language model) and `dcpcse pretrain corrupt` (replace tokens before training)."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -47,8 +47,8 @@ class SentenceIndex:
     Args:
         sentences: The N sentences.
         vectors: The unit vectors (N, H) of the sentences.
-        identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`); None if it is
-            unknown.
+        identity: The identity of the model that computed the vectors (`dcpcse.encoders.identity`). None if the
+            identity is unknown.
         model: The model that encodes queries and added sentences. None if vectors are given instead.
         backend: The search backend (`BACKENDS`).
         ivf: The inverted file of faiss that contains the vectors. Only for the backend ivf.
